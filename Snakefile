@@ -1,0 +1,34 @@
+"""What can be asked for.
+
+    snakemake artifacts/demo_tp1.shortfin                      build it
+    snakemake -n artifacts/llama8b-instruct_tp1.vmfb           show what would run
+    snakemake --configfile mine.yaml artifacts/mine_tp1.vmfb   a model of your own
+
+    artifacts/M.gguf, M.q8_0.gguf       GGUF at the model's dtype, or at the one named
+    artifacts/M.irpa, M.bf16.irpa       unsharded IRPA
+    artifacts/M_tp1.mlir, .config.json  the exported program, and the server's config
+    artifacts/M_tp1.vmfb, .gfx942.vmfb  compiled for the model's hardware, or for the one named
+    artifacts/M_tp1.shortfin            all that the shortfin server needs, and its launch script
+    artifacts/<any>.verified.json       what it was compared with, and the numbers
+
+M is an entry of models.yaml.
+"""
+
+configfile: f"{workflow.basedir}/models.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/toolchain.smk"
+include: "rules/fetch.smk"
+include: "rules/gguf.smk"
+include: "rules/irpa.smk"
+include: "rules/iree.smk"
+include: "rules/bundle.smk"
+include: "rules/verify.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        "artifacts/demo_tp1.shortfin",
+        "artifacts/demo_tp1.shortfin.verified.json",

@@ -1,0 +1,97 @@
+"""Build libllama and unpack llama.cpp's converter, from a source package pinned by its digest.
+
+    <this toolchain's python> build.py FOLDER
+
+The source is the llama-cpp-python package, which carries llama.cpp at commit
+0c1e57098bba43ac29e6e3b677cdceebdd22334f; the compiler is clang out of ziglang, so that none need
+be installed on the machine.  Leaves FOLDER/llama.cpp (the converter) and FOLDER/lib/*.so.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+SOURCE = "llama-cpp-python==0.3.36"
+DIGEST = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+KEPT = ("conversion", "gguf-py", "convert_hf_to_gguf.py", "LICENSE")  # for the tests' oracle
+FLAGS = (
+    "BUILD_SHARED_LIBS=ON",
+    "CMAKE_BUILD_TYPE=Release",
+    "GGML_NATIVE=OFF",  # the same code on every machine
+    "GGML_OPENMP=OFF",
+    "GGML_CCACHE=OFF",
+    "LLAMA_BUILD_COMMON=OFF",
+    "LLAMA_BUILD_EXAMPLES=OFF",
+    "LLAMA_BUILD_SERVER=OFF",
+    "LLAMA_BUILD_TESTS=OFF",
+    "LLAMA_BUILD_TOOLS=OFF",
+    "LLAMA_CURL=OFF",
+)
+
+
+def build(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        tree = unpack(download(Path(scratch)), Path(scratch))
+        print("toolchain llamacpp: compiling libllama, a few minutes", file=sys.stderr, flush=True)
+        libraries = compile_library(tree, Path(scratch))
+        shutil.copytree(libraries, folder / "lib", symlinks=True)
+        (folder / "llama.cpp").mkdir()
+        for name in KEPT:
+            shutil.move(tree / name, folder / "llama.cpp" / name)
+    run(sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", "ziglang", "cmake", "ninja")
+
+
+def download(scratch: Path) -> Path:
+    flags = ("--no-deps", "--no-build-isolation", "--no-binary", "llama-cpp-python")
+    run(sys.executable, "-m", "pip", "download", "--quiet", *flags, "-d", scratch, SOURCE)
+    (archive,) = scratch.glob("llama_cpp_python-*.tar.gz")
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if found != DIGEST:
+        sys.exit(f"{archive.name}: sha256 {found}, expected {DIGEST}; the index serves another file")
+    return archive
+
+
+def unpack(archive: Path, scratch: Path) -> Path:
+    with tarfile.open(archive) as package:
+        package.extractall(scratch, filter="data")
+    return next(scratch.glob("llama_cpp_python-*/vendor/llama.cpp"))
+
+
+def compile_library(tree: Path, scratch: Path) -> Path:
+    compilers = {}
+    for variable, word in (("CC", "cc"), ("CXX", "c++")):
+        wrapper = scratch / word
+        wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang {word} "$@"\n')
+        wrapper.chmod(0o755)
+        compilers[variable] = str(wrapper)
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    # zig keeps its own objects: not in the user's home
+    environment = {
+        **os.environ,
+        **compilers,
+        "PATH": tools,
+        "ZIG_GLOBAL_CACHE_DIR": str(scratch / "zig"),
+        "ZIG_LOCAL_CACHE_DIR": str(scratch / "zig"),
+    }
+    out = scratch / "build"
+    settings = [f"-D{flag}" for flag in FLAGS]
+    run("cmake", "-G", "Ninja", "-S", tree, "-B", out, *settings, env=environment)
+    run("cmake", "--build", out, "--target", "llama", env=environment)
+    return out / "bin"
+
+
+def run(*command, env: dict | None = None) -> None:
+    words = [str(word) for word in command]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
+        sys.exit(f"{' '.join(words[:4])} ...: exit status {done.returncode}:\n{tail}")
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]))

@@ -1,0 +1,31 @@
+"""What a server needs, in one folder that may be moved: artifacts/M_tpN[.HW].shortfin."""
+
+
+rule bundle_shortfin:
+    input:
+        code=code("bundle_shortfin.py"),
+        lock=lock("iree"),
+        vmfb="artifacts/{model}_tp{tp}{hw}.vmfb",
+        config="artifacts/{model}_tp{tp}.config.json",
+        irpa="artifacts/{model}.irpa",
+        tokenizer=tokenizer,
+    output:
+        directory("artifacts/{model}_tp{tp}{hw}.shortfin"),
+    log:
+        "logs/bundle_shortfin/{model}_tp{tp}{hw}.log",
+    benchmark:
+        "logs/bundle_shortfin/{model}_tp{tp}{hw}.tsv"
+    params:
+        device=device,
+    shell:
+        """
+        {sys.executable:q} {input.code[0]:q} \
+            --vmfb {input.vmfb:q} \
+            --config {input.config:q} \
+            --parameters {input.irpa:q} \
+            --tokenizer {input.tokenizer:q} \
+            --lock {input.lock:q} \
+            --device {params.device:q} \
+            --bundle {output:q} \
+            >{log:q}
+        """

@@ -1,0 +1,102 @@
+"""What the rules share: functions and tables only, no rule."""
+
+import os
+import sys
+from pathlib import Path
+
+from snakemake.utils import validate
+
+ROOT = Path(workflow.basedir)
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from ingot.driver import targets, toolchains
+from ingot.sources import sources_of
+
+validate(config, str(ROOT / "models.schema.json"))
+targets.stop_on_wrong(sys.argv, config)
+
+
+wildcard_constraints:
+    model=targets.MODEL,
+    tp=r"\d+",
+    dtype=targets.optional(targets.FLOATS),  # with its dot, or empty: the model's own
+    hw=targets.optional(config["hardware"]),
+
+
+# The interpreter of each toolchain.  Named in shell blocks, never in params: a path that differs
+# between machines must not decide what is rebuilt.
+PYTHON = {name: toolchains.python(ROOT, name) for name in toolchains.names(ROOT)}
+
+
+def code(script):
+    """`script` and the modules of ours that it imports, relative: a moved checkout reruns nothing."""
+    return [os.path.relpath(path) for path in sources_of(ROOT / "scripts" / script)]
+
+
+def lock(name):
+    """The lock of toolchain `name`."""
+    return os.path.relpath(ROOT / "envs" / name / "requirements.lock")
+
+
+def env(name):
+    """The mark of a built toolchain; its path holds the lock's digest, so its age says nothing."""
+    return ancient(str(toolchains.place(ROOT, name) / "ready"))
+
+
+def source(path):
+    """A path of the catalogue: below the working directory, or else below the repository."""
+    return path if Path(path).exists() else os.path.relpath(ROOT / path)
+
+
+def model(wildcards):
+    return config["models"][wildcards.model]
+
+
+def setting(key):
+    """The catalogue's `key` of the wildcards' model, empty when it has none."""
+    return lambda wildcards: model(wildcards).get(key, "")
+
+
+def dtype(wildcards):
+    return wildcards.get("dtype", "").lstrip(".") or model(wildcards)["dtype"]
+
+
+def hardware(wildcards):
+    return wildcards.hw.lstrip(".") or model(wildcards)["hardware"]
+
+
+def device(wildcards):
+    return config["hardware"][hardware(wildcards)]["device"]
+
+
+def prompts(wildcards):
+    """The model's own prompts for verification, if it has any."""
+    return [source(path) for path in [model(wildcards).get("prompts")] if path]
+
+
+def checkpoint(wildcards):
+    """The folder of the model's checkpoint."""
+    entry = model(wildcards)
+    return source(entry["path"]) if "path" in entry else f"artifacts/{wildcards.model}.hf"
+
+
+def config_json(wildcards):
+    return f"{checkpoint(wildcards)}/config.json"
+
+
+def weights(wildcards):
+    """The checkpoint's files that carry weights."""
+    folder, entry = checkpoint(wildcards), model(wildcards)
+    if "path" in entry:
+        return sorted(str(path) for path in Path(folder).glob("model*.safetensors*"))
+    return [f"{folder}/{name}" for name in targets.shard_names(entry["shards"])]
+
+
+def tokenizer(wildcards):
+    """The checkpoint's files that carry the vocabulary, the chat template and the sampling."""
+    folder, entry = checkpoint(wildcards), model(wildcards)
+    if "path" in entry:
+        names = [name for name in targets.SMALL_FILES if (Path(folder) / name).exists()]
+    else:
+        names = targets.hub_files(entry["pre"])
+    return [f"{folder}/{name}" for name in names]

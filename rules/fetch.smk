@@ -1,0 +1,48 @@
+"""Fetch a checkpoint from the Hugging Face hub: artifacts/M.hf/<file>, each checked by its hash."""
+
+
+rule fetch_listing:
+    input:
+        code=code("fetch_listing.py"),
+        lock=lock("hub"),
+        env=env("hub"),
+    output:
+        "artifacts/{model}.hf/listing.json",
+    log:
+        "logs/fetch_listing/{model}.log",
+    params:
+        hub=setting("hub"),
+        revision=setting("revision"),
+    shell:
+        """
+        {PYTHON[hub]:q} {input.code[0]:q} \
+            --model {wildcards.model:q} \
+            --hub {params.hub:q} \
+            --revision {params.revision:q} \
+            --revisions models.lock.json \
+            --listing {output:q} \
+            >{log:q}
+        """
+
+
+rule fetch_file:
+    input:
+        code=code("fetch_file.py"),
+        lock=lock("hub"),
+        env=env("hub"),
+        listing=ancient("artifacts/{model}.hf/listing.json"),
+    output:
+        "artifacts/{model}.hf/{file}",
+    wildcard_constraints:
+        file=r"(?!listing\.json$)[^/]+",
+    log:
+        "logs/fetch_file/{model}/{file}.log",
+    benchmark:
+        "logs/fetch_file/{model}/{file}.tsv"
+    shell:
+        """
+        {PYTHON[hub]:q} {input.code[0]:q} \
+            --listing {input.listing:q} \
+            --file {output:q} \
+            >{log:q}
+        """

@@ -1,0 +1,60 @@
+"""Checkpoint to GGUF: artifacts/M[.f32|.f16|.bf16|.q8_0].gguf, and k-quants by libllama."""
+
+
+rule safetensors_to_gguf:
+    input:
+        code=code("safetensors_to_gguf.py"),
+        lock=lock("convert"),
+        env=env("convert"),
+        config=config_json,
+        tokenizer=tokenizer,
+        weights=weights,
+    output:
+        "artifacts/{model}{dtype}.gguf",
+    log:
+        "logs/safetensors_to_gguf/{model}{dtype}.log",
+    benchmark:
+        "logs/safetensors_to_gguf/{model}{dtype}.tsv"
+    params:
+        checkpoint=checkpoint,
+        dtype=dtype,
+        name=setting("name"),
+        pre=setting("pre"),
+        licence=setting("licence"),
+        architecture=setting("architecture"),
+    shell:
+        """
+        {PYTHON[convert]:q} {input.code[0]:q} \
+            --checkpoint {params.checkpoint:q} \
+            --gguf {output:q} \
+            --dtype {params.dtype:q} \
+            --name {params.name:q} \
+            --pre {params.pre:q} \
+            --licence {params.licence:q} \
+            --architecture {params.architecture:q} \
+            >{log:q}
+        """
+
+
+rule quantize_gguf:
+    input:
+        code=code("quantize_gguf.py"),
+        lock=lock("llamacpp"),
+        env=env("llamacpp"),
+        gguf="artifacts/{model}.f32.gguf",
+    output:
+        "artifacts/{model}.{quant}.gguf",
+    wildcard_constraints:
+        quant="|".join(targets.K_QUANTS),
+    log:
+        "logs/quantize_gguf/{model}.{quant}.log",
+    benchmark:
+        "logs/quantize_gguf/{model}.{quant}.tsv"
+    shell:
+        """
+        {PYTHON[llamacpp]:q} {input.code[0]:q} \
+            --source {input.gguf:q} \
+            --gguf {output:q} \
+            --quant {wildcards.quant:q} \
+            >{log:q}
+        """

@@ -1,0 +1,106 @@
+"""Assemble all that the shortfin server needs in one folder.  Runs in the driver's environment.
+
+The folder is complete in itself: it works wherever it is moved, mounted or copied to.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+LAUNCH = """\
+#!/bin/sh
+# Serve this folder.  Needs a Python with requirements.lock installed: PYTHON=... ./serve
+# Arguments are added to the server's own, and win: ./serve --port 8080 --device_ids 0
+here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
+cd "$here" || exit 1
+exec "${{PYTHON:-python3}}" -m shortfin_apps.llm.server \\
+    --tokenizer_json=tokenizer.json \\
+    --tokenizer_config_json=tokenizer_config.json \\
+    --model_config=config.json \\
+    --vmfb=model.vmfb \\
+    --parameters {parameters} \\
+    --device={device} \\
+    {device_ids}--host=127.0.0.1 \\
+    --port=8000 \\
+    "$@"
+"""
+
+
+def bundle_shortfin(
+    vmfb: Path,
+    config: Path,
+    parameters: list[Path],
+    tokenizer: list[Path],
+    lock: Path,
+    device: str,
+    bundle: Path,
+) -> None:
+    named = {path.name: path for path in tokenizer}
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if name not in named:
+            sys.exit(f"{name}: not in the checkpoint, expected by the server; add it")
+    if not json.loads(named["tokenizer_config.json"].read_bytes()).get("eos_token"):
+        sys.exit(f"{named['tokenizer_config.json']}: eos_token is absent; the server stops at it")
+    files = {
+        "model.vmfb": vmfb,
+        "config.json": config,
+        "tokenizer.json": named["tokenizer.json"],
+        "tokenizer_config.json": named["tokenizer_config.json"],
+        "requirements.lock": lock,
+        **dict(zip(parameter_names(len(parameters)), parameters, strict=True)),
+    }
+    partial = bundle.with_name(f".{bundle.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for name, path in files.items():
+        place(path, partial / name)
+    launch = partial / "serve"
+    ids = "" if device == "local-task" else "--device_ids 0 \\\n    "
+    launch.write_text(
+        LAUNCH.format(
+            parameters=" ".join(parameter_names(len(parameters))), device=device, device_ids=ids
+        )
+    )
+    launch.chmod(0o755)
+    names = sorted(path.name for path in partial.iterdir())
+    sums = "".join(f"{digest(partial / name)}  {name}\n" for name in names)
+    (partial / "SHA256SUMS").write_text(sums)
+    shutil.rmtree(bundle, ignore_errors=True)
+    partial.rename(bundle)
+
+
+def parameter_names(count: int) -> list[str]:
+    return ["model.irpa", *(f"model.rank{rank}.irpa" for rank in range(count - 1))]
+
+
+def place(source: Path, target: Path) -> None:
+    """Hard links cost no room and no time; across file systems, a copy."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copy(source, target)
+
+
+def digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--vmfb", type=Path, required=True, help="the compiled program")
+    parser.add_argument("--config", type=Path, required=True, help="the server's config")
+    parser.add_argument("--parameters", type=Path, nargs="+", required=True, help="IRPA files")
+    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="its files")
+    parser.add_argument("--lock", type=Path, required=True, help="the pins to serve with")
+    parser.add_argument("--device", required=True, help="local-task or hip")
+    parser.add_argument("--bundle", type=Path, required=True, help="the folder to write")
+    bundle_shortfin(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""List a hub model's files with their sizes and hashes, at one commit.  Runs in envs/hub.
+
+Without a revision in the catalogue, the commit of main is looked up once and recorded in the lock
+file; from then on that commit is meant.
+"""
+
+import argparse
+import fcntl
+import json
+import sys
+from pathlib import Path
+
+from ingot.atomic import replacing
+from ingot.hub import Patience, safe_name
+from ingot.safetensors import PICKLE
+
+
+def fetch_listing(
+    model: str, hub: str, revision: str, revisions: Path, listing: Path, backoff: float
+) -> None:
+    from huggingface_hub import HfApi
+
+    api, patience = HfApi(), Patience(hub, backoff)
+    if not revision:
+        revision = recorded(
+            revisions, model, hub, lambda: patience.run(lambda: api.model_info(hub).sha)
+        )
+    files = patience.run(
+        lambda: list(api.list_repo_tree(hub, recursive=True, revision=revision))
+    )
+    found = {file.path: described(file) for file in files if hasattr(file, "blob_id")}
+    if bad := [name for name in found if not safe_name(name)]:
+        sys.exit(f"{hub}: file name {bad[0]!r} leaves its folder, expected a plain name; not fetched")
+    if not any(name.endswith(".safetensors") for name in found):
+        pickles = [name for name in found if name.endswith((".bin", ".pt", ".pth"))]
+        sys.exit(f"{hub}: no *.safetensors among its files; {PICKLE if pickles else 'check hub:'}")
+    with replacing(listing) as partial:
+        content = {"hub": hub, "revision": revision, "files": found}
+        partial.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def described(file) -> dict[str, str | int]:
+    """Size and the hub's own hash: SHA-256 of large files, git's blob SHA-1 of small ones."""
+    if file.lfs:
+        return {"size": file.lfs.size, "sha256": file.lfs.sha256}
+    return {"size": file.size, "git_sha1": file.blob_id}
+
+
+def recorded(path: Path, model: str, hub: str, look_up) -> str:
+    """The revision that the lock file holds for `model`, looked up and written when it has none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        text = file.read()
+        known = json.loads(text) if text else {}
+        if known.get(model, {}).get("hub") != hub:
+            known[model] = {"hub": hub, "revision": look_up()}
+            file.truncate(0)
+            file.write(json.dumps(known, indent=1, sort_keys=True) + "\n")
+            print(f"{path}: {model} is {hub} at {known[model]['revision']} from now on", file=sys.stderr)
+        return known[model]["revision"]
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", required=True, help="its name in the catalogue")
+    parser.add_argument("--hub", required=True, help="organisation/name")
+    parser.add_argument("--revision", default="", help="40 hex digits, or nothing")
+    parser.add_argument("--revisions", type=Path, required=True, help="the lock file")
+    parser.add_argument("--listing", type=Path, required=True, help="the file to write")
+    parser.add_argument("--backoff", type=float, default=1.0, help="seconds before the first retry")
+    fetch_listing(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    main()

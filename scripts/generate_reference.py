@@ -1,0 +1,99 @@
+"""Greedy tokens and logits of a checkpoint by transformers in float32.  Runs in envs/iree.
+
+The reference that programs are verified against.  Prompts come from a file, one a line, or are
+seeded random ids; their lengths reach several hundred tokens, since short ones hide a missing
+rope scaling.
+"""
+
+import argparse
+import json
+import random
+import sys
+from pathlib import Path
+
+from ingot.atomic import replacing
+from ingot.checkpoint import read_config
+from ingot.quiet import chatter_to_stdout
+
+LENGTHS = (5, 6, 8, 9, 12, 15, 17, 23, 31, 32, 33, 47, 63, 64, 80, 99, 128, 160, 200, 240, 290, 340,
+           370, 400)  # fmt: skip
+STEPS = 12  # greedy tokens a prompt
+
+
+def generate_reference(checkpoint: Path, prompts: list[Path], reference: Path) -> None:
+    with chatter_to_stdout():
+        import numpy as np
+
+        asked = read_prompts(checkpoint, prompts)
+        tokens, logits = greedy(checkpoint, asked)
+    with replacing(reference) as partial, partial.open("wb") as file:
+        np.savez(
+            file,
+            prompts=np.concatenate(asked),
+            prompt_lengths=[len(ids) for ids in asked],
+            tokens=np.concatenate(tokens),
+            token_counts=[len(ids) for ids in tokens],
+            logits=np.concatenate(logits),  # [sum of token_counts, vocab]
+        )
+
+
+def read_prompts(checkpoint: Path, files: list[Path]) -> list[list[int]]:
+    """Token ids of each prompt, cut where it and its answer would leave the context."""
+    config = read_config(checkpoint / "config.json")
+    room = config.context - STEPS - 32  # the exporter's programs stop one page of 32 short
+    if files:
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+        lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+        return [tokenizer.encode(line, add_special_tokens=False).ids[:room] for line in lines]
+    rng = random.Random(0)
+    return [[rng.randrange(config.vocab) for _ in range(n)] for n in LENGTHS if n <= room]
+
+
+def greedy(checkpoint: Path, prompts: list[list[int]]):
+    """For each prompt the greedy tokens, up to the end token, and the logits each came from."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, torch_dtype=torch.float32).eval()
+    ends = end_tokens(checkpoint)
+    tokens, logits = [], []
+    for number, prompt in enumerate(prompts, 1):
+        said, rows = [], []
+        ids, cache = torch.tensor([prompt]), None
+        with torch.no_grad():
+            while len(said) < STEPS and not (said and said[-1] in ends):
+                out = model(input_ids=ids, past_key_values=cache, use_cache=True)
+                cache, row = out.past_key_values, out.logits[0, -1]
+                rows.append(row.numpy())
+                said.append(int(row.argmax()))
+                ids = torch.tensor([[said[-1]]])
+        tokens.append(said)
+        logits.append(rows)
+        print(f"prompt {number} of {len(prompts)}: {len(prompt)} tokens", flush=True)
+    return tokens, logits
+
+
+def end_tokens(checkpoint: Path) -> set[int]:
+    """The one token that the server stops at: the eos_token of tokenizer_config.json."""
+    settings = json.loads((checkpoint / "tokenizer_config.json").read_bytes())
+    added = json.loads((checkpoint / "tokenizer.json").read_bytes()).get("added_tokens", [])
+    eos = settings.get("eos_token")
+    name = eos["content"] if isinstance(eos, dict) else eos
+    found = {token["id"] for token in added if token["content"] == name}
+    if name and not found:
+        sys.exit(f"{checkpoint}/tokenizer.json: eos_token {name} is no added token; add it")
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--checkpoint", type=Path, required=True, help="the folder to read")
+    parser.add_argument("--prompts", type=Path, nargs="*", default=[], help="one prompt a line")
+    parser.add_argument("--reference", type=Path, required=True, help="the .npz to write")
+    generate_reference(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    main()

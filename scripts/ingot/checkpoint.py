@@ -1,0 +1,112 @@
+"""What a checkpoint's config.json says of the model, in the words that every stage uses.
+
+Reads the spelling of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters).
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
+
+
+@dataclass(frozen=True)
+class Llama3Rope:
+    """Llama 3.1's rope scaling: frequencies of long wavelength are divided by `factor`."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: int  # tokens
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The numbers of a Llama or Mistral checkpoint."""
+
+    architecture: str
+    vocab: int
+    hidden: int
+    layers: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context: int  # tokens
+    rms_eps: float
+    rope_theta: float
+    rope: Llama3Rope | None
+    tied: bool
+
+
+def read_config(path: Path, expected: str | None = None) -> ModelConfig:
+    """`config.json` at `path`; stops with one line naming the key that is absent or unknown.
+
+    `expected` is the architecture that the catalogue says.
+    """
+    config = read_json(path)
+    architecture = (config.get("architectures") or ["none"])[0]
+    if architecture not in ([expected] if expected else ARCHITECTURES):
+        wanted = expected or " or ".join(ARCHITECTURES)
+        sys.exit(f"{path}: architectures is {architecture}, expected {wanted}; correct the entry")
+    if config.get("quantization_config"):
+        sys.exit(f"{path}: quantization_config is set; start from an unquantised checkpoint")
+
+    def need(key: str):
+        if config.get(key) is None:
+            sys.exit(f"{path}: {key} is absent, expected a number; add it")
+        return config[key]
+
+    heads = need("num_attention_heads")
+    # transformers fills an absent number of KV heads with 8 for Mistral: too easily wrong to guess.
+    fallback = heads if architecture == "LlamaForCausalLM" else None
+    kv_heads = config.get("num_key_value_heads") or fallback or need("num_key_value_heads")
+    theta, rope = _rope(path, config)
+    return ModelConfig(
+        architecture=architecture,
+        vocab=need("vocab_size"),
+        hidden=need("hidden_size"),
+        layers=need("num_hidden_layers"),
+        ffn=need("intermediate_size"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=config.get("head_dim") or need("hidden_size") // heads,
+        context=need("max_position_embeddings"),
+        rms_eps=need("rms_norm_eps"),
+        rope_theta=theta,
+        rope=rope,
+        tied=bool(config.get("tie_word_embeddings")),
+    )
+
+
+def _rope(path: Path, config: dict) -> tuple[float, Llama3Rope | None]:
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
+    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    if kind == "default":
+        return float(theta), None
+    if kind != "llama3":
+        sys.exit(f"{path}: rope_type is {kind}, expected llama3 or default; it would be dropped")
+    try:
+        return float(theta), Llama3Rope(
+            factor=float(scaling["factor"]),
+            low_freq_factor=float(scaling["low_freq_factor"]),
+            high_freq_factor=float(scaling["high_freq_factor"]),
+            original_context=int(scaling["original_max_position_embeddings"]),
+        )
+    except KeyError as key:
+        sys.exit(f"{path}: rope_scaling lacks {key}, expected four numbers; add it")
+
+
+def read_json(path: Path) -> dict:
+    """The JSON object at `path`, or one line saying what is wrong with it."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        sys.exit(f"{path}: not there, expected a JSON file; fetch the checkpoint again")
+    except ValueError as error:
+        sys.exit(f"{path}: not JSON ({error}); fetch it again")
+    if not isinstance(found, dict):
+        sys.exit(f"{path}: holds a {type(found).__name__}, expected a JSON object")
+    return found

@@ -1,0 +1,81 @@
+"""The `ingot` command: what stands around Snakemake.
+
+    ingot targets [MODEL]     what can be asked for
+    ingot toolchain NAME      build a toolchain into the cache
+    ingot lock NAME           resolve a toolchain's requirements anew
+    ingot ask BUNDLE TEXT     serve a shortfin bundle on this machine and ask it once
+    ingot demo                build, serve and ask the demo
+"""
+
+import argparse
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def targets(model: str | None) -> None:
+    import yaml
+
+    from ingot.driver.targets import legal
+
+    catalogue = yaml.safe_load((ROOT / "models.yaml").read_text())
+    for entry in catalogue["models"].values():
+        entry.setdefault("tp", [1])
+    for target in legal(catalogue):
+        if model is None or target.startswith((f"artifacts/{model}.", f"artifacts/{model}_")):
+            print(target)
+
+
+def toolchain(name: str) -> None:
+    from ingot.driver import toolchains
+
+    print(toolchains.build(ROOT, name))
+
+
+def lock(name: str) -> None:
+    from ingot.driver import toolchains
+
+    print(toolchains.lock(ROOT, name))
+
+
+def ask(bundle: Path, text: str) -> None:
+    from ingot.driver import toolchains
+    from ingot.shortfin import Server
+
+    with Server(bundle, toolchains.python(ROOT, "iree")) as server:
+        print(server.generate(text=text))
+
+
+def demo() -> None:
+    from ingot.driver.demo import show
+
+    show(ROOT)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="ingot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(function, *arguments) -> None:
+        sub = commands.add_parser(function.__name__)
+        for name, options in arguments:
+            sub.add_argument(name, **options)
+        sub.set_defaults(function=function)
+
+    command(targets, ("model", {"nargs": "?", "help": "only this model's"}))
+    command(toolchain, ("name", {"help": "a folder of envs/"}))
+    command(lock, ("name", {"help": "a folder of envs/"}))
+    command(
+        ask,
+        ("bundle", {"type": Path, "help": "artifacts/M_tp1.shortfin"}),
+        ("text", {"help": "the prompt, special tokens spelt out"}),
+    )
+    command(demo)
+    arguments = vars(parser.parse_args(argv))
+    arguments.pop("function")(**arguments)
+
+
+if __name__ == "__main__":
+    main()

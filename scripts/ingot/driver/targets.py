@@ -1,0 +1,127 @@
+"""What may be asked for: the grammar of target names, and one line for a wrong one."""
+
+import difflib
+import re
+import sys
+from collections.abc import Iterable, Iterator
+
+MODEL = "[a-z0-9][a-z0-9-]*"
+FLOATS = ("f32", "f16", "bf16", "q8_0")  # dtypes that the converter writes
+K_QUANTS = ("q4_k_m", "q4_k_s", "q5_k_m", "q5_k_s", "q6_k")  # variants that libllama writes
+BUILT_TP = (1,)  # tensor parallel sizes that the programs of this version are exported for
+FORMATS = ("gguf", "irpa", "mlir", "config.json", "vmfb", "shortfin")
+SHARDED = ("mlir", "config.json", "vmfb", "shortfin")  # formats whose name says _tpN
+RECORD = ".verified.json"
+SMALL_FILES = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+)
+NAME = re.compile(
+    rf"artifacts/(?P<model>{MODEL})(?:_tp(?P<tp>\d+))?(?:\.(?P<variant>[a-z0-9_]+))?"
+    rf"\.(?P<format>{'|'.join(map(re.escape, FORMATS))})(?P<record>{re.escape(RECORD)})?/?"
+)
+
+
+def optional(words: Iterable[str]) -> str:
+    """A pattern: a dot and one of the words, or nothing."""
+    return rf"(\.({'|'.join(words)}))?"
+
+
+def shard_names(shards: int) -> list[str]:
+    """The hub's names of a checkpoint's weights, and of their index."""
+    if shards == 1:
+        return ["model.safetensors"]
+    parts = [f"model-{n:05d}-of-{shards:05d}.safetensors" for n in range(1, shards + 1)]
+    return [*parts, "model.safetensors.index.json"]
+
+
+def hub_files(pre: str) -> list[str]:
+    """The small files that every hub checkpoint of the catalogue has."""
+    names = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+    return [*names, "tokenizer.model"] if pre == "default" else names
+
+
+def stop_on_wrong(argv: list[str], config: dict) -> None:
+    """Exit with one line when a target on the command line cannot be built.
+
+    A job that Snakemake starts elsewhere names intermediates too; those were checked at the front.
+    """
+    if "--mode" in argv or "--target-jobs" in argv:
+        return
+    for name, entry in config["models"].items():
+        if entry["hardware"] not in config["hardware"]:
+            known = ", ".join(config["hardware"])
+            sys.exit(f"models.{name}.hardware: {entry['hardware']}, expected one of {known}")
+    for target in argv[1:]:
+        if target.startswith("artifacts/") and (reason := wrong(target, config)):
+            sys.exit(f"error: {target}: {reason}; {nearest(target, config)}")
+
+
+def wrong(target: str, config: dict) -> str | None:
+    """Why `target` cannot be built, or None when it can."""
+    if re.match(r"artifacts/[^/]+\.hf/[^/]+$", target) or target.endswith(".reference.npz"):
+        return None  # intermediates, for those who know them
+    models = config["models"]
+    stem = target.removeprefix("artifacts/").rstrip("/")
+    model = re.split(r"[._]", stem)[0]
+    if model not in models:
+        return f"unknown model {model}"
+    match = NAME.fullmatch(target)
+    if not match:
+        return f"not a target, expected {model}[_tpN][.VARIANT].{{{','.join(FORMATS)}}}"
+    tp, variant, kind, record = match["tp"], match["variant"], match["format"], match["record"]
+    if kind in SHARDED and tp is None:
+        return f"a {kind} is built for a tensor parallel size, none is named"
+    if kind not in SHARDED and tp is not None:
+        return f"sharded {kind} is not built by this version"
+    if tp is not None and int(tp) not in models[model]["tp"]:
+        legal = ", ".join(map(str, models[model]["tp"]))
+        return f"tensor parallel size {tp}, expected one of {legal} for {model}"
+    if tp is not None and int(tp) not in BUILT_TP:
+        return f"tensor parallel size {tp} is legal, but this version exports tp1 only"
+    allowed = variants(kind, config)
+    if variant is not None and variant not in allowed:
+        return f"unknown variant {variant}, expected one of {', '.join(allowed) or 'none'}"
+    if record and kind in ("mlir", "config.json"):
+        return f"a {kind} is verified by running its vmfb"
+    if record and variant in K_QUANTS:
+        return "k-quants are libllama's own: there is no lossless source to compare with"
+    hw = variant or models[model]["hardware"]
+    if record and kind in SHARDED and config["hardware"][hw]["device"] != "local-task":
+        return f"verifying runs the program, and {hw} is no device of this machine"
+    if kind in ("irpa", "mlir", "config.json", "vmfb", "shortfin") and not record:
+        dtype = variant if kind == "irpa" and variant else models[model]["dtype"]
+        if dtype == "q8_0":
+            return "IRPA archives are float; dtype q8_0 is for GGUF only"
+    return None
+
+
+def variants(kind: str, config: dict) -> list[str]:
+    """The variants that a format comes in."""
+    if kind == "gguf":
+        return [*FLOATS, *K_QUANTS]
+    if kind == "irpa":
+        return [dtype for dtype in FLOATS if dtype != "q8_0"]
+    return list(config["hardware"]) if kind in ("vmfb", "shortfin") else []
+
+
+def legal(config: dict) -> Iterator[str]:
+    """Every target that can be built, but for records."""
+    for model, entry in config["models"].items():
+        for kind in FORMATS:
+            sizes = [tp for tp in entry["tp"] if tp in BUILT_TP] if kind in SHARDED else [None]
+            for tp in sizes:
+                for variant in (None, *variants(kind, config)):
+                    middle = (f"_tp{tp}" if tp else "") + (f".{variant}" if variant else "")
+                    yield f"artifacts/{model}{middle}.{kind}"
+
+
+def nearest(target: str, config: dict) -> str:
+    close = difflib.get_close_matches(target.removesuffix(RECORD), legal(config), n=3, cutoff=0.4)
+    return f"nearest: {', '.join(close)}" if close else "see `ingot targets`"

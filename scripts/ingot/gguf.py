@@ -1,0 +1,176 @@
+"""The GGUF file format: header, key/value pairs, tensor directory.
+
+Specification: ggml-org/ggml docs/gguf.md, version 3, little-endian.
+"""
+
+import struct
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32
+
+# Value types: name -> (number, struct code)
+SCALARS = {
+    "u8": (0, "B"),
+    "i8": (1, "b"),
+    "u16": (2, "H"),
+    "i16": (3, "h"),
+    "u32": (4, "I"),
+    "i32": (5, "i"),
+    "f32": (6, "f"),
+    "bool": (7, "?"),
+    "u64": (10, "Q"),
+    "i64": (11, "q"),
+    "f64": (12, "d"),
+}
+STRING, ARRAY = 8, 9
+SCALAR_OF = {number: code for number, code in SCALARS.values()}
+
+
+class TensorType(NamedTuple):
+    """A ggml tensor type: `block` values are stored in `size` bytes."""
+
+    name: str
+    number: int
+    block: int
+    size: int
+
+    def nbytes(self, shape: Iterable[int]) -> int:
+        return prod(shape) // self.block * self.size
+
+
+TYPES = {
+    name: TensorType(name, number, block, size)
+    for name, number, block, size in (
+        ("F32", 0, 1, 4),
+        ("F16", 1, 1, 2),
+        ("BF16", 30, 1, 2),
+        ("Q8_0", 8, 32, 34),
+        ("Q4_K", 12, 256, 144),
+        ("Q5_K", 13, 256, 176),
+        ("Q6_K", 14, 256, 210),
+    )
+}
+
+
+class KV(NamedTuple):
+    """A key, the type of its value (a name of SCALARS, `str`, or `[type]` for an array), the value."""
+
+    key: str
+    kind: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """A tensor of a GGUF file: row-major `shape` (GGUF lists it reversed), bytes at `offset`."""
+
+    name: str
+    type: TensorType
+    shape: tuple[int, ...]
+    offset: int  # from the start of the file
+
+    @property
+    def nbytes(self) -> int:
+        return self.type.nbytes(self.shape)
+
+
+def header(
+    kvs: list[KV], tensors: list[tuple[str, TensorType, tuple[int, ...]]]
+) -> tuple[bytes, list[TensorInfo], int]:
+    """The bytes before the data, where each tensor goes, and the size of the whole file."""
+    out = [MAGIC + struct.pack("<IQQ", VERSION, len(tensors), len(kvs))]
+    out += [_string(kv.key) + _value(kv.kind, kv.value) for kv in kvs]
+    place, places = 0, []
+    for name, kind, shape in tensors:
+        dims = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
+        out.append(_string(name) + dims + struct.pack("<IQ", kind.number, place))
+        places.append(place)
+        place = align(place + kind.nbytes(shape))
+    text = b"".join(out)
+    base = align(len(text))
+    infos = [
+        TensorInfo(name, kind, tuple(shape), base + at)
+        for (name, kind, shape), at in zip(tensors, places, strict=True)
+    ]
+    return text.ljust(base, b"\0"), infos, base + place
+
+
+def align(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def _string(text: str | bytes) -> bytes:
+    data = text.encode() if isinstance(text, str) else text
+    return struct.pack("<Q", len(data)) + data
+
+
+def _value(kind: str, value: Any) -> bytes:
+    if kind == "str":
+        return struct.pack("<I", STRING) + _string(value)
+    if kind == "[str]":
+        return struct.pack("<IIQ", ARRAY, STRING, len(value)) + b"".join(map(_string, value))
+    if kind.startswith("["):
+        number, code = SCALARS[kind[1:-1]]
+        return struct.pack(f"<IIQ{len(value)}{code}", ARRAY, number, len(value), *value)
+    number, code = SCALARS[kind]
+    return struct.pack(f"<I{code}", number, value)
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[TensorInfo]]:
+    """Key/value pairs and tensor directory of the GGUF file at `path`, in file order."""
+    with path.open("rb") as file:
+        try:
+            return _read(path, file)
+        except (struct.error, UnicodeDecodeError):
+            sys.exit(f"{path}: header ends early, expected a GGUF file; build it again")
+
+
+def _read(path: Path, file) -> tuple[dict[str, Any], list[TensorInfo]]:
+    def take(code: str):
+        return struct.unpack(f"<{code}", file.read(struct.calcsize(f"<{code}")))
+
+    def string() -> str:
+        (length,) = take("Q")
+        data = file.read(length)
+        if len(data) != length:
+            raise struct.error
+        return data.decode()
+
+    def value(number: int):
+        if number == STRING:
+            return string()
+        if number == ARRAY:
+            kind, count = take("IQ")
+            if kind == STRING:
+                return [string() for _ in range(count)]
+            return list(take(f"{count}{SCALAR_OF[kind]}"))
+        return take(SCALAR_OF[number])[0]
+
+    magic = file.read(4)
+    if magic != MAGIC:
+        sys.exit(f"{path}: starts with {magic!r}, expected {MAGIC!r}; it is not a GGUF file")
+    version, n_tensors, n_kvs = take("IQQ")
+    if version != VERSION:
+        sys.exit(f"{path}: GGUF version {version}, expected {VERSION}; build it again")
+    kvs = {"GGUF.version": version, "GGUF.tensor_count": n_tensors, "GGUF.kv_count": n_kvs}
+    for _ in range(n_kvs):
+        key = string()
+        kvs[key] = value(take("I")[0])
+    by_number = {kind.number: kind for kind in TYPES.values()}
+    found = []
+    for _ in range(n_tensors):
+        name = string()
+        (n_dims,) = take("I")
+        shape = tuple(reversed(take(f"{n_dims}Q")))
+        number, place = take("IQ")
+        if number not in by_number:
+            known = ", ".join(TYPES)
+            sys.exit(f"{path}: tensor {name} has ggml type {number}, expected one of {known}")
+        found.append((name, by_number[number], shape, place))
+    base = align(file.tell())
+    return kvs, [TensorInfo(name, kind, shape, base + at) for name, kind, shape, at in found]

@@ -1,0 +1,97 @@
+"""The Hugging Face hub, with the patience that its client lacks.
+
+The client gives up on a reset connection and on a 5xx body, forgets what it had when a process
+dies, and takes a flipped byte for good; so: bounded retries, resume, and every byte hashed.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+ATTEMPTS = 6  # in a row without progress
+HEALS = (408, 429, 500, 502, 503, 504)  # HTTP statuses that a second try may cure
+LONGEST_WAIT = 60.0  # seconds, whatever Retry-After says
+
+
+class BrokenTransferError(Exception):
+    """A body that was cut, too long, or of the wrong content: worth another try."""
+
+
+class Patience:
+    """Counts failures in a row, and sleeps between them: `backoff` seconds, doubled each time."""
+
+    def __init__(self, what: str, backoff: float):
+        self.what, self.backoff, self.failures = what, backoff, 0
+
+    def progressed(self) -> None:
+        self.failures = 0
+
+    def run(self, action: Callable[[], T]) -> T:
+        """`action()`, again and again while its errors may heal; one line when they don't."""
+        from huggingface_hub import errors
+        from httpx2 import TransportError
+
+        while True:
+            try:
+                return action()
+            except (TransportError, BrokenTransferError, errors.HfHubHTTPError) as error:
+                self._again_or_exit(error)
+            except errors.OfflineModeIsEnabled:
+                sys.exit(
+                    f"{self.what}: not on this machine, and HF_HUB_OFFLINE is set; unset it, or "
+                    "give the model a path: in your catalogue"
+                )
+
+    def _again_or_exit(self, error: Exception) -> None:
+        response = getattr(error, "response", None)
+        status = response.status_code if response is not None else None
+        if status is not None and status not in HEALS:
+            sys.exit(f"{self.what}: {refusal(error, status)}")
+        self.failures += 1
+        said = f"HTTP {status}" if status else f"{error or type(error).__name__}"
+        if self.failures >= ATTEMPTS:
+            sys.exit(
+                f"{self.what}: {said}, {ATTEMPTS} times in a row; run the command again later, it "
+                "goes on from here"
+            )
+        wait = self.backoff * 2 ** (self.failures - 1)
+        if response is not None and response.headers.get("Retry-After", "").isdigit():
+            wait = max(wait, float(response.headers["Retry-After"]))
+        wait = min(wait, LONGEST_WAIT)
+        print(f"{self.what}: {said}; trying again in {wait:.0f} s", file=sys.stderr, flush=True)
+        time.sleep(wait)
+
+
+def refusal(error: Exception, status: int) -> str:
+    """What an answer that will not change means, and what to do."""
+    from huggingface_hub import constants, errors
+
+    token = "put a token with read access into HF_TOKEN, or run `hf auth login`"
+    if isinstance(error, errors.GatedRepoError):
+        page = f"{constants.ENDPOINT}/{repository(error)}"
+        return (
+            f"gated (HTTP {status}): accept its licence on {page} with your account, and {token}"
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"no such revision (HTTP {status}); correct revision: in the catalogue"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"no such model, or a private one (HTTP {status}); check hub:, and {token}"
+    if isinstance(error, errors.RemoteEntryNotFoundError):
+        return f"no such file at this revision (HTTP {status}); check shards: in the catalogue"
+    if status in (401, 403):
+        return f"access refused (HTTP {status}); {token}"
+    return f"HTTP {status}: {str(error).splitlines()[0]}"
+
+
+def safe_name(name: str) -> bool:
+    """Whether a file of that name stays inside the folder that it is put in."""
+    parts = name.replace("\\", "/").split("/")
+    return not name.startswith(("/", "\\")) and ".." not in parts and ":" not in parts[0]
+
+
+def repository(error: Exception) -> str:
+    """organisation/name out of the address that was refused."""
+    path = error.response.request.url.path.removeprefix("/api/models/").strip("/")
+    return "/".join(path.split("/")[:2])

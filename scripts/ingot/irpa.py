@@ -1,0 +1,159 @@
+"""The IRPA parameter archive: header, entry table, metadata, storage.
+
+Format: IREE's runtime/src/iree/schemas/parameter_archive.h, version 0.0, little-endian.  The
+metadata and the JSON blobs are those of sharktank's Dataset.save, so that the file is the same.
+"""
+
+import json
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+ALIGNMENT = 64  # of each entry in the storage segment
+PAGE = 4096  # the file is padded to it
+HEADER = struct.Struct("<4sHHQQQ7Q")  # magic, version, size, next header, flags, seven of segments
+ENTRY = struct.Struct("<QIQQQQQQQQ")  # size, type, flags, name, metadata, alignment, storage
+DATA_ENTRY = 2
+TABLE = 96  # where the entry table begins: the header rounded up to 16
+BLOBS = ("__SHARK_DATASET__", "__SHARK_INFERENCE_TENSORS__")
+TORCH = {"F32": ("float32", 4), "F16": ("float16", 2), "BF16": ("bfloat16", 2)}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A tensor: `dtype` is a GGUF type's name, `offset` counts from the start of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+def layout(
+    properties: dict[str, Any], tensors: list[tuple[str, str, tuple[int, ...]]]
+) -> tuple[bytes, list[Entry], dict[int, bytes], int]:
+    """The bytes before the storage, each tensor's place, the blobs by offset, the file's size."""
+    parts: list[tuple[str, bytes, int]] = []
+    for name, dtype, shape in tensors:
+        word, itemsize = TORCH[dtype]
+        parts.append((name, _metadata(word, itemsize, shape), prod(shape) * itemsize))
+    raw = {"type_name": "PrimitiveTensor"}
+    names = {name: {**raw, "raw_tensors": {"": name}} for name, _, _ in tensors}
+    texts = [
+        json.dumps(content, indent=2).encode()
+        for content in ({**properties, "SHARK_DATASET_VERSION": 1}, names)
+    ]
+    parts += [(name, b"", len(text)) for name, text in zip(BLOBS, texts, strict=True)]
+
+    table, strings, place, places = [], [], 0, []
+    text_at = 0
+    for name, meta, nbytes in parts:
+        key = name.encode()
+        place = align(place, ALIGNMENT)
+        meta_at = text_at + len(key) if meta else 0
+        table.append(
+            ENTRY.pack(
+                ENTRY.size, DATA_ENTRY, 0, text_at, len(key), meta_at, len(meta),
+                ALIGNMENT, place, nbytes,
+            ).ljust(align(ENTRY.size, 16), b"\0")
+        )  # fmt: skip
+        strings += [key, meta]
+        text_at += len(key) + len(meta)
+        places.append(place)
+        place += nbytes
+    table_bytes = b"".join(table)[: (len(parts) - 1) * align(ENTRY.size, 16) + ENTRY.size]
+    metadata = b"".join(strings)
+    metadata_at = TABLE + len(table_bytes)
+    storage = align(metadata_at + len(metadata), ALIGNMENT)
+    head = HEADER.pack(
+        b"IRPA", 0, 0, HEADER.size, 0, 0,
+        len(parts), TABLE, len(table_bytes), metadata_at, len(metadata), storage, place,
+    )  # fmt: skip
+    front = (head.ljust(TABLE, b"\0") + table_bytes + metadata).ljust(storage, b"\0")
+    entries = [
+        Entry(name, dtype, tuple(shape), storage + at, nbytes)
+        for (name, dtype, shape), at, (_, _, nbytes) in zip(tensors, places, parts, strict=False)
+    ]
+    blobs = {storage + at: text for at, text in zip(places[len(tensors) :], texts, strict=True)}
+    return front, entries, blobs, align(storage + place, PAGE)
+
+
+def tree_order(names: Iterable[str]) -> list[str]:
+    """The names as sharktank orders them: a tree split at dots, walked in order of appearance.
+
+    So a block whose tensors lie apart, cut by a shard's border, is gathered at its first one.
+    """
+    tree: dict = {}
+    for name in names:
+        *path, last = name.split(".")
+        node = tree
+        for part in path:
+            node = node.setdefault(part, {})
+        node[last] = name
+    return list(_leaves(tree))
+
+
+def _leaves(node: dict) -> Iterator[str]:
+    for child in node.values():
+        if isinstance(child, dict):
+            yield from _leaves(child)
+        else:
+            yield child
+
+
+def _metadata(word: str, itemsize: int, shape: tuple[int, ...]) -> bytes:
+    described = {
+        "class_name": "dtype",
+        "is_complex": False,
+        "is_floating_point": True,
+        "is_signed": True,
+        "itemsize": itemsize,
+    }
+    tensor = {"type": "Tensor", "dtype": word, "shape": list(shape), "dtype_desc": described}
+    return b"PYTORCH:" + json.dumps(tensor).encode()
+
+
+def align(offset: int, to: int) -> int:
+    return -(-offset // to) * to
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Entry]]:
+    """Properties and tensors of the archive at `path`, in file order."""
+    with path.open("rb") as file:
+        try:
+            return _read(file)
+        except (struct.error, ValueError, KeyError):
+            sys.exit(f"{path}: not an IRPA archive of tensors; build it again")
+
+
+def _read(file) -> tuple[dict[str, Any], list[Entry]]:
+    magic, *_, count, table, table_size, meta, meta_size, storage, _ = HEADER.unpack(
+        file.read(HEADER.size)
+    )
+    if magic != b"IRPA":
+        raise ValueError(magic)
+    file.seek(table)
+    rows = file.read(table_size)
+    file.seek(meta)
+    texts = file.read(meta_size)
+    dtypes = {word: dtype for dtype, (word, _) in TORCH.items()}
+    entries, properties = [], {}
+    for number in range(count):
+        _, _, _, name_at, name_size, meta_at, size, _, place, nbytes = ENTRY.unpack_from(
+            rows, number * align(ENTRY.size, 16)
+        )
+        name = texts[name_at : name_at + name_size].decode()
+        if name == BLOBS[0]:
+            file.seek(storage + place)
+            properties = json.loads(file.read(nbytes))
+        if name in BLOBS:
+            continue
+        tensor = json.loads(texts[meta_at : meta_at + size].removeprefix(b"PYTORCH:"))
+        shape = tuple(tensor["shape"])
+        entries.append(Entry(name, dtypes[tensor["dtype"]], shape, storage + place, nbytes))
+    return properties, entries

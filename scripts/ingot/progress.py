@@ -1,0 +1,44 @@
+"""A progress line on the terminal; on a log, one line every ten percent."""
+
+import sys
+import threading
+import time
+
+
+class Progress:
+    """Counts bytes toward `total` and shows them on stderr, at most five times a second."""
+
+    def __init__(self, what: str, total: int):
+        self.what, self.total, self.done = what, total, 0
+        self.start = time.monotonic()
+        self.first = 0  # bytes that were there before we began: they say nothing about speed
+        self.shown = 0.0
+        self.tenth = 0
+        self.tty = sys.stderr.isatty()
+        self.lock = threading.Lock()
+
+    def resume(self, count: int) -> None:
+        """Start from `count` bytes that an earlier process left."""
+        self.done = self.first = count
+
+    def add(self, count: int) -> None:
+        with self.lock:
+            self.done += count
+            now = time.monotonic()
+            tenth = 10 * self.done // max(self.total, 1)
+            if self.tty and (now - self.shown > 0.2 or self.done >= self.total):
+                self.shown = now
+                end = "\n" if self.done >= self.total else ""
+                print(f"\r{self._line(now)}\033[K{end}", end="", file=sys.stderr, flush=True)
+            elif not self.tty and tenth > self.tenth and now - self.start > 5:
+                self.tenth = tenth  # short work stays silent in a log
+                print(self._line(now), file=sys.stderr, flush=True)
+
+    def _line(self, now: float) -> str:
+        speed = (self.done - self.first) / max(now - self.start, 1e-6)
+        left = (self.total - self.done) / speed if speed else 0
+        share = 100 * self.done // max(self.total, 1)
+        return (
+            f"{self.what}: {share:3d} %  {self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB"
+            f"  {speed / 1e6:.0f} MB/s  {left:.0f} s left"
+        )

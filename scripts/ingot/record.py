@@ -1,0 +1,53 @@
+"""A verification record: what an artifact was compared with, the numbers, the thresholds."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ingot.atomic import replacing
+
+FORMAT = 1  # of the record
+
+
+def write(record: Path, artifact: Path, reference: str, checks: dict[str, Any], **more) -> None:
+    """Write the record of an artifact that passed.  `checks` holds numbers and their limits."""
+    content = {
+        "format": FORMAT,
+        "artifact": artifact.name,
+        "sha256": digest(artifact),
+        "reference": reference,
+        "checks": checks,
+        **more,
+        "result": "passed",
+    }
+    with replacing(record) as partial:
+        partial.write_text(json.dumps(content, indent=2) + "\n")
+    print(f"{artifact}: verified against {reference}", file=sys.stderr)
+
+
+def digest(artifact: Path) -> str:
+    """SHA-256 of a file; of a folder, that of its SHA256SUMS, once each line of it holds."""
+    if artifact.is_file():
+        return file_digest(artifact)
+    sums = artifact / "SHA256SUMS"
+    listed = dict(reversed(line.split("  ", 1)) for line in sums.read_text().splitlines())
+    for path in sorted(artifact.iterdir()):
+        if path.name in (sums.name, ".snakemake_timestamp"):  # the second is the orchestrator's own
+            continue
+        if listed.get(path.name) != file_digest(path):
+            sys.exit(f"{path}: its bytes are not those of SHA256SUMS; build the bundle again")
+    return file_digest(sums)
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """The installed versions of `packages`."""
+    from importlib.metadata import version
+
+    return {package: version(package) for package in packages}

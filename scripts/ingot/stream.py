@@ -1,0 +1,72 @@
+"""Byte ranges from file to file, a block at a time: memory does not grow with the model."""
+
+import errno
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+BLOCK = 1 << 20  # bytes read at a time: fits the caches, and large enough for one system call
+THREADS = min(4, os.cpu_count() or 1)  # beyond four, the page cache is the limit
+
+
+def in_threads(jobs: Iterable[Callable[[], None]]) -> None:
+    """Run the jobs, `THREADS` at a time; the first error stops the others and is raised here."""
+    source, lock, errors = iter(jobs), threading.Lock(), []
+
+    def work() -> None:
+        while not errors:
+            with lock:
+                job = next(source, None)
+            if job is None:
+                return
+            try:
+                job()
+            except BaseException as error:  # SystemExit too: it is raised again below
+                errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def allocate(file: int, size: int, path: Path) -> None:
+    """Reserve `size` bytes of `path` at once, so that a full disk stops us before any work."""
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            os.truncate(file, size)  # a file system that cannot reserve
+            return
+        sys.exit(f"{path}: {size / 1e9:.2f} GB do not fit on its disk; free room or move artifacts")
+
+
+def read_exactly(file: int, buffer: memoryview, offset: int, path: Path) -> None:
+    """Fill `buffer` from `offset`."""
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(file, [buffer[done:]], offset + done)
+        if count == 0:
+            sys.exit(f"{path}: ended at byte {offset + done}; it was cut short while being read")
+        done += count
+
+
+def write_exactly(file: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(file, data[done:], offset + done)
+
+
+def copy_range(source: int, target: int, start: int, place: int, count: int) -> None:
+    """`count` bytes at `start` to `place`; they do not pass through our memory."""
+    done = 0
+    while done < count:
+        step = os.copy_file_range(source, target, min(count - done, 64 << 20), start + done, place + done)
+        if step == 0:
+            sys.exit(f"input ended {count - done} bytes early; was it replaced while being read?")
+        done += step

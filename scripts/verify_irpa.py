@@ -1,0 +1,59 @@
+"""Hold an IRPA archive against the GGUF file it was made of.  Runs in envs/convert.
+
+The GGUF side is read by the gguf package, not by our own code.
+"""
+
+import argparse
+import hashlib
+import sys
+from pathlib import Path
+
+from ingot import irpa as irpa_format
+from ingot import record as records
+
+
+def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
+    from gguf import GGUFReader
+
+    properties, entries = irpa_format.read(irpa)
+    source = GGUFReader(gguf)
+    tensors = {tensor.name: tensor for tensor in source.tensors}
+    if sorted(tensors) != sorted(entry.name for entry in entries):
+        sys.exit(f"{irpa}: {len(entries)} tensors, expected the {len(tensors)} of {gguf}")
+    with irpa.open("rb") as file:
+        for entry in entries:
+            tensor = tensors[entry.name]
+            file.seek(entry.offset)
+            found = hashlib.sha256()
+            left = entry.nbytes
+            while left:
+                data = file.read(min(left, 1 << 22))
+                if not data:
+                    sys.exit(f"{irpa}: ends inside tensor {entry.name}; build it again")
+                found.update(data)
+                left -= len(data)
+            shape = tuple(int(n) for n in reversed(tensor.shape))
+            if found.digest() != hashlib.sha256(tensor.data).digest() or entry.shape != shape:
+                sys.exit(f"{irpa}: tensor {entry.name} differs from {gguf}; build it again")
+    missing = [name for name in source.fields if name not in properties]
+    if missing:
+        sys.exit(f"{irpa}: property {missing[0]} of {gguf} is absent; build it again")
+    records.write(
+        record,
+        irpa,
+        f"{gguf.name}, tensor by tensor (SHA-256), read by gguf-py",
+        {"tensors": len(entries), "tensors_equal": len(entries), "properties": len(source.fields)},
+        versions=records.versions("gguf", "numpy"),
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gguf", type=Path, required=True, help="what it was made of")
+    parser.add_argument("--irpa", type=Path, required=True, help="the archive to check")
+    parser.add_argument("--record", type=Path, required=True, help="the record to write")
+    verify_irpa(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Run a compiled program and hold it against transformers.  Runs in envs/iree.
+
+Each prompt is prefilled, then the reference's tokens are fed one by one: the token chosen at every
+step must be the reference's, unless float16 cannot tell the reference's two best apart, and no
+logit may be further off than the tolerance.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from ingot import record as records
+from ingot.quiet import chatter_to_stdout
+
+MINIMUM = 20  # prompts, of which the longest shows a missing rope scaling
+
+
+def verify_vmfb(
+    vmfb: Path, config: Path, parameters: list[Path], reference: Path, device: str, record: Path
+) -> None:
+    with chatter_to_stdout():
+        import numpy as np
+        from ingot.reference import TOLERANCE, read
+
+        answers = read(reference)
+        program = Program(vmfb, json.loads(config.read_bytes()), parameters, device)
+        tolerance = TOLERANCE[program.dtype]
+        largest, peak, equal, ties, wrong = 0.0, 0.0, 0, 0, []
+        for answer in answers:
+            rows = program.logits(answer.prompt, answer.tokens)
+            off = np.abs(rows - answer.logits).max()
+            largest, peak = max(largest, float(off)), max(peak, float(np.abs(answer.logits).max()))
+            differs = np.flatnonzero(rows.argmax(axis=-1) != answer.tokens)
+            near = answer.gaps()[differs] < 2 * off
+            equal += not len(differs)
+            ties += bool(len(differs)) and bool(near.all())
+            if not near.all():
+                wrong.append(f"{len(answer.prompt)} tokens at step {differs[0]}")
+    limit = tolerance * peak
+    if wrong or not largest <= limit:
+        sys.exit(
+            f"{vmfb}: {equal} of {len(answers)} prompts give the reference's tokens, largest logit "
+            f"difference {largest:.4f}, expected all and at most {limit:.4f}; "
+            f"wrong at {', '.join(wrong) or 'none'}; is the rope scaling in the program?"
+        )
+    records.write(
+        record,
+        vmfb,
+        "transformers in float32, greedy",
+        {
+            "prompts": len(answers),
+            "prompt_tokens": [min(len(a.prompt) for a in answers), max(len(a.prompt) for a in answers)],
+            "greedy_equal": equal,
+            "greedy_ties": ties,
+            "largest_logit_difference": round(largest, 6),
+            "largest_logit": round(peak, 6),
+            "tolerance": {"dtype": program.dtype, "share_of_largest_logit": tolerance},
+        },
+        parameters=[records.digest(path) for path in parameters],
+        versions=records.versions("iree-base-runtime", "transformers", "torch"),
+    )
+
+
+class Program:
+    """A vmfb on one device, called as the server calls it: paged KV cache, page 0 as scratch."""
+
+    def __init__(self, vmfb: Path, config: dict, parameters: list[Path], device: str):
+        import iree.runtime as rt
+        import numpy as np
+
+        self.rt, self.np = rt, np
+        instance, self.device = rt.VmInstance(), rt.get_device(device)
+        index = rt.ParameterIndex()
+        for path in parameters:
+            index.load(str(path))
+        self.module = rt.load_vm_modules(
+            rt.create_io_parameters_module(instance, index.create_provider("model")),
+            rt.create_hal_module(instance, devices=[self.device]),
+            rt.VmModule.mmap(instance, str(vmfb)),
+            config=rt.Config(device=self.device),
+        )[-1]
+        cache = config["paged_kv_cache"]
+        self.stride, self.dtype = cache["block_seq_stride"], cache["kv_cache_dtype"]
+        self.prefill_rows = min(config["prefill_batch_sizes"])
+        self.decode_rows = min(config["decode_batch_sizes"])
+        pages = -(-config["max_seq_len"] // self.stride) + 1
+        self.pages = rt.asdevicearray(
+            self.device,
+            np.zeros((pages, cache["paged_kv_block_size_elements_per_device"][0]), self.dtype),
+        )
+
+    def logits(self, prompt: list[int], tokens: list[int]):
+        """Float32 [len(tokens), vocab]: what each of `tokens` would be chosen from."""
+        np = self.np
+        blocks = -(-len(prompt) // self.stride)
+        text = np.zeros((self.prefill_rows, blocks * self.stride), np.int64)
+        text[0, : len(prompt)] = prompt
+        lengths = self.column(self.prefill_rows, len(prompt), 1)
+        ids = self.block_ids(self.prefill_rows, blocks)
+        out = self.call("prefill", self.prefill_rows, text, lengths, ids)
+        rows = [out[0, len(prompt) - 1]]
+        for done, token in enumerate(tokens[:-1], len(prompt)):
+            out = self.call(
+                "decode",
+                self.decode_rows,
+                self.column(self.decode_rows, token, 0)[:, None],
+                self.column(self.decode_rows, done + 1, 1),
+                self.column(self.decode_rows, done, 0),
+                self.block_ids(self.decode_rows, -(-(done + 1) // self.stride)),
+            )
+            rows.append(out[0, 0])
+        return np.stack(rows).astype(np.float32)
+
+    def call(self, kind: str, rows: int, *arguments):
+        arrays = [self.rt.asdevicearray(self.device, array) for array in arguments]
+        return self.module[f"{kind}_bs{rows}"](*arrays, self.pages).to_host()
+
+    def column(self, rows: int, first: int, rest: int):
+        """The real request in row 0; the other rows of the batch are idle."""
+        return self.np.array([first] + [rest] * (rows - 1), self.np.int64)
+
+    def block_ids(self, rows: int, blocks: int):
+        ids = self.np.zeros((rows, blocks), self.np.int64)
+        ids[0] = range(1, blocks + 1)
+        return ids
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--vmfb", type=Path, required=True, help="the program to run")
+    parser.add_argument("--config", type=Path, required=True, help="the server's config")
+    parser.add_argument("--parameters", type=Path, nargs="+", required=True, help="IRPA files")
+    parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
+    parser.add_argument("--device", required=True, help="local-task or hip")
+    parser.add_argument("--record", type=Path, required=True, help="the record to write")
+    verify_vmfb(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    main()

@@ -4,15 +4,13 @@ import os
 import sys
 from pathlib import Path
 
-from snakemake.utils import validate
-
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from ingot.driver import targets, toolchains
+from ingot.driver import catalogue, targets, toolchains
 from ingot.sources import sources_of
 
-validate(config, str(ROOT / "models.schema.json"))
+catalogue.complete(config, ROOT / "models.schema.json")
 targets.stop_on_wrong(sys.argv, config)
 
 

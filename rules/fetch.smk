@@ -18,7 +18,7 @@ rule fetch_listing:
         {PYTHON[hub]:q} {input.code[0]:q} \
             --model {wildcards.model:q} \
             --hub {params.hub:q} \
-            --revision {params.revision:q} \
+            --revision={params.revision:q} \
             --revisions models.lock.json \
             --listing {output:q} \
             >{log:q}

@@ -30,7 +30,7 @@ rule safetensors_to_gguf:
             --dtype {params.dtype:q} \
             --name {params.name:q} \
             --pre {params.pre:q} \
-            --licence {params.licence:q} \
+            --licence={params.licence:q} \
             --architecture {params.architecture:q} \
             >{log:q}
         """

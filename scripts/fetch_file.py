@@ -130,7 +130,7 @@ class Download:
         if answer.status_code >= 400:
             answer.read()
         hf_raise_for_status(answer)
-        for data in answer.iter_raw(CHUNK):
+        for data in answer.iter_raw():
             if self.done + len(data) > self.size:
                 self._forget()
                 raise BrokenTransferError(f"more than {self.size} bytes came")

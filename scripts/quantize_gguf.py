@@ -49,7 +49,7 @@ def quantize_gguf(source: Path, gguf: Path, quant: str) -> None:
 
 
 def load() -> ctypes.CDLL:
-    folder = Path(sys.prefix) / "lib"
+    folder = Path(sys.prefix) / "llama.cpp/lib"
     for name in ("libggml-base.so", "libggml-cpu.so", "libggml.so"):
         ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
     library = ctypes.CDLL(str(folder / "libllama.so"))

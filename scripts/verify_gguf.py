@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ingot import llama
 from ingot import record as records
-from ingot.checkpoint import read_config
+from ingot.checkpoint import ModelConfig, read_config
 from ingot.safetensors import Tensor, read_checkpoint
 
 CHUNK = 1 << 23  # values compared at a time: 32 MiB as float32
@@ -32,7 +32,8 @@ def verify_gguf(checkpoint: Path, gguf: Path, record: Path) -> None:
     together = hashlib.sha256()
     for plan in plans:
         if plan.source is None:
-            counts["tensors_equal"] += 1  # computed, not copied: rope_freqs
+            check_rope(np, gguf, config, found[plan.name].data)
+            counts["tensors_equal"] += 1
             continue
         tensor, source = found[plan.name], sources[plan.source]
         order = row_order(np, plan.heads, config.head_dim, source.shape)
@@ -81,6 +82,17 @@ def row_order(np, heads: int | None, head_dim: int, shape: tuple[int, ...]):
     head, inside = np.divmod(rows, head_dim)
     half = head_dim // 2
     return head * head_dim + 2 * (inside % half) + inside // half
+
+
+def check_rope(np, gguf: Path, config: ModelConfig, factors) -> None:
+    """Llama 3.1's divisors, by the formula of transformers' modeling_rope_utils in float64."""
+    rope, half = config.rope, config.head_dim // 2
+    turns = rope.original_context * config.rope_theta ** -(np.arange(half) / half) / (2 * np.pi)
+    blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    blend = np.clip(blend, 0, 1)  # 0: all of the factor, 1: none
+    wanted = 1 / ((1 - blend) / rope.factor + blend)
+    if not np.allclose(factors, wanted, rtol=1e-5, atol=0):
+        sys.exit(f"{gguf}: tensor rope_freqs.weight is not config.json's scaling; build it again")
 
 
 def dequantized(np, tensor, order):

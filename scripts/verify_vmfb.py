@@ -29,6 +29,9 @@ def verify_vmfb(
         largest, peak, equal, ties, wrong = 0.0, 0.0, 0, 0, []
         for answer in answers:
             rows = program.logits(answer.prompt, answer.tokens)
+            if not np.isfinite(rows).all():
+                length = len(answer.prompt)
+                sys.exit(f"{vmfb}: logits of a prompt of {length} tokens are not finite; see {config}")
             off = np.abs(rows - answer.logits).max()
             largest, peak = max(largest, float(off)), max(peak, float(np.abs(answer.logits).max()))
             differs = np.flatnonzero(rows.argmax(axis=-1) != answer.tokens)

@@ -4,7 +4,7 @@
 
 The source is the llama-cpp-python package, which carries llama.cpp at commit
 0c1e57098bba43ac29e6e3b677cdceebdd22334f; the compiler is clang out of ziglang, so that none need
-be installed on the machine.  Leaves FOLDER/llama.cpp (the converter) and FOLDER/lib/*.so.
+be installed on the machine.  Leaves FOLDER/llama.cpp: the converter, and lib/*.so.
 """
 
 import hashlib
@@ -39,8 +39,7 @@ def build(folder: Path) -> None:
         tree = unpack(download(Path(scratch)), Path(scratch))
         print("toolchain llamacpp: compiling libllama, a few minutes", file=sys.stderr, flush=True)
         libraries = compile_library(tree, Path(scratch))
-        shutil.copytree(libraries, folder / "lib", symlinks=True)
-        (folder / "llama.cpp").mkdir()
+        shutil.copytree(libraries, folder / "llama.cpp/lib", symlinks=True)
         for name in KEPT:
             shutil.move(tree / name, folder / "llama.cpp" / name)
     run(sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", "ziglang", "cmake", "ninja")

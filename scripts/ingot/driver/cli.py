@@ -16,12 +16,12 @@ ROOT = Path(__file__).resolve().parents[3]
 def targets(model: str | None) -> None:
     import yaml
 
+    from ingot.driver.catalogue import complete
     from ingot.driver.targets import legal
 
-    catalogue = yaml.safe_load((ROOT / "models.yaml").read_text())
-    for entry in catalogue["models"].values():
-        entry.setdefault("tp", [1])
-    for target in legal(catalogue):
+    config = yaml.safe_load((ROOT / "models.yaml").read_text())
+    complete(config, ROOT / "models.schema.json")
+    for target in legal(config):
         if model is None or target.startswith((f"artifacts/{model}.", f"artifacts/{model}_")):
             print(target)
 

@@ -1,0 +1,256 @@
+"""Small random checkpoints in the hub's layout, one of each kind that a converter can get wrong."""
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+
+DEMO = Path(__file__).resolve().parents[1] / "models/demo"
+LLAMA3_ROPE = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "rope_type": "llama3",
+}
+
+
+def shapes(config: dict) -> dict[str, tuple[int, ...]]:
+    c, hd = config, config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    h, q, kv = c["hidden_size"], c["num_attention_heads"] * hd, c["num_key_value_heads"] * hd
+    found = {"model.embed_tokens.weight": (c["vocab_size"], h), "model.norm.weight": (h,)}
+    for i in range(c["num_hidden_layers"]):
+        block = {
+            "input_layernorm": (h,),
+            "self_attn.q_proj": (q, h),
+            "self_attn.k_proj": (kv, h),
+            "self_attn.v_proj": (kv, h),
+            "self_attn.o_proj": (h, q),
+            "post_attention_layernorm": (h,),
+            "mlp.gate_proj": (c["intermediate_size"], h),
+            "mlp.up_proj": (c["intermediate_size"], h),
+            "mlp.down_proj": (h, c["intermediate_size"]),
+        }
+        found |= {f"model.layers.{i}.{name}.weight": shape for name, shape in block.items()}
+    if not config.get("tie_word_embeddings"):
+        found["lm_head.weight"] = (c["vocab_size"], h)
+    return found
+
+
+def stored(values: np.ndarray, dtype: str) -> bytes:
+    """float32 values as the bytes of `dtype`, bfloat16 by cutting the lower half off."""
+    if dtype == "BF16":
+        return (values.view(np.uint32) >> 16).astype("<u2").tobytes()
+    return values.astype({"F32": "<f4", "F16": "<f2"}[dtype]).tobytes()
+
+
+def write_shard(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], bytes]]) -> None:
+    """A safetensors file of name -> (dtype, shape, bytes), wider dtypes first as the library does."""
+    header, place, data = {"__metadata__": {"format": "pt"}}, 0, []
+    for name, (dtype, shape, raw) in sorted(
+        tensors.items(), key=lambda item: (item[1][0] != "F32", item[0])
+    ):
+        offsets = [place, place + len(raw)]
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": offsets}
+        data.append(raw)
+        place += len(raw)
+    text = json.dumps(header).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def write_weights(
+    folder: Path, config: dict, dtype: str, norms: str, shards: int, tame: bool = False
+) -> None:
+    """Random weights; unless `tame`, with values at the edges of what the dtypes can hold."""
+    rng = np.random.default_rng(0)
+    tensors = {}
+    for name, shape in shapes(config).items():
+        values = rng.standard_normal(shape, np.float32) * np.float32(0.1)
+        if len(shape) == 1:
+            values = values + np.float32(1)
+        elif not tame:
+            values.flat[:5] = [0, -0.0, 1e-7, -3.0, 60000.0 if dtype != "F16" else 1.0]
+        kind = norms if len(shape) == 1 else dtype
+        tensors[name] = (kind, shape, stored(values, kind))
+    if shards == 1:
+        write_shard(folder / "model.safetensors", tensors)
+        return
+    names = sorted(tensors)  # so that blocks are cut by the border between shards
+    weight_map = {}
+    for n in range(shards):
+        part = f"model-{n + 1:05d}-of-{shards:05d}.safetensors"
+        mine = names[n * len(names) // shards : (n + 1) * len(names) // shards]
+        write_shard(folder / part, {name: tensors[name] for name in mine})
+        weight_map |= dict.fromkeys(mine, part)
+    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def llama_config(**changes) -> dict:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "hidden_size": 256,
+        "intermediate_size": 384,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "vocab_size": 1056,
+        "bos_token_id": 1016,
+        "eos_token_id": 1020,
+        "torch_dtype": "bfloat16",
+        **changes,
+    }
+
+
+def write_json(path: Path, content: dict) -> None:
+    path.write_text(json.dumps(content, indent=1))
+
+
+def tokenizer_of_demo(folder: Path, **settings) -> None:
+    (folder / "tokenizer.json").write_bytes((DEMO / "tokenizer.json").read_bytes())
+    known = json.loads((DEMO / "tokenizer_config.json").read_bytes())
+    write_json(folder / "tokenizer_config.json", {**known, **settings})
+
+
+def llama31(folder: Path, **changes) -> Path:
+    """Grouped-query attention, llama3 rope scaling, two shards, bfloat16, sampling settings."""
+    folder.mkdir(parents=True)
+    config = llama_config(rope_scaling=LLAMA3_ROPE, **changes)
+    write_json(folder / "config.json", config)
+    write_json(
+        folder / "generation_config.json",
+        {"temperature": 0.6, "top_p": 0.9, "top_k": 40, "repetition_penalty": 1.05},
+    )
+    tokenizer_of_demo(folder)
+    write_weights(folder, config, "BF16", "BF16", shards=2)
+    return folder
+
+
+def nemo(folder: Path, tame: bool = False, **changes) -> Path:
+    """Mistral: head_dim that is not hidden / heads, one file without an index, unk and pad."""
+    folder.mkdir(parents=True)
+    config = llama_config(
+        architectures=["MistralForCausalLM"],
+        model_type="mistral",
+        head_dim=64,
+        rope_theta=1000000.0,
+        sliding_window=None,
+        bos_token_id=1016,
+        eos_token_id=1017,
+        **changes,
+    )
+    write_json(folder / "config.json", config)
+    tokenizer = json.loads((DEMO / "tokenizer.json").read_bytes())
+    words = ["<s>", "</s>", "<unk>", "<pad>", "[INST]", "[/INST]", "<|odd|>", "plain\u2581word"]
+    for token, word in zip(tokenizer["added_tokens"], words, strict=True):
+        token.update(content=word, special=word not in ("<|odd|>", "plain\u2581word"))
+    bos = {"id": "<s>", "type_id": 0}
+    tokenizer["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": bos}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [
+            {"SpecialToken": bos},
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"Sequence": {"id": "B", "type_id": 1}},
+        ],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [1016], "tokens": ["<s>"]}},
+    }
+    tokenizer["model"]["merges"] = [" ".join(pair) for pair in tokenizer["model"]["merges"]]
+    write_json(folder / "tokenizer.json", tokenizer)
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "add_bos_token": True,
+            "add_eos_token": False,
+            "add_prefix_space": False,
+            "bos_token": "<s>",
+            "eos_token": {"content": "</s>", "lstrip": False},
+            "unk_token": "<unk>",
+            "pad_token": "<pad>",
+            "tokenizer_class": "PreTrainedTokenizerFast",
+        },
+    )
+    write_weights(folder, config, "BF16", "BF16", shards=1, tame=tame)
+    return folder
+
+
+def tied(folder: Path) -> Path:
+    """Tied embeddings, float32 norms beside bfloat16 weights, three shards, a licence, a template
+    in a file of its own, and a config in transformers 5's spelling."""
+    folder.mkdir(parents=True)
+    config = llama_config(tie_word_embeddings=True)
+    theta = config.pop("rope_theta")
+    config["rope_parameters"] = {**LLAMA3_ROPE, "rope_theta": theta}
+    config["rope_scaling"] = config["rope_parameters"]  # so that transformers 4 can read it too
+    config["rope_theta"] = theta
+    write_json(folder / "config.json", config)
+    tokenizer_of_demo(folder, chat_template=None)
+    settings = json.loads((folder / "tokenizer_config.json").read_bytes())
+    settings.pop("chat_template")
+    write_json(folder / "tokenizer_config.json", settings)
+    (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")
+    write_weights(folder, config, "BF16", "F32", shards=3)
+    return folder
+
+
+def llama2(folder: Path, tokenizer_model: bytes) -> Path:
+    """SentencePiece, float16 weights, no grouped queries, rows that blocks of 32 don't divide."""
+    folder.mkdir(parents=True)
+    config = llama_config(
+        hidden_size=240,
+        intermediate_size=320,
+        num_attention_heads=6,
+        num_key_value_heads=6,
+        vocab_size=416,
+        rope_theta=10000.0,
+        bos_token_id=1,
+        eos_token_id=2,
+        torch_dtype="float16",
+    )
+    write_json(folder / "config.json", config)
+    (folder / "tokenizer.model").write_bytes(tokenizer_model)
+    write_json(folder / "added_tokens.json", {"<extra>": 402})
+    special = {"0": "<unk>", "1": "<s>", "2": "</s>", "401": "<pad>"}
+    write_json(
+        folder / "tokenizer_config.json",
+        {
+            "add_bos_token": True,
+            "add_eos_token": False,
+            "added_tokens_decoder": {
+                number: {"content": text, "special": text != "<pad>"}
+                for number, text in special.items()
+            },
+            "bos_token": {"content": "<s>"},
+            "eos_token": {"content": "</s>"},
+            "unk_token": {"content": "<unk>"},
+            "pad_token": None,
+            "chat_template": "{{ messages }}",
+            "tokenizer_class": "LlamaTokenizer",
+        },
+    )
+    write_weights(folder, config, "F16", "F16", shards=2)
+    return folder
+
+
+def sentencepiece_model(run) -> bytes:
+    """A trained SentencePiece model of 400 pieces; `run` executes Python in envs/convert."""
+    return run(
+        """
+import io, sys, sentencepiece as sp
+words = [a + b + c for a in "bdgklm" for b in "aeiou" for c in ("rn", "st", "ll", "nd", "mp")]
+lines = [" ".join(words[i:i + 9]) for i in range(0, len(words))]
+out = io.BytesIO()
+sp.SentencePieceTrainer.train(sentence_iterator=iter(lines), model_writer=out, vocab_size=400,
+                              model_type="bpe", byte_fallback=True, minloglevel=2,
+                              hard_vocab_limit=False)
+sys.stdout.buffer.write(out.getvalue())
+"""
+    )

@@ -1,0 +1,202 @@
+"""A stand-in for the Hugging Face hub on loopback, with the faults of the real one.
+
+Serves folders ORG/NAME of `root` on 127.0.0.1; large files are redirected to the host name
+localhost, as the real hub sends them to another host.  `faults` are armed by a test, `requests`
+say what was asked: (method, path, Range, Authorization, status).
+"""
+
+import hashlib
+import json
+import socket
+import struct
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+LARGE = (".safetensors", ".bin")
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub:
+    """with Hub(folder) as hub: hub.url, hub.faults, hub.requests."""
+
+    def __init__(self, root: Path):
+        self.root, self.faults, self.requests = root, {}, []
+        self.lock = threading.Lock()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(self))
+        self.server.daemon_threads = True
+        self.port = self.server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.05,))
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+    def armed(self, fault: str):
+        """The value of a fault; one given as [value, times] stops after that many."""
+        with self.lock:
+            value = self.faults.get(fault)
+            if isinstance(value, list):
+                if value[1] == 0:
+                    return None
+                value[1] -= 1
+                return value[0]
+            return value
+
+    def bodies(self, name: str) -> list[tuple]:
+        return [r for r in self.requests if r[0] == "GET" and r[1].endswith(name)]
+
+
+def described(path: Path) -> dict:
+    data = path.read_bytes()
+    return {
+        "size": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "git": hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(),
+    }
+
+
+def handler_of(hub: Hub):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_):
+            pass
+
+        def do_HEAD(self):
+            self.answer()
+
+        def do_GET(self):
+            self.answer()
+
+        def answer(self):
+            path = unquote(urlsplit(self.path).path)
+            parts = path.strip("/").split("/")
+            self.status = 0
+            try:
+                if path.startswith("/api/models/"):
+                    self.api(parts[2:])
+                elif len(parts) > 4 and parts[2] == "resolve":
+                    self.resolve("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
+                elif parts[0] == "large":
+                    self.body(hub.root / "/".join(parts[1:]))
+                else:
+                    self.refuse(404, "EntryNotFound")
+            finally:
+                hub.requests.append(
+                    (
+                        self.command,
+                        path,
+                        self.headers.get("Range"),
+                        self.headers.get("Authorization"),
+                        self.status,
+                    )
+                )
+
+        def send(self, status, headers, body=b""):
+            self.status = status
+            self.send_response(status)
+            for name, value in {"Content-Length": len(body), **headers}.items():
+                self.send_header(name, str(value))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def refuse(self, status, code, **headers):
+            body = json.dumps({"error": code}).encode()
+            self.send(status, {"X-Error-Code": code, "X-Error-Message": code, **headers}, body)
+
+        def gate(self) -> bool:
+            if status := hub.armed("gated"):
+                self.refuse(status, "GatedRepo")
+            return bool(status)
+
+        def api(self, parts):
+            if status := hub.armed("api"):
+                return self.refuse(status, "", **({"Retry-After": 0} if status == 429 else {}))
+            folder = hub.root / "/".join(parts[:2])
+            if not folder.is_dir():
+                return self.refuse(401, "RepoNotFound")
+            if len(parts) > 3 and parts[3] not in ("main", COMMIT):
+                return self.refuse(404, "RevisionNotFound")
+            if len(parts) > 2 and parts[2] == "tree":
+                return self.send_json([self.entry(path) for path in sorted(folder.iterdir())])
+            name = "/".join(parts[:2])
+            self.send_json({"id": name, "modelId": name, "sha": COMMIT, "siblings": []})
+
+        def send_json(self, content):
+            self.send(200, {"Content-Type": "application/json"}, json.dumps(content).encode())
+
+        def entry(self, path):
+            about = described(path)
+            name = hub.armed("badpath") or path.name if path.name == "config.json" else path.name
+            entry = {"type": "file", "path": name, "size": about["size"], "oid": about["git"]}
+            if path.suffix in LARGE:
+                entry["lfs"] = {"oid": about["sha256"], "size": about["size"], "pointerSize": 134}
+            return entry
+
+        def resolve(self, repository, revision, name):
+            if self.gate():
+                return
+            path = hub.root / repository / name
+            if not path.is_file() or hub.armed("lost") == name:
+                return self.refuse(404, "EntryNotFound")
+            about = described(path)
+            commit = {"X-Repo-Commit": hub.armed("moved") or revision, "Accept-Ranges": "bytes"}
+            if path.suffix not in LARGE:
+                return self.body(path, {**commit, "ETag": f'"{about["git"]}"'})
+            self.send(
+                302,
+                {
+                    **commit,
+                    "X-Linked-Etag": f'"{about["sha256"]}"',
+                    "X-Linked-Size": about["size"] + (hub.armed("badsize") or 0),
+                    "Location": f"http://localhost:{hub.port}/large/{repository}/{name}",
+                },
+            )
+
+        def body(self, path, headers=None):
+            if self.command == "GET" and (status := hub.armed("status")):
+                return self.refuse(status, "", **({"Retry-After": 0} if status == 429 else {}))
+            data, first = path.read_bytes(), 0
+            size = len(data)
+            asked = self.headers.get("Range")
+            if asked and not hub.armed("norange"):
+                first = int(asked.removeprefix("bytes=").split("-")[0])
+            if self.command == "GET" and hub.armed("flip"):
+                data = bytes([data[0] ^ 1]) + data[1:]
+            self.status = 206 if first else 200
+            self.send_response(self.status)
+            if first:
+                self.send_header("Content-Range", f"bytes {first}-{size - 1}/{size}")
+            for name, value in {"Content-Length": size - first, **(headers or {})}.items():
+                self.send_header(name, str(value))
+            self.end_headers()
+            if self.command == "HEAD":
+                return
+            cut = hub.armed("cut")
+            self.pour(data[first:] if cut is None else data[first : first + cut])
+            if cut is not None:
+                self.close_connection = True
+                if hub.faults.get("reset"):  # RST instead of FIN, once the client has read it all
+                    time.sleep(0.3)
+                    linger = struct.pack("ii", 1, 0)
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                    self.connection.close()
+
+        def pour(self, data):
+            pause = hub.faults.get("slow", 0)  # seconds a megabyte
+            for start in range(0, len(data), 1 << 18):
+                self.wfile.write(data[start : start + (1 << 18)])
+                self.wfile.flush()
+                time.sleep(pause / 4)
+
+    return Handler

@@ -1,0 +1,79 @@
+"""The promises of scripts/: what a step may import, and what decides its output."""
+
+import ast
+import importlib.metadata
+import sys
+
+import pytest
+from conftest import ROOT
+from ingot.sources import sources_of
+
+SCRIPTS = ROOT / "scripts"
+STEPS = sorted(SCRIPTS.glob("*.py"))
+SHARED = sorted((SCRIPTS / "ingot").glob("*.py"))
+TOOLCHAIN_PACKAGES = {
+    "gguf", "iree", "numpy", "onnx", "optimum", "safetensors", "sentencepiece", "sharktank",
+    "shortfin", "snakemake", "tensorrt_llm", "tokenizers", "torch", "transformers", "yaml",
+}  # fmt: skip
+
+
+def imported(path, top_only):
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_only else ast.walk(tree)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative imports are not seen by sources_of"
+            yield node.module.split(".")[0]
+
+
+@pytest.mark.parametrize("path", SHARED, ids=lambda path: path.stem)
+def test_shared_modules_import_the_standard_library_and_numpy_at_most(path):
+    extra = set(imported(path, top_only=True)) - sys.stdlib_module_names - {"ingot", "numpy"}
+    assert not extra
+
+
+@pytest.mark.parametrize("path", STEPS, ids=lambda path: path.stem)
+def test_steps_hide_no_package_and_keep_heavy_imports_inside(path):
+    assert path.stem not in sys.stdlib_module_names | TOOLCHAIN_PACKAGES
+    extra = set(imported(path, top_only=True)) - sys.stdlib_module_names - {"ingot", "numpy"}
+    assert not extra
+
+
+@pytest.mark.parametrize("path", STEPS, ids=lambda path: path.stem)
+def test_no_step_depends_on_the_driver(path):
+    assert not [p for p in sources_of(path) if "driver" in p.parts]
+
+
+def test_the_walker_finds_what_a_step_imports_and_nothing_else():
+    found = [p.relative_to(SCRIPTS).as_posix() for p in sources_of(SCRIPTS / "gguf_to_irpa.py")]
+    assert sorted(found) == [
+        "gguf_to_irpa.py", "ingot/__init__.py", "ingot/atomic.py", "ingot/gguf.py",
+        "ingot/irpa.py", "ingot/progress.py", "ingot/stream.py",
+    ]  # fmt: skip
+
+
+def test_every_rule_names_its_code_and_its_lock():
+    for file in (ROOT / "rules").glob("*.smk"):
+        for rule in file.read_text().split("\nrule ")[1:]:
+            if "scripts" in rule or "input.code" in rule:
+                assert "code=code(" in rule and "lock=lock(" in rule, rule.split(":")[0]
+            assert "\n    run:" not in rule and "\n    script:" not in rule
+
+
+def test_the_driver_is_what_its_lock_says():
+    for line in (ROOT / "envs/driver/requirements.lock").read_text().splitlines()[1:]:
+        name, version = line.split()[0].split("==")
+        assert importlib.metadata.version(name) == version
+
+
+@pytest.mark.parametrize("path", STEPS, ids=lambda path: path.stem)
+def test_every_step_explains_itself(path):
+    import subprocess
+
+    done = subprocess.run(
+        [sys.executable, path, "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout and "Runs in" in ast.get_docstring(ast.parse(path.read_text()))

@@ -1,0 +1,270 @@
+"""Fetching from the hub: every byte checked, every fault healed or named in one line."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from standin_hub import COMMIT, Hub, described
+
+ROOT = Path(__file__).resolve().parents[1]
+LARGE = "model.safetensors"
+
+
+@pytest.fixture
+def hub(tmp_path):
+    folder = tmp_path / "hub/org/name"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text('{"a": 1}')
+    (folder / LARGE).write_bytes(os.urandom(5_000_000))
+    with Hub(tmp_path / "hub") as running:
+        yield running
+
+
+@pytest.fixture
+def list_files(step, hub, tmp_path):
+    def run(revision=COMMIT, token="secret", **environment):
+        return step(
+            "hub", "fetch_listing.py", "--model", "m", "--hub", "org/name", "--revision", revision,
+            "--revisions", tmp_path / "models.lock.json", "--listing", tmp_path / "m/listing.json",
+            "--backoff", "0.01",
+            environment={"HF_ENDPOINT": hub.url, "HF_TOKEN": token, **environment},
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def fetch(step, hub, list_files, tmp_path):
+    def run(name=LARGE, token="secret", listed=True, **environment):
+        if listed and not (tmp_path / "m/listing.json").exists():
+            done = list_files()
+            assert done.returncode == 0, done.stderr
+        return step(
+            "hub", "fetch_file.py", "--listing", tmp_path / "m/listing.json",
+            "--file", tmp_path / "m" / name, "--backoff", "0.01",
+            environment={"HF_ENDPOINT": hub.url, "HF_TOKEN": token, **environment},
+        )  # fmt: skip
+
+    return run
+
+
+def whole(hub, tmp_path, name=LARGE):
+    return (tmp_path / "m" / name).read_bytes() == (hub.root / "org/name" / name).read_bytes()
+
+
+def one_line(done, *words):
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert all(word in last for word in words), last
+
+
+def nothing_left(tmp_path, name=LARGE):
+    assert not (tmp_path / "m" / name).exists()
+
+
+def test_fetches_a_large_and_a_small_file_at_the_pinned_commit(hub, fetch, tmp_path):
+    for name in (LARGE, "config.json"):
+        done = fetch(name)
+        assert done.returncode == 0, done.stderr
+        assert whole(hub, tmp_path, name)
+    assert all(f"/resolve/{COMMIT}/" in r[1] for r in hub.requests if "/resolve/" in r[1])
+    assert sorted(p.name for p in (tmp_path / "m").iterdir()) == [
+        "config.json", "listing.json", LARGE,
+    ]  # fmt: skip
+
+
+def test_the_listing_holds_the_hubs_own_hashes(hub, list_files, tmp_path):
+    assert list_files().returncode == 0
+    files = json.loads((tmp_path / "m/listing.json").read_bytes())["files"]
+    assert files[LARGE]["sha256"] == described(hub.root / "org/name" / LARGE)["sha256"]
+    assert files["config.json"]["git_sha1"] == described(hub.root / "org/name/config.json")["git"]
+
+
+def test_the_first_fetch_records_the_revision_and_later_ones_keep_it(hub, list_files, tmp_path):
+    assert list_files(revision="").returncode == 0
+    lock = json.loads((tmp_path / "models.lock.json").read_bytes())
+    assert lock == {"m": {"hub": "org/name", "revision": COMMIT}}
+    asked = len([r for r in hub.requests if r[1] == "/api/models/org/name"])
+    assert list_files(revision="").returncode == 0
+    assert len([r for r in hub.requests if r[1] == "/api/models/org/name"]) == asked
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_gated_says_what_to_accept_and_where_the_token_goes(status, hub, fetch, tmp_path):
+    hub.faults["gated"] = status
+    one_line(fetch(), f"gated (HTTP {status})", f"{hub.url}/org/name", "HF_TOKEN")
+    nothing_left(tmp_path)
+
+
+def test_404_of_a_file_names_it_and_the_catalogue(hub, fetch, tmp_path):
+    hub.faults["lost"] = LARGE
+    one_line(fetch(), f"org/name/{LARGE}: no such file at this revision", "shards:")
+    one_line(fetch("model-00009-of-00009.safetensors"), "not among the files", "shards:")
+
+
+def test_404_of_a_revision_and_of_a_model(hub, list_files, step, tmp_path):
+    one_line(list_files(revision="f" * 40), "org/name: no such revision", "revision:")
+    (hub.root / "org/name").rename(hub.root / "org/gone")
+    one_line(list_files(), "org/name: no such model, or a private one", "HF_TOKEN")
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_429_and_5xx_that_heal(status, hub, fetch, list_files, tmp_path):
+    hub.faults["api"] = [status, 2]
+    assert list_files().returncode == 0
+    hub.faults["status"] = [status, 2]
+    done = fetch()
+    assert done.returncode == 0, done.stderr
+    assert f"HTTP {status}; trying again" in done.stderr
+    assert whole(hub, tmp_path)
+
+
+def test_a_5xx_that_does_not_heal_ends_after_a_bounded_number_of_tries(hub, fetch, tmp_path):
+    hub.faults["status"] = 503
+    one_line(fetch(), "HTTP 503, 6 times in a row", "goes on from here")
+    assert len(hub.bodies(LARGE)) == 6
+    nothing_left(tmp_path)
+
+
+def test_a_connection_reset_in_mid_body_goes_on_from_there(hub, fetch, tmp_path):
+    hub.faults.update(cut=[3_000_000, 1], reset=True)
+    done = fetch()
+    assert done.returncode == 0, done.stderr
+    assert whole(hub, tmp_path)
+    first, second = hub.bodies(LARGE)
+    assert first[2] is None and int(second[2].removeprefix("bytes=").rstrip("-")) > 1_000_000
+
+
+def test_a_body_cut_short_goes_on_from_there(hub, fetch, tmp_path):
+    hub.faults["cut"] = [1_500_000, 3]
+    assert fetch().returncode == 0
+    assert whole(hub, tmp_path)
+    assert len(hub.bodies(LARGE)) == 4
+
+
+def test_a_server_without_ranges_is_read_from_the_start(hub, fetch, tmp_path):
+    hub.faults.update(cut=[3_000_000, 1], norange=True)
+    assert fetch().returncode == 0
+    assert whole(hub, tmp_path)
+
+
+def test_a_flipped_byte_is_fetched_again(hub, fetch, tmp_path):
+    hub.faults["flip"] = [True, 1]
+    done = fetch()
+    assert done.returncode == 0
+    assert "256-bit hash" in done.stderr
+    assert whole(hub, tmp_path)
+
+
+@pytest.mark.parametrize("name", [LARGE, "config.json"])
+def test_a_byte_that_stays_flipped_is_refused(name, hub, fetch, tmp_path):
+    hub.faults["flip"] = True
+    one_line(fetch(name), name, "expected", "the hub's copy is damaged")
+    nothing_left(tmp_path, name)
+
+
+def test_a_wrong_size_is_refused_before_any_byte(hub, fetch, tmp_path):
+    hub.faults["badsize"] = 7
+    one_line(fetch(), "the hub says size 5000007, its listing 5000000")
+    assert not hub.bodies(LARGE)
+
+
+def test_another_commit_than_the_pinned_one_is_refused(hub, fetch, tmp_path):
+    hub.faults["moved"] = "f" * 40
+    one_line(fetch(), f"the hub says commit {'f' * 40}, its listing {COMMIT}")
+
+
+def test_the_token_does_not_go_to_the_host_that_a_redirect_names(hub, fetch):
+    assert fetch().returncode == 0
+    assert fetch("config.json").returncode == 0
+    to_large = {r[3] for r in hub.requests if r[1].startswith("/large/")}
+    to_hub = {r[3] for r in hub.requests if r[1].startswith(("/org/", "/api/models/"))}
+    assert to_large == {None}
+    assert to_hub == {"Bearer secret"}
+
+
+@pytest.mark.parametrize("name", ["../up.json", "/etc/x.json", "a/../../x.json", "..\\x.json"])
+def test_a_file_name_that_tries_to_leave_the_folder(name, hub, list_files, tmp_path):
+    hub.faults["badpath"] = name
+    one_line(list_files(), "leaves its folder")
+    assert not (tmp_path / "m").exists() or not list((tmp_path / "m").iterdir())
+
+
+def test_two_fetches_at_once_transfer_the_file_once(hub, fetch, list_files, python, tmp_path):
+    assert list_files().returncode == 0
+    hub.faults["slow"] = 0.1
+    processes = [start(hub, python, tmp_path) for _ in range(2)]
+    assert [process.wait(60) for process in processes] == [0, 0]
+    assert whole(hub, tmp_path)
+    assert len(hub.bodies(LARGE)) == 1
+
+
+def start(hub, python, tmp_path):
+    return subprocess.Popen(
+        [python("hub"), ROOT / "scripts/fetch_file.py", "--listing", tmp_path / "m/listing.json",
+         "--file", tmp_path / "m" / LARGE, "--backoff", "0.01"],
+        env={"HF_ENDPOINT": hub.url, "HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+    )  # fmt: skip
+
+
+def test_sigkill_in_mid_download_then_resume_in_another_process(
+    hub, fetch, list_files, python, tmp_path
+):
+    assert list_files().returncode == 0
+    hub.faults["slow"] = 0.5
+    process = start(hub, python, tmp_path)
+    end = time.monotonic() + 30
+    while time.monotonic() < end and partial_size(tmp_path) < 2_000_000:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    kept = partial_size(tmp_path)
+    assert 2_000_000 <= kept < 5_000_000
+    nothing_left(tmp_path)
+    hub.faults.clear()
+    done = fetch()
+    assert done.returncode == 0, done.stderr
+    assert hub.bodies(LARGE)[-1][2] == f"bytes={kept}-"
+    assert whole(hub, tmp_path)
+
+
+def partial_size(tmp_path):
+    return sum(path.stat().st_size for path in (tmp_path / "m").glob(".*.partial"))
+
+
+def test_a_pickle_is_refused_with_the_reason(hub, list_files):
+    (hub.root / "org/name" / LARGE).rename(hub.root / "org/name/pytorch_model.bin")
+    one_line(list_files(), "no *.safetensors", "pickled weights can run code")
+
+
+def test_offline_says_so(hub, fetch, list_files):
+    assert list_files().returncode == 0
+    one_line(fetch(HF_HUB_OFFLINE="1"), "HF_HUB_OFFLINE is set", "path:")
+
+
+@pytest.mark.slow
+def test_the_rules_fetch_each_file_once_and_build_from_them(hub, snakemake, tmp_path):
+    import checkpoints
+
+    checkpoints.llama31(hub.root / "org/tiny")
+    (tmp_path / "mine.yaml").write_text(
+        "models: {tiny: {hub: org/tiny, shards: 2, name: Tiny, architecture: LlamaForCausalLM,"
+        " pre: llama-bpe}}"
+    )
+    words = ["--configfile", "mine.yaml", "--", "artifacts/tiny.gguf"]
+    done = snakemake(tmp_path, *words, environment={"HF_ENDPOINT": hub.url, "HF_TOKEN": ""})
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "artifacts/tiny.gguf").exists()
+    assert len(hub.bodies("model-00001-of-00002.safetensors")) == 1
+    lock = json.loads((tmp_path / "models.lock.json").read_bytes())
+    assert lock["tiny"]["revision"] == COMMIT
+    shard = tmp_path / "artifacts/tiny.hf/model-00001-of-00002.safetensors"
+    listing = json.loads((tmp_path / "artifacts/tiny.hf/listing.json").read_bytes())
+    found = hashlib.sha256(shard.read_bytes()).hexdigest()
+    assert found == listing["files"][shard.name]["sha256"]

@@ -1,0 +1,73 @@
+"""IRPA archives: sharktank's bytes, and one clear line for what is no float GGUF."""
+
+import subprocess
+
+import checkpoints
+import pytest
+from test_safetensors_to_gguf import convert
+
+
+def rewrite(run, gguf, irpa):
+    return run("convert", "gguf_to_irpa.py", "--gguf", gguf, "--irpa", irpa)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+@pytest.mark.parametrize("kind", ["demo", "llama31", "tied"])
+def test_writes_the_bytes_of_sharktanks_dump_gguf(kind, dtype, ok, python, tmp_path):
+    checkpoint = checkpoints.DEMO
+    if kind != "demo":
+        checkpoint = getattr(checkpoints, kind)(tmp_path / "checkpoint")
+    convert(ok, checkpoint, tmp_path / "m.gguf", dtype)
+    rewrite(ok, tmp_path / "m.gguf", tmp_path / "ours.irpa")
+    command = [python("iree"), "-m", "sharktank.tools.dump_gguf", "--gguf-file", "m.gguf"]
+    subprocess.run(
+        [*command, "--output-irpa", "theirs.irpa"], cwd=tmp_path, check=True, capture_output=True
+    )
+    assert (tmp_path / "ours.irpa").read_bytes() == (tmp_path / "theirs.irpa").read_bytes()
+
+
+def test_the_archive_holds_the_gguf_files_tensors_and_properties(ok, tmp_path):
+    convert(ok, checkpoints.DEMO, tmp_path / "m.gguf")
+    rewrite(ok, tmp_path / "m.gguf", tmp_path / "m.irpa")
+    record = tmp_path / "m.irpa.verified.json"
+    words = ("--gguf", tmp_path / "m.gguf", "--irpa", tmp_path / "m.irpa", "--record", record)
+    ok("convert", "verify_irpa.py", *words)
+    assert '"tensors_equal": 40' in record.read_text()
+
+
+def test_the_record_is_refused_when_one_byte_of_a_tensor_differs(ok, step, tmp_path):
+    convert(ok, checkpoints.DEMO, tmp_path / "m.gguf")
+    rewrite(ok, tmp_path / "m.gguf", tmp_path / "m.irpa")
+    with (tmp_path / "m.irpa").open("r+b") as file:
+        file.seek(5_000_000)
+        byte = file.read(1)[0]
+        file.seek(5_000_000)
+        file.write(bytes([byte ^ 1]))
+    record = tmp_path / "m.irpa.verified.json"
+    words = ("--gguf", tmp_path / "m.gguf", "--irpa", tmp_path / "m.irpa", "--record", record)
+    done = step("convert", "verify_irpa.py", *words)
+    assert done.returncode == 1 and "differs from" in done.stderr
+    assert not record.exists()
+
+
+@pytest.mark.parametrize(
+    "content, expected",
+    [
+        (b"<htm", r"m.gguf: starts with b'<htm', expected b'GGUF'"),
+        (b"GGUF", r"m.gguf: header ends early"),
+        (b"GGUF\x02\0\0\0" + bytes(16), r"m.gguf: GGUF version 2, expected 3"),
+    ],
+)
+def test_names_the_file_that_is_no_gguf(content, expected, step, tmp_path):
+    (tmp_path / "m.gguf").write_bytes(content)
+    done = rewrite(step, tmp_path / "m.gguf", tmp_path / "m.irpa")
+    assert done.returncode == 1 and expected in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["m.gguf"]
+
+
+def test_a_quantised_file_is_refused_with_what_would_do(ok, step, tmp_path):
+    convert(ok, checkpoints.DEMO, tmp_path / "m.gguf", "q8_0")
+    done = rewrite(step, tmp_path / "m.gguf", tmp_path / "m.irpa")
+    assert done.returncode == 1
+    assert "is Q8_0, expected one of F32, F16, BF16; ask for the f16, bf16 or f32" in done.stderr

@@ -1,0 +1,178 @@
+"""From config.json to a program that answers as transformers does; with the real tools."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import checkpoints
+import pytest
+import yaml
+from ingot.driver import toolchains
+from ingot.driver.demo import QUESTION
+from ingot.shortfin import Server
+
+ROOT = Path(__file__).resolve().parents[1]
+DEMO = checkpoints.DEMO
+HARDWARE = yaml.safe_load((ROOT / "models.yaml").read_text())["hardware"]
+EXPORT = ("--bs-prefill=1", "--bs-decode=1", "--block-seq-stride=32", "--device-block-count=512")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def demo(snakemake, tmp_path_factory):
+    """The folder of the demo's artifacts, built and verified once for this module."""
+    folder = tmp_path_factory.mktemp("demo")
+    targets = [f"artifacts/demo{rest}" for rest in (
+        ".gguf.verified.json", ".irpa.verified.json", "_tp1.vmfb.verified.json",
+        "_tp1.shortfin.verified.json",
+    )]  # fmt: skip
+    done = snakemake(folder, "--", *targets)
+    assert done.returncode == 0, done.stderr
+    return folder / "artifacts"
+
+
+def export(run, config, folder, *more):
+    folder.mkdir(parents=True, exist_ok=True)
+    run(
+        "iree", "export_mlir.py", "--config", config, "--mlir", folder / "m.mlir",
+        "--server-config", folder / "m.config.json", *more, "--", *EXPORT,
+    )  # fmt: skip
+    return folder / "m.mlir"
+
+
+def compiled(run, mlir, vmfb, hardware):
+    return run(
+        "iree", "compile_vmfb.py", "--mlir", mlir, "--vmfb", vmfb, "--",
+        *HARDWARE[hardware]["flags"],
+    )  # fmt: skip
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_program_of_the_skeleton_is_that_of_the_real_archive(demo, ok, tmp_path):
+    real = export(ok, DEMO / "config.json", tmp_path, "--parameters", demo / "demo.irpa")
+    assert real.read_bytes() == (demo / "demo_tp1.mlir").read_bytes()
+    said = (tmp_path / "m.config.json").read_bytes()
+    assert json.loads(said)["paged_kv_cache"] == json.loads(
+        (demo / "demo_tp1.config.json").read_bytes()
+    )["paged_kv_cache"]
+
+
+def test_greedy_tokens_of_the_program_are_transformers(demo):
+    checks = json.loads((demo / "demo_tp1.vmfb.verified.json").read_bytes())["checks"]
+    assert checks["greedy_equal"] == checks["prompts"] >= 20
+    assert checks["prompt_tokens"][0] <= 5 and checks["prompt_tokens"][1] >= 400
+    assert checks["largest_logit_difference"] <= 0.01 * checks["largest_logit"]
+
+
+def test_greedy_text_of_the_server_is_transformers(demo):
+    checks = json.loads((demo / "demo_tp1.shortfin.verified.json").read_bytes())["checks"]
+    assert checks["answers_equal"] == checks["prompts"] >= 20
+
+
+def test_the_check_fails_when_rope_scaling_is_left_out_of_the_export(demo, ok, step, tmp_path):
+    config = json.loads((DEMO / "config.json").read_bytes())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "rope_scaling": None}))
+    mlir = export(ok, tmp_path / "config.json", tmp_path)
+    assert mlir.read_bytes() != (demo / "demo_tp1.mlir").read_bytes()
+    compiled(ok, mlir, tmp_path / "m.vmfb", "cpu")
+    done = step(
+        "iree", "verify_vmfb.py", "--vmfb", tmp_path / "m.vmfb",
+        "--config", tmp_path / "m.config.json", "--parameters", demo / "demo.irpa",
+        "--reference", demo / "demo.reference.npz", "--device", "local-task",
+        "--record", tmp_path / "m.json",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "is the rope scaling in the program?" in done.stderr
+    assert not (tmp_path / "m.json").exists()
+
+
+@pytest.mark.parametrize("hardware", ["cpu", "gfx942"])
+def test_the_module_is_the_same_from_another_folder_and_file_name(hardware, demo, ok, tmp_path):
+    first = tmp_path / "one.vmfb"
+    compiled(ok, demo / "demo_tp1.mlir", first, hardware)
+    elsewhere = tmp_path / "another/place"
+    elsewhere.mkdir(parents=True)
+    shutil.copy(demo / "demo_tp1.mlir", elsewhere / "other-name.mlir")
+    compiled(ok, elsewhere / "other-name.mlir", elsewhere / "two.vmfb", hardware)
+    assert sha256(first) == sha256(elsewhere / "two.vmfb")
+    if hardware == "cpu":
+        assert sha256(first) == sha256(demo / "demo_tp1.vmfb")
+
+
+@pytest.mark.parametrize("hardware", ["gfx90a", "gfx1100"])
+def test_compiles_for_hardware_that_is_not_here(hardware, demo, ok, tmp_path):
+    compiled(ok, demo / "demo_tp1.mlir", tmp_path / "m.vmfb", hardware)
+    assert hardware.encode() in (tmp_path / "m.vmfb").read_bytes()
+
+
+def test_a_failing_compile_shows_its_errors_and_keeps_the_rest_in_the_log(demo, step, tmp_path):
+    done = step(
+        "iree", "compile_vmfb.py", "--mlir", demo / "demo_tp1.mlir", "--vmfb", tmp_path / "m.vmfb",
+        "--", *HARDWARE["cpu"]["flags"], "--iree-llvmcpu-stack-allocation-limit=1024",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "exceeded stack allocation limit" in done.stderr
+    assert len(done.stderr.splitlines()) < 100 < len(done.stdout.splitlines())
+    assert not list(tmp_path.glob("*vmfb*"))
+
+
+def test_the_bundle_is_complete_in_itself_and_serves_from_where_it_is_moved(demo, tmp_path):
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(demo / "demo_tp1.shortfin", moved)
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=moved, check=True)
+    text = (moved / "serve").read_text()
+    assert str(demo) not in text and "/" not in text.split("--tokenizer_json=")[1].split()[0]
+    with Server(moved, toolchains.python(ROOT, "iree")) as server:
+        assert server.generate(text=QUESTION) == "Washington, D.C.!"
+
+
+def test_a_changed_byte_in_the_bundle_is_refused(demo, step, tmp_path):
+    bundle = tmp_path / "b.shortfin"
+    shutil.copytree(demo / "demo_tp1.shortfin", bundle)
+    record = tmp_path / "b.json"
+    (bundle / "config.json").write_bytes((bundle / "config.json").read_bytes() + b" ")
+    done = step(
+        "iree", "verify_shortfin.py", "--bundle", bundle,
+        "--reference", demo / "demo.reference.npz", "--record", record,
+    )  # fmt: skip
+    assert done.returncode == 1 and "config.json: its bytes are not those of SHA256SUMS" in done.stderr
+    assert not record.exists()
+
+
+def test_a_server_that_dies_at_start_is_told_with_its_last_lines(demo, tmp_path):
+    bundle = tmp_path / "b.shortfin"
+    shutil.copytree(demo / "demo_tp1.shortfin", bundle)
+    (bundle / "model.vmfb").write_bytes(b"no module")
+    with (
+        pytest.raises(SystemExit, match=r"b\.shortfin: the server stopped at start"),
+        Server(bundle, toolchains.python(ROOT, "iree")),
+    ):
+        pass
+
+
+def test_a_strangers_model_goes_from_path_to_a_verified_program(snakemake, tmp_path):
+    """Mistral-shaped, head_dim != hidden / heads, one file without an index; no change here."""
+    checkpoints.nemo(tmp_path / "weights", tame=True)
+    (tmp_path / "mine.yaml").write_text(
+        "models: {mine: {path: weights, name: Mine, architecture: MistralForCausalLM, pre: tekken,"
+        " hardware: cpu, iree: {bs_prefill: [1, 2], bs_decode: [2, 4]}}}"
+    )
+    target = "artifacts/mine_tp1.vmfb.verified.json"
+    done = snakemake(tmp_path, "--configfile", "mine.yaml", "--", target)
+    assert done.returncode == 0, done.stderr
+    checks = json.loads((tmp_path / target).read_bytes())["checks"]
+    assert checks["greedy_equal"] + checks["greedy_ties"] == checks["prompts"] >= 20
+    server = json.loads((tmp_path / "artifacts/mine_tp1.config.json").read_bytes())
+    assert server["prefill_batch_sizes"] == [1, 2] and server["decode_batch_sizes"] == [2, 4]
+
+
+def test_tied_embeddings_are_refused_before_the_exporter_starts(step, tmp_path):
+    folder = checkpoints.tied(tmp_path / "checkpoint")
+    words = ("--mlir", tmp_path / "m.mlir", "--server-config", tmp_path / "m.json")
+    done = step("iree", "export_mlir.py", "--config", folder / "config.json", *words)
+    assert done.returncode == 1 and "tie_word_embeddings is true, expected false" in done.stderr

@@ -1,0 +1,266 @@
+"""The converter: llama.cpp's bytes, and one clear line for a damaged checkpoint."""
+
+import json
+import struct
+import subprocess
+from pathlib import Path
+
+import checkpoints
+import numpy as np
+import pytest
+from ingot.driver import toolchains
+
+ROOT = Path(__file__).resolve().parents[1]
+DTYPES = ("f32", "f16", "bf16", "q8_0")
+PRE = {"nemo": "tekken", "llama2": "default"}
+LICENCE = {"tied": "apache-2.0"}
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(python):
+    return checkpoints.sentencepiece_model(
+        lambda code: subprocess.run(
+            [python("convert"), "-c", code], capture_output=True, check=True
+        ).stdout
+    )
+
+
+@pytest.fixture(scope="module")
+def oracle(python, tmp_path_factory, sentencepiece):
+    """oracle(kind): a checkpoint, and the folder of llama.cpp's own GGUF files of it."""
+    known = {}
+    converter = toolchains.build(ROOT, "llamacpp") / "llama.cpp"
+
+    def make(kind):
+        if kind not in known:
+            folder = tmp_path_factory.mktemp(kind)
+            if kind == "demo":
+                checkpoint = checkpoints.DEMO
+            elif kind == "llama2":
+                checkpoint = checkpoints.llama2(folder / "checkpoint", sentencepiece)
+            else:
+                checkpoint = getattr(checkpoints, kind)(folder / "checkpoint")
+            words = [python("iree"), ROOT / "tests/oracle.py", converter, checkpoint, folder]
+            done = subprocess.run(
+                [*map(str, words), "A name", PRE.get(kind, "llama-bpe"), *DTYPES],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr[-3000:]
+            known[kind] = checkpoint, folder
+        return known[kind]
+
+    return make
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["demo", "llama31", "nemo", "tied", "llama2"])
+def test_writes_the_bytes_of_llama_cpps_converter(kind, dtype, oracle, ok, tmp_path):
+    checkpoint, expected = oracle(kind)
+    convert(ok, checkpoint, tmp_path / "m.gguf", dtype, PRE.get(kind), LICENCE.get(kind))
+    assert (tmp_path / "m.gguf").read_bytes() == (expected / f"{dtype}.gguf").read_bytes()
+
+
+def convert(run, checkpoint, gguf, dtype="f16", pre=None, licence=None):
+    more = ["--licence", licence] if licence else []
+    return run(
+        "convert", "safetensors_to_gguf.py", "--checkpoint", checkpoint, "--gguf", gguf,
+        "--dtype", dtype, "--name", "A name", "--pre", pre or "llama-bpe", *more,
+    )  # fmt: skip
+
+
+def test_a_name_never_comes_from_the_folder(ok, tmp_path):
+    one = checkpoints.llama31(tmp_path / "Meta-Llama-3.1-8B-Instruct")
+    two = tmp_path / "0e9e39f249a16976918f6564b8830bc894c89659"
+    convert(ok, one, tmp_path / "one.gguf")
+    one.rename(two)
+    convert(ok, two, tmp_path / "two.gguf")
+    assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
+
+
+def test_counts_the_values_that_float16_cannot_hold(ok, tmp_path):
+    folder = checkpoints.nemo(tmp_path / "checkpoint")
+    change_values(folder / "model.safetensors", "lm_head.weight", 0x7F00)  # 1.7e38
+    done = convert(ok, folder, tmp_path / "m.gguf")
+    assert "lm_head.weight: 1 values beyond 65504 became infinite in float16" in done.stderr
+
+
+def change_values(shard: Path, name: str, bits: int) -> None:
+    """Overwrite the first bfloat16 of a tensor."""
+    with shard.open("r+b") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+        file.seek(8 + length + header[name]["data_offsets"][0])
+        file.write(struct.pack("<H", bits))
+
+
+def change_header(shard: Path, change) -> None:
+    """Apply `change` to a shard's header and write it back, data unchanged."""
+    raw = shard.read_bytes()
+    (length,) = struct.unpack("<Q", raw[:8])
+    header = json.loads(raw[8 : 8 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    shard.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
+
+
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+DAMAGE = {
+    "truncated shard": (
+        lambda d: (d / SECOND).write_bytes((d / SECOND).read_bytes()[:-100]),
+        rf"{SECOND}: tensor model\S+ ends at byte \d+, but the file has \d+; it was cut short",
+    ),
+    "header beyond the file": (
+        lambda d: (d / SECOND).write_bytes(struct.pack("<Q", 1 << 40) + b"{}"),
+        rf"{SECOND}: header of {1 << 40} bytes in a file of 10, expected a safetensors file",
+    ),
+    "empty shard": (
+        lambda d: (d / SECOND).write_bytes(b""),
+        rf"{SECOND}: header of 0 bytes in a file of 0",
+    ),
+    "header that is no JSON": (
+        lambda d: (d / SECOND).write_bytes(struct.pack("<Q", 4) + b"nope"),
+        rf"{SECOND}: header is not a safetensors header",
+    ),
+    "overlapping offsets": (
+        lambda d: change_header(
+            d / FIRST,
+            lambda h: h["lm_head.weight"].update(
+                data_offsets=h["model.embed_tokens.weight"]["data_offsets"]
+            ),
+        ),
+        rf"{FIRST}: tensors \S+ and \S+ overlap",
+    ),
+    "offsets out of range": (
+        lambda d: change_header(
+            d / FIRST,
+            lambda h: h["lm_head.weight"].update(
+                data_offsets=[1 << 33, (1 << 33) + 1056 * 256 * 2]
+            ),
+        ),
+        rf"{FIRST}: tensor lm_head.weight ends at byte \d+, but the file has",
+    ),
+    "negative offsets": (
+        lambda d: change_header(
+            d / FIRST, lambda h: h["lm_head.weight"].update(data_offsets=[-8, 0])
+        ),
+        rf"{FIRST}: tensor lm_head.weight has offsets -8..0",
+    ),
+    "size that is not the shape's": (
+        lambda d: change_header(d / FIRST, lambda h: h["lm_head.weight"].update(shape=[1, 2])),
+        rf"{FIRST}: tensor lm_head.weight has offsets \S+, expected 4 bytes for BF16 \[1, 2\]",
+    ),
+    "unknown dtype": (
+        lambda d: change_header(d / FIRST, lambda h: h["lm_head.weight"].update(dtype="F8_E4M3")),
+        rf"{FIRST}: tensor lm_head.weight has dtype F8_E4M3, expected one of BF16, F16, F32",
+    ),
+    "missing tensor": (
+        lambda d: (
+            change_header(d / FIRST, lambda h: h.pop("lm_head.weight")),
+            edit_index(d, lambda m: m.pop("lm_head.weight")),
+        ),
+        r"checkpoint: tensor lm_head.weight is in no shard, expected by config.json",
+    ),
+    "tensor that the index does not know": (
+        lambda d: edit_index(d, lambda m: m.pop("lm_head.weight")),
+        rf"{FIRST}: tensor lm_head.weight is not in the index",
+    ),
+    "index that names an absent shard": (
+        lambda d: (d / SECOND).unlink(),
+        rf"model.safetensors.index.json: names {SECOND}, which is not in",
+    ),
+    "index that leaves the folder": (
+        lambda d: edit_index(d, lambda m: m.update({"lm_head.weight": "../x.safetensors"})),
+        r"index.json: shard name '../x.safetensors' leaves its folder",
+    ),
+    "pickled weights": (
+        lambda d: (
+            [p.unlink() for p in d.glob("*.safetensors*")],
+            (d / "pytorch_model.bin").write_bytes(b"\x80"),
+        ),
+        r"has pytorch_model.bin but no \*.safetensors; pickled weights can run code",
+    ),
+    "NaN": (
+        lambda d: change_values(d / FIRST, "lm_head.weight", 0xFFC0),
+        rf"{FIRST}: tensor lm_head.weight holds NaN",
+    ),
+    "shape that is not config.json's": (
+        lambda d: edit_json(d / "config.json", vocab_size=1057),
+        rf"{FIRST}: tensor \S+ has shape \[1056, 256\], expected \[1057, 256\] by config.json",
+    ),
+    "unknown tensor": (
+        lambda d: (
+            change_header(d / FIRST, lambda h: h.update(odd=h.pop("lm_head.weight"))),
+            edit_index(d, lambda m: (m.pop("lm_head.weight"), m.update(odd=FIRST))),
+        ),
+        rf"{FIRST}: 1 tensors have no GGUF name, first odd",
+    ),
+    "unknown rope scaling": (
+        lambda d: edit_json(d / "config.json", rope_scaling={"rope_type": "yarn", "factor": 4}),
+        r"config.json: rope_type is yarn, expected llama3 or default",
+    ),
+    "other architecture": (
+        lambda d: edit_json(d / "config.json", architectures=["MambaForCausalLM"]),
+        r"config.json: architectures is MambaForCausalLM, expected",
+    ),
+    "config without a number": (
+        lambda d: edit_json(d / "config.json", rms_norm_eps=None),
+        r"config.json: rms_norm_eps is absent",
+    ),
+    "token id beyond the vocabulary": (
+        lambda d: edit_json(d / "config.json", vocab_size=1000),
+        r"(token id 1023|expected \[1000, 256\])",
+    ),
+}  # fmt: skip
+
+
+def edit_json(path: Path, **changes) -> None:
+    checkpoints.write_json(path, {**json.loads(path.read_bytes()), **changes})
+
+
+def edit_index(folder: Path, change) -> None:
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_bytes())
+    change(index["weight_map"])
+    checkpoints.write_json(path, index)
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_names_shard_and_tensor_of_a_damaged_checkpoint(damage, step, tmp_path):
+    break_it, expected = DAMAGE[damage]
+    folder = checkpoints.llama31(tmp_path / "checkpoint")
+    break_it(folder)
+    done = convert(step, folder, tmp_path / "out" / "m.gguf")
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
+    assert_matches(expected, done.stderr)
+    assert not list((tmp_path / "out").glob("*"))  # nothing half-written
+
+
+def assert_matches(pattern: str, text: str) -> None:
+    import re
+
+    assert re.search(pattern, text), text
+
+
+def test_every_bfloat16_becomes_the_float16_that_numpy_says():
+    from ingot.cast import Caster
+
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    bits = bits[(bits & 0x7FFF) <= 0x7F80]  # NaNs are refused before
+    wide = (bits.astype(np.uint32) << 16).view(np.float32)
+    with np.errstate(over="ignore"):
+        expected = wide.astype(np.float16).view(np.uint16)
+    assert np.array_equal(Caster("BF16", "F16")(bits), expected)
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+def test_sees_every_nan_and_no_infinity(dtype):
+    from ingot.cast import INFINITY, NUMPY, has_nan
+
+    infinity, sign = INFINITY[dtype], 1 << (8 * np.dtype(NUMPY[dtype]).itemsize - 1)
+    for bits, nan in ((infinity, 0), (infinity | sign, 0), (infinity + 1, 1), (sign - 1, 1),
+                      ((infinity | sign) + 1, 1), (2 * sign - 1, 1), (0, 0), (sign, 0)):  # fmt: skip
+        assert has_nan(np.array([0, bits, 0], NUMPY[dtype]), dtype) == bool(nan), hex(bits)

@@ -26,12 +26,12 @@ test: $(READY) ## build the toolchains once, run all tests
 lint: $(READY) ## check style: ruff, snakefmt
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
-	@$(VENV)/bin/snakefmt --check Snakefile rules
+	@PATH=$(VENV)/bin:$$PATH $(VENV)/bin/snakefmt --check Snakefile rules
 
 fmt: $(READY) ## put files into the house's style
 	@$(VENV)/bin/ruff check --fix --quiet .
 	@$(VENV)/bin/ruff format .
-	@$(VENV)/bin/snakefmt Snakefile rules
+	@PATH=$(VENV)/bin:$$PATH $(VENV)/bin/snakefmt Snakefile rules
 
 bench: $(READY) ## time and memory of the converters beside cp and their peers
 	@for name in hub convert llamacpp iree; do $(VENV)/bin/ingot toolchain $$name || exit 1; done

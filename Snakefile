@@ -14,6 +14,7 @@
 M is an entry of models.yaml.
 """
 
+
 configfile: f"{workflow.basedir}/models.yaml"
 
 

@@ -33,12 +33,12 @@ rule fetch_file:
         listing=ancient("artifacts/{model}.hf/listing.json"),
     output:
         "artifacts/{model}.hf/{file}",
-    wildcard_constraints:
-        file=r"(?!listing\.json$)[^/]+",
     log:
         "logs/fetch_file/{model}/{file}.log",
     benchmark:
         "logs/fetch_file/{model}/{file}.tsv"
+    wildcard_constraints:
+        file=r"(?!listing\.json$)[^/]+",
     shell:
         """
         {PYTHON[hub]:q} {input.code[0]:q} \

@@ -44,12 +44,12 @@ rule quantize_gguf:
         gguf="artifacts/{model}.f32.gguf",
     output:
         "artifacts/{model}.{quant}.gguf",
-    wildcard_constraints:
-        quant="|".join(targets.K_QUANTS),
     log:
         "logs/quantize_gguf/{model}.{quant}.log",
     benchmark:
         "logs/quantize_gguf/{model}.{quant}.tsv"
+    wildcard_constraints:
+        quant="|".join(targets.K_QUANTS),
     shell:
         """
         {PYTHON[llamacpp]:q} {input.code[0]:q} \

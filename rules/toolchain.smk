@@ -2,11 +2,11 @@
 
 
 rule toolchain:
-    localrule: True
     output:
         f"{toolchains.cache()}/{{name}}-{{digest}}/ready",
     wildcard_constraints:
         name="[a-z0-9]+",
         digest="[0-9a-f]{12}",
+    localrule: True
     shell:
         "{sys.executable:q} -m ingot.driver.cli toolchain {wildcards.name:q} >&2"

@@ -20,14 +20,20 @@ def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
         done = subprocess.run(command, stdin=program, stderr=subprocess.PIPE, check=False)
         sys.stdout.buffer.write(done.stderr)  # megabytes of IR when it fails: for the log
         if done.returncode:
-            sys.exit(f"{mlir}: iree-compile stopped:\n{errors(done.stderr.decode(errors='replace'))}")
+            sys.exit(
+                f"{mlir}: iree-compile stopped:\n{errors(done.stderr.decode(errors='replace'))}"
+            )
         if not partial.exists():
-            sys.exit(f"{mlir}: iree-compile wrote nothing with {' '.join(flags)}; is -o overridden?")
+            sys.exit(
+                f"{mlir}: iree-compile wrote nothing with {' '.join(flags)}; is -o overridden?"
+            )
 
 
 def errors(text: str) -> str:
     """The lines that say why, each once, without the source they point at and without IR."""
-    found = [line[:300] for line in text.splitlines() if "error:" in line or "iree-compile:" in line]
+    found = [
+        line[:300] for line in text.splitlines() if "error:" in line or "iree-compile:" in line
+    ]
     return "\n".join(dict.fromkeys(found)) or text[-1000:]
 
 

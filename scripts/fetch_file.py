@@ -32,7 +32,11 @@ def fetch_file(listing: Path, file: Path, backoff: float) -> None:
     digest = entry.get("sha256") or entry["git_sha1"]
     partial = file.with_name(f".{file.name}.{digest[:16]}.partial")
     with only_one(partial) as out:
-        if file.exists() and file.stat().st_size == entry["size"] and hash_of(file, entry) == digest:
+        if (
+            file.exists()
+            and file.stat().st_size == entry["size"]
+            and hash_of(file, entry) == digest
+        ):
             partial.unlink()
             return  # another process fetched it meanwhile
         Download(known, file.name, entry, digest, out).run(Patience(what, backoff))
@@ -104,7 +108,9 @@ class Download:
             self._forget()
             text = f"{len(found) * 4}-bit hash {found}, expected {self.digest}"
             if self.restarts > RESTARTS:
-                sys.exit(f"{self.known['hub']}/{self.name}: {text}, again; the hub's copy is damaged")
+                sys.exit(
+                    f"{self.known['hub']}/{self.name}: {text}, again; the hub's copy is damaged"
+                )
             raise BrokenTransferError(text)
 
     def _agree(self, head) -> None:

@@ -25,12 +25,12 @@ def fetch_listing(
         revision = recorded(
             revisions, model, hub, lambda: patience.run(lambda: api.model_info(hub).sha)
         )
-    files = patience.run(
-        lambda: list(api.list_repo_tree(hub, recursive=True, revision=revision))
-    )
+    files = patience.run(lambda: list(api.list_repo_tree(hub, recursive=True, revision=revision)))
     found = {file.path: described(file) for file in files if hasattr(file, "blob_id")}
     if bad := [name for name in found if not safe_name(name)]:
-        sys.exit(f"{hub}: file name {bad[0]!r} leaves its folder, expected a plain name; not fetched")
+        sys.exit(
+            f"{hub}: file name {bad[0]!r} leaves its folder, expected a plain name; not fetched"
+        )
     if not any(name.endswith(".safetensors") for name in found):
         pickles = [name for name in found if name.endswith((".bin", ".pt", ".pth"))]
         sys.exit(f"{hub}: no *.safetensors among its files; {PICKLE if pickles else 'check hub:'}")
@@ -58,7 +58,10 @@ def recorded(path: Path, model: str, hub: str, look_up) -> str:
             known[model] = {"hub": hub, "revision": look_up()}
             file.truncate(0)
             file.write(json.dumps(known, indent=1, sort_keys=True) + "\n")
-            print(f"{path}: {model} is {hub} at {known[model]['revision']} from now on", file=sys.stderr)
+            print(
+                f"{path}: {model} is {hub} at {known[model]['revision']} from now on",
+                file=sys.stderr,
+            )
         return known[model]["revision"]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+
 from ingot import llama, stream
 from ingot.atomic import replacing
 from ingot.cast import NUMPY, Caster, has_nan, unpermute
@@ -68,9 +69,7 @@ def in_file_order(
 ) -> list[llama.Plan]:
     """The plan of each tensor, as llama.cpp orders them: computed ones, then shard by shard."""
     planned = {plan.source or plan.name: plan for plan in llama.plans(config, dtype)}
-    extra = [
-        name for name in tensors if name not in planned and not name.endswith(llama.DROPPED)
-    ]
+    extra = [name for name in tensors if name not in planned and not name.endswith(llama.DROPPED)]
     if extra:
         sys.exit(
             f"{tensors[extra[0]].path}: {len(extra)} tensors have no GGUF name, first {extra[0]}; "

@@ -21,6 +21,7 @@ def verify_gguf(checkpoint: Path, gguf: Path, record: Path) -> None:
     import numpy as np
     from gguf import GGUFReader
 
+    sha256 = records.digest(gguf)
     config = read_config(checkpoint / "config.json")
     sources = read_checkpoint(checkpoint)
     found = {tensor.name: tensor for tensor in GGUFReader(gguf).tensors}
@@ -54,6 +55,7 @@ def verify_gguf(checkpoint: Path, gguf: Path, record: Path) -> None:
     records.write(
         record,
         gguf,
+        sha256,
         "the checkpoint, value by value, read by gguf-py",
         {**counts, "largest_difference": largest, "limit": "the nearest value of the dtype"},
         values_sha256=together.hexdigest(),

@@ -15,6 +15,7 @@ from ingot import record as records
 def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
     from gguf import GGUFReader
 
+    sha256 = records.digest(irpa)
     properties, entries = irpa_format.read(irpa)
     source = GGUFReader(gguf)
     tensors = {tensor.name: tensor for tensor in source.tensors}
@@ -41,6 +42,7 @@ def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
     records.write(
         record,
         irpa,
+        sha256,
         f"{gguf.name}, tensor by tensor (SHA-256), read by gguf-py",
         {"tensors": len(entries), "tensors_equal": len(entries), "properties": len(source.fields)},
         versions=records.versions("gguf", "numpy"),

@@ -15,9 +15,11 @@ from ingot.shortfin import Server
 
 
 def verify_shortfin(bundle: Path, reference: Path, record: Path) -> None:
+    sha256 = records.digest(bundle)
     with chatter_to_stdout():
-        from ingot.reference import TOLERANCE, read
         from tokenizers import Tokenizer
+
+        from ingot.reference import TOLERANCE, read
 
         answers = read(reference)
         tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
@@ -41,10 +43,14 @@ def verify_shortfin(bundle: Path, reference: Path, record: Path) -> None:
     records.write(
         record,
         bundle,
+        sha256,
         "transformers in float32, greedy, by the shortfin server",
         {
             "prompts": len(answers),
-            "prompt_tokens": [min(len(a.prompt) for a in answers), max(len(a.prompt) for a in answers)],
+            "prompt_tokens": [
+                min(len(a.prompt) for a in answers),
+                max(len(a.prompt) for a in answers),
+            ],
             "answers_equal": equal,
             "answers_ties": ties,
         },

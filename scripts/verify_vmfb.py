@@ -19,8 +19,10 @@ MINIMUM = 20  # prompts, of which the longest shows a missing rope scaling
 def verify_vmfb(
     vmfb: Path, config: Path, parameters: list[Path], reference: Path, device: str, record: Path
 ) -> None:
+    sha256 = records.digest(vmfb)
     with chatter_to_stdout():
         import numpy as np
+
         from ingot.reference import TOLERANCE, read
 
         answers = read(reference)
@@ -31,7 +33,9 @@ def verify_vmfb(
             rows = program.logits(answer.prompt, answer.tokens)
             if not np.isfinite(rows).all():
                 length = len(answer.prompt)
-                sys.exit(f"{vmfb}: logits of a prompt of {length} tokens are not finite; see {config}")
+                sys.exit(
+                    f"{vmfb}: logits of a prompt of {length} tokens are not finite; see {config}"
+                )
             off = np.abs(rows - answer.logits).max()
             largest, peak = max(largest, float(off)), max(peak, float(np.abs(answer.logits).max()))
             differs = np.flatnonzero(rows.argmax(axis=-1) != answer.tokens)
@@ -50,10 +54,14 @@ def verify_vmfb(
     records.write(
         record,
         vmfb,
+        sha256,
         "transformers in float32, greedy",
         {
             "prompts": len(answers),
-            "prompt_tokens": [min(len(a.prompt) for a in answers), max(len(a.prompt) for a in answers)],
+            "prompt_tokens": [
+                min(len(a.prompt) for a in answers),
+                max(len(a.prompt) for a in answers),
+            ],
             "greedy_equal": equal,
             "greedy_ties": ties,
             "largest_logit_difference": round(largest, 6),

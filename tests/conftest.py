@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from ingot.driver import toolchains
 
 ROOT = Path(__file__).resolve().parents[1]

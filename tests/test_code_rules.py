@@ -5,6 +5,7 @@ import importlib.metadata
 import sys
 
 import pytest
+
 from conftest import ROOT
 from ingot.sources import sources_of
 

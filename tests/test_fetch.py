@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from standin_hub import COMMIT, Hub, described
 
 ROOT = Path(__file__).resolve().parents[1]

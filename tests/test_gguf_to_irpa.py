@@ -2,8 +2,9 @@
 
 import subprocess
 
-import checkpoints
 import pytest
+
+import checkpoints
 from test_safetensors_to_gguf import convert
 
 

@@ -6,9 +6,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import checkpoints
 import pytest
 import yaml
+
+import checkpoints
 from ingot.driver import toolchains
 from ingot.driver.demo import QUESTION
 from ingot.shortfin import Server
@@ -57,9 +58,10 @@ def test_the_program_of_the_skeleton_is_that_of_the_real_archive(demo, ok, tmp_p
     real = export(ok, DEMO / "config.json", tmp_path, "--parameters", demo / "demo.irpa")
     assert real.read_bytes() == (demo / "demo_tp1.mlir").read_bytes()
     said = (tmp_path / "m.config.json").read_bytes()
-    assert json.loads(said)["paged_kv_cache"] == json.loads(
-        (demo / "demo_tp1.config.json").read_bytes()
-    )["paged_kv_cache"]
+    assert (
+        json.loads(said)["paged_kv_cache"]
+        == json.loads((demo / "demo_tp1.config.json").read_bytes())["paged_kv_cache"]
+    )
 
 
 def test_greedy_tokens_of_the_program_are_transformers(demo):
@@ -140,7 +142,9 @@ def test_a_changed_byte_in_the_bundle_is_refused(demo, step, tmp_path):
         "iree", "verify_shortfin.py", "--bundle", bundle,
         "--reference", demo / "demo.reference.npz", "--record", record,
     )  # fmt: skip
-    assert done.returncode == 1 and "config.json: its bytes are not those of SHA256SUMS" in done.stderr
+    assert (
+        done.returncode == 1 and "config.json: its bytes are not those of SHA256SUMS" in done.stderr
+    )
     assert not record.exists()
 
 

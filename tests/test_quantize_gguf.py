@@ -3,8 +3,9 @@
 import json
 import subprocess
 
-import checkpoints
 import pytest
+
+import checkpoints
 from test_safetensors_to_gguf import convert
 
 CHECK = """

@@ -5,9 +5,10 @@ import struct
 import subprocess
 from pathlib import Path
 
-import checkpoints
 import numpy as np
 import pytest
+
+import checkpoints
 from ingot.driver import toolchains
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,9 +20,9 @@ LICENCE = {"tied": "apache-2.0"}
 @pytest.fixture(scope="module")
 def sentencepiece(python):
     return checkpoints.sentencepiece_model(
-        lambda code: subprocess.run(
-            [python("convert"), "-c", code], capture_output=True, check=True
-        ).stdout
+        lambda code: (
+            subprocess.run([python("convert"), "-c", code], capture_output=True, check=True).stdout
+        )
     )
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+
 from conftest import ROOT
 from ingot.driver import targets
 from ingot.driver.catalogue import complete
@@ -26,7 +27,10 @@ WRONG = {
     "demo.q8_0.irpa": ("unknown variant q8_0, expected one of f32, f16, bf16", "demo."),
     "demo.q4_k_m.gguf.verified.json": ("no lossless source", "demo.q4_k_m.gguf"),
     "demo_tp1.mlir.verified.json": ("verified by running its vmfb", "demo_tp1.mlir"),
-    "demo_tp1.gfx942.vmfb.verified.json": ("gfx942 is no device of this machine", "demo_tp1.gfx942"),
+    "demo_tp1.gfx942.vmfb.verified.json": (
+        "gfx942 is no device of this machine",
+        "demo_tp1.gfx942",
+    ),
 }
 
 

@@ -2,9 +2,10 @@
 
 import json
 
-import checkpoints
 import numpy as np
 import pytest
+
+import checkpoints
 from test_safetensors_to_gguf import convert
 
 

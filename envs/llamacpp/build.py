@@ -51,7 +51,9 @@ def download(scratch: Path) -> Path:
     (archive,) = scratch.glob("llama_cpp_python-*.tar.gz")
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != DIGEST:
-        sys.exit(f"{archive.name}: sha256 {found}, expected {DIGEST}; the index serves another file")
+        sys.exit(
+            f"{archive.name}: sha256 {found}, expected {DIGEST}; the index serves another file"
+        )
     return archive
 
 

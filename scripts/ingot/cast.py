@@ -72,7 +72,9 @@ class Caster:
     def _to_q8_0(self, bits: np.ndarray) -> np.ndarray:
         """Blocks of 32: the scale d = max|x| / 127 as float16, then 32 int8 of x / d."""
         values = self._to_f32(bits).reshape(-1, 32)
-        if self.source == "BF16":  # the order of magnitudes is the order of the bits: half the bytes
+        if (
+            self.source == "BF16"
+        ):  # the order of magnitudes is the order of the bits: half the bytes
             top = (bits & 0x7FFF).reshape(-1, 32).max(axis=1).astype(np.uint32) << 16
             largest = top.view(np.float32)
         else:

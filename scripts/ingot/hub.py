@@ -30,8 +30,8 @@ class Patience:
 
     def run(self, action: Callable[[], T]) -> T:
         """`action()`, again and again while its errors may heal; one line when they don't."""
-        from huggingface_hub import errors
         from httpx2 import TransportError
+        from huggingface_hub import errors
 
         while True:
             try:
@@ -71,9 +71,7 @@ def refusal(error: Exception, status: int) -> str:
     token = "put a token with read access into HF_TOKEN, or run `hf auth login`"
     if isinstance(error, errors.GatedRepoError):
         page = f"{constants.ENDPOINT}/{repository(error)}"
-        return (
-            f"gated (HTTP {status}): accept its licence on {page} with your account, and {token}"
-        )
+        return f"gated (HTTP {status}): accept its licence on {page} with your account, and {token}"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"no such revision (HTTP {status}); correct revision: in the catalogue"
     if isinstance(error, errors.RepositoryNotFoundError):

@@ -11,12 +11,17 @@ from ingot.atomic import replacing
 FORMAT = 1  # of the record
 
 
-def write(record: Path, artifact: Path, reference: str, checks: dict[str, Any], **more) -> None:
-    """Write the record of an artifact that passed.  `checks` holds numbers and their limits."""
+def write(
+    record: Path, artifact: Path, sha256: str, reference: str, checks: dict[str, Any], **more
+) -> None:
+    """Write the record of an artifact that passed.  `checks` holds numbers and their limits.
+
+    `sha256` is the artifact's digest, taken before it was checked.
+    """
     content = {
         "format": FORMAT,
         "artifact": artifact.name,
-        "sha256": digest(artifact),
+        "sha256": sha256,
         "reference": reference,
         "checks": checks,
         **more,

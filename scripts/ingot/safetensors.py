@@ -128,7 +128,9 @@ def _agree(index: Path, weight_map: dict[str, str], tensors: dict[str, Tensor]) 
             sys.exit(f"{index}: tensor {name} is not in {shard}, expected there; fetch both again")
     extra = sorted(set(tensors) - set(weight_map))
     if extra:
-        sys.exit(f"{tensors[extra[0]].path}: tensor {extra[0]} is not in the index; fetch both again")
+        sys.exit(
+            f"{tensors[extra[0]].path}: tensor {extra[0]} is not in the index; fetch both again"
+        )
 
 
 PICKLE = "pickled weights can run code when they are read: only safetensors are taken"

@@ -66,7 +66,9 @@ def copy_range(source: int, target: int, start: int, place: int, count: int) -> 
     """`count` bytes at `start` to `place`; they do not pass through our memory."""
     done = 0
     while done < count:
-        step = os.copy_file_range(source, target, min(count - done, 64 << 20), start + done, place + done)
+        step = os.copy_file_range(
+            source, target, min(count - done, 64 << 20), start + done, place + done
+        )
         if step == 0:
             sys.exit(f"input ended {count - done} bytes early; was it replaced while being read?")
         done += step

@@ -1,10 +1,10 @@
 """The `ingot` command: what stands around Snakemake.
 
-    ingot targets [MODEL]     what can be asked for
-    ingot toolchain NAME      build a toolchain into the cache
-    ingot lock NAME           resolve a toolchain's requirements anew
-    ingot ask BUNDLE TEXT     serve a shortfin bundle on this machine and ask it once
-    ingot demo                build, serve and ask the demo
+ingot targets [MODEL]     what can be asked for
+ingot toolchain NAME      build a toolchain into the cache
+ingot lock NAME           resolve a toolchain's requirements anew
+ingot ask BUNDLE TEXT     serve a shortfin bundle on this machine and ask it once
+ingot demo                build, serve and ask the demo
 """
 
 import argparse

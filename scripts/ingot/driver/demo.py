@@ -60,6 +60,8 @@ def _numbers(root: Path) -> None:
 
 
 def _seconds(path: Path) -> str:
+    if not path.exists():
+        return "-"
     with path.open() as file:
         row = next(csv.DictReader(file, delimiter="\t"))
     return f"{float(row['s']):.1f}"

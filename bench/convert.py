@@ -1,0 +1,161 @@
+"""Time and memory of the converters beside cp, llama.cpp's converter and sharktank's tool.
+
+    make bench          a random Llama of ~1.5 GB, and one of a third of that
+
+Each command is a whole process writing to the page cache; wall times are the best of three (of one
+for the slow peers), memory is the kernel's ru_maxrss.  Ratios are to `cp` of the same bytes in the
+same run; the limits are those that the project promises.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
+import checkpoints  # noqa: E402
+from ingot.driver import toolchains  # noqa: E402
+
+LIMITS = {"bf16": 3, "f16": 3, "q8_0": 7, "irpa": 2}  # times cp
+RSS_LIMIT = 150  # MB
+PEER_LIMIT = 4  # times faster than llama.cpp's converter
+
+
+def measure(command, folder, repeats=3):
+    """Best wall seconds, and the largest resident set in MB, of a command run several times."""
+    best, rss = float("inf"), 0.0
+    for _ in range(repeats):
+        start = time.perf_counter()
+        with (folder / "log").open("w") as log:
+            process = subprocess.Popen(
+                [str(w) for w in command], cwd=folder, stdout=log, stderr=log
+            )
+            _, status, usage = os.wait4(process.pid, 0)
+        best = min(best, time.perf_counter() - start)
+        rss = max(rss, usage.ru_maxrss / 1e3)
+        if status:
+            sys.exit(f"{' '.join(map(str, command[:3]))}: {(folder / 'log').read_text()[-800:]}")
+    return best, rss
+
+
+def make_checkpoint(folder, layers):
+    """A Llama 3.1 of hidden size 2048: 0.12 GB a layer in bfloat16, seeded, written in blocks."""
+    config = checkpoints.llama_config(
+        hidden_size=2048, intermediate_size=7168, num_hidden_layers=layers,
+        num_attention_heads=32, num_key_value_heads=8, rope_scaling=checkpoints.LLAMA3_ROPE,
+    )  # fmt: skip
+    folder.mkdir()
+    checkpoints.write_json(folder / "config.json", config)
+    checkpoints.tokenizer_of_demo(folder)
+    rng = np.random.default_rng(0)
+    noise = (rng.standard_normal(1 << 22, np.float32) * np.float32(0.05)).view(np.uint32) >> 16
+    noise = noise.astype("<u2")
+    weight_map, shard, number = {}, {}, 1
+    names = sorted(checkpoints.shapes(config).items())
+
+    def flush():
+        nonlocal shard, number
+        part = f"model-{number:05d}-of-99999.safetensors"
+        checkpoints.write_shard(folder / part, shard)
+        weight_map.update(dict.fromkeys(shard, part))
+        shard, number = {}, number + 1
+
+    for name, shape in names:
+        values = np.resize(np.roll(noise, len(weight_map)), int(np.prod(shape)))
+        shard[name] = ("BF16", shape, values.tobytes())
+        if sum(len(raw) for _, _, raw in shard.values()) > 500_000_000:
+            flush()
+    flush()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return folder
+
+
+def copy(source, folder):
+    files = sorted(source.glob("*.safetensors")) if source.is_dir() else [source]
+    (folder / "copy").mkdir(exist_ok=True)
+    seconds, _ = measure(["cp", "--reflink=never", *files, folder / "copy"], folder)
+    shutil.rmtree(folder / "copy")
+    return seconds
+
+
+def main():
+    folder = Path(tempfile.mkdtemp(prefix="bench-", dir=os.environ.get("INGOT_BENCH_DIR")))
+    try:
+        run(folder)
+    finally:
+        shutil.rmtree(folder)
+
+
+def run(folder):
+    convert = toolchains.python(ROOT, "convert")
+    iree = toolchains.python(ROOT, "iree")
+    llama_cpp = toolchains.place(ROOT, "llamacpp") / "llama.cpp"
+    small = make_checkpoint(folder / "small", 4)
+    large = make_checkpoint(folder / "large", 13)
+    size = sum(path.stat().st_size for path in large.glob("*.safetensors"))
+    cp = copy(large, folder)
+    print(f"checkpoint {size / 1e9:.2f} GB, cp {cp:.2f} s ({size / cp / 1e9:.1f} GB/s)\n")
+    words = ("wall", "/ cp", "limit", "RSS", "a third", "limit", "peer", "faster")
+    print(
+        " " * 8 + "".join(f"{w:>{n}}" for w, n in zip(words, (8, 7, 7, 8, 9, 7, 9, 8), strict=True))
+    )
+    kept = []
+
+    def row(word, seconds, base, rss, rss_small, peer):
+        good = seconds <= LIMITS[word] * base and rss <= RSS_LIMIT
+        good &= word == "irpa" or peer >= PEER_LIMIT * seconds
+        kept.append(good)
+        print(
+            f"{word:8}{seconds:7.2f}s{seconds / base:7.2f}{LIMITS[word]:7}{rss:6.0f}MB"
+            f"{rss_small:7.0f}MB{RSS_LIMIT:7}{peer:8.1f}s{peer / seconds:7.1f}x"
+            f"{'' if good else '   OVER A LIMIT'}",
+            flush=True,
+        )
+
+    for dtype in ("bf16", "f16", "q8_0"):
+
+        def ours(source, out, dtype=dtype):
+            return [
+                convert, ROOT / "scripts/safetensors_to_gguf.py", "--checkpoint", source,
+                "--gguf", folder / out, "--dtype", dtype, "--name", "Bench", "--pre", "llama-bpe",
+            ]  # fmt: skip
+
+        base = copy(large, folder)
+        seconds, rss = measure(ours(large, "m.gguf"), folder)
+        _, rss_small = measure(ours(small, "s.gguf"), folder, 1)
+        oracle = [iree, ROOT / "tests/oracle.py", llama_cpp, large, folder, "Bench", "llama-bpe"]
+        peer, _ = measure([*oracle, dtype], folder, 1)
+        same = subprocess.run(["cmp", folder / "m.gguf", folder / f"{dtype}.gguf"]).returncode == 0
+        row(dtype, seconds, base, rss, rss_small, peer)
+        if not same:
+            sys.exit(f"{dtype}: not the bytes of llama.cpp's converter")
+        (folder / f"{dtype}.gguf").unlink()
+        if dtype == "f16":
+            (folder / "m.gguf").rename(folder / "f16.gguf")
+            (folder / "s.gguf").rename(folder / "f16-small.gguf")
+
+    def rewrite(source):
+        script = ROOT / "scripts/gguf_to_irpa.py"
+        return [convert, script, "--gguf", folder / source, "--irpa", folder / "m.irpa"]
+
+    base = copy(folder / "f16.gguf", folder)
+    seconds, rss = measure(rewrite("f16.gguf"), folder)
+    _, rss_small = measure(rewrite("f16-small.gguf"), folder, 1)
+    theirs = [iree, "-m", "sharktank.tools.dump_gguf", "--gguf-file", folder / "f16.gguf"]
+    peer, _ = measure([*theirs, "--output-irpa", folder / "p.irpa"], folder, 1)
+    row("irpa", seconds, base, rss, rss_small, peer)
+    print(
+        "\npeers: llama.cpp's converter; for irpa, sharktank's dump_gguf.  All bytes equal theirs."
+    )
+    sys.exit(0 if all(kept) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -37,8 +37,12 @@ def lock(name):
 
 
 def env(name):
-    """The mark of a built toolchain; its path holds the lock's digest, so its age says nothing."""
-    return ancient(str(toolchains.place(ROOT, name) / "ready"))
+    """The mark of a built toolchain; its name holds the lock's digest, so its age says nothing."""
+    folder = toolchains.place(ROOT, name)
+    mark = Path("logs/toolchain", folder.name)
+    if not (folder / "ready").exists():
+        mark.unlink(missing_ok=True)  # the cache was emptied since
+    return ancient(str(mark))
 
 
 def source(path):

@@ -1,12 +1,20 @@
-"""Build a toolchain from its lock, once a machine: <cache>/<name>-<digest of the lock>/ready."""
+"""Build a toolchain from its lock, once a machine.
+
+The mark lies in the working folder and holds no path, so that the same build in another user's
+account has the same inputs; the toolchain itself is in the user's cache.
+"""
 
 
 rule toolchain:
     output:
-        f"{toolchains.cache()}/{{name}}-{{digest}}/ready",
+        "logs/toolchain/{toolchain}",
     wildcard_constraints:
-        name="[a-z0-9]+",
-        digest="[0-9a-f]{12}",
+        toolchain="[a-z0-9]+-[0-9a-f]{12}",
     localrule: True
+    params:
+        name=lambda wildcards: wildcards.toolchain.split("-")[0],
     shell:
-        "{sys.executable:q} -m ingot.driver.cli toolchain {wildcards.name:q} >&2"
+        """
+        {sys.executable:q} -m ingot.driver.cli toolchain {params.name:q} >&2
+        echo {wildcards.toolchain:q} >{output:q}
+        """

@@ -6,7 +6,6 @@ a hole in the file system.  The program is the same as from the real archive (te
 
 import argparse
 import os
-import struct
 import sys
 import tempfile
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import Any
 from ingot import irpa, llama
 from ingot.atomic import replacing
 from ingot.checkpoint import Llama3Rope, ModelConfig, read_config
-from ingot.gguf import KV
 from ingot.quiet import chatter_to_stdout
 
 
@@ -68,13 +66,11 @@ def write_skeleton(model: ModelConfig, dtype: str, path: Path) -> None:
 
 def skeleton_properties(model: ModelConfig, dtype: str) -> dict[str, Any]:
     """The properties that decide the program: all that a GGUF file says, but for the tokenizer."""
-    pairs = {kv.key: as_stored(kv) for kv in llama.hyperparameters(model, dtype)}
+    pairs = {
+        kv.key: llama.f32(kv.value) if kv.kind == "f32" else kv.value
+        for kv in llama.hyperparameters(model, dtype)
+    }
     return {"schema": "GGUF", "general.architecture": "llama", **pairs}
-
-
-def as_stored(kv: KV) -> Any:
-    """The value as a GGUF file gives it back: an epsilon of 1e-5 reads 9.999999747378752e-06."""
-    return struct.unpack("<f", struct.pack("<f", kv.value))[0] if kv.kind == "f32" else kv.value
 
 
 def run_exporter(argv: list[str], rope: Llama3Rope | None) -> None:

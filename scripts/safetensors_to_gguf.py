@@ -103,12 +103,13 @@ def jobs(config, plans, infos, tensors, files, out, progress, overflow) -> Itera
             sys.exit(f"{tensor.path}: tensor {tensor.name} holds NaN; the checkpoint is damaged")
         if plan.heads:
             bits = unpermute(bits, config.head_dim)
-        cast = Caster(tensor.dtype, plan.type.name)
+        cast = caster_of(local, tensor.dtype, plan.type.name)
         data = memoryview(np.ascontiguousarray(cast(bits))).cast("B")
         stream.write_exactly(out, data, info.offset + first * len(data) // rows)
         if cast.overflowed:
             with lock:
                 overflow[tensor.name] = overflow.get(tensor.name, 0) + cast.overflowed
+            cast.overflowed = 0
         progress.add(len(buffer))
 
     for plan, info in zip(plans, infos, strict=True):
@@ -117,7 +118,8 @@ def jobs(config, plans, infos, tensors, files, out, progress, overflow) -> Itera
             continue
         tensor = tensors[plan.source]
         total = tensor.shape[0]
-        step = max(1, stream.BLOCK * total // max(tensor.nbytes, 1))
+        size = stream.BLOCK if tensor.dtype == plan.type.name else stream.CAST_BLOCK
+        step = max(1, size * total // max(tensor.nbytes, 1))
         if plan.heads:  # whole heads only
             step = max(1, step // config.head_dim) * config.head_dim
         for first in range(0, total, step):
@@ -130,6 +132,12 @@ def buffer_of(local: threading.local, size: int) -> memoryview:
     if getattr(local, "buffer", None) is None or len(local.buffer) < size:
         local.buffer = memoryview(bytearray(size))
     return local.buffer[:size]
+
+
+def caster_of(local: threading.local, source: str, target: str) -> Caster:
+    """This thread's caster between two dtypes."""
+    casters = local.__dict__.setdefault("casters", {})
+    return casters.setdefault((source, target), Caster(source, target))
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -188,6 +188,20 @@ def nemo(folder: Path, tame: bool = False, **changes) -> Path:
     return folder
 
 
+def real_heads(folder: Path) -> Path:
+    """Llama 3.1's own head dimension, theta and rope scaling: their last bits are in the file."""
+    folder.mkdir(parents=True)
+    rope = {**LLAMA3_ROPE, "original_max_position_embeddings": 8192}
+    config = llama_config(
+        hidden_size=512, num_attention_heads=4, num_key_value_heads=1, num_hidden_layers=1,
+        rope_scaling=rope, max_position_embeddings=131072,
+    )  # fmt: skip
+    write_json(folder / "config.json", config)
+    tokenizer_of_demo(folder)
+    write_weights(folder, config, "F32", "F32", shards=1)
+    return folder
+
+
 def tied(folder: Path) -> Path:
     """Tied embeddings, float32 norms beside bfloat16 weights, three shards, a licence, a template
     in a file of its own, and a config in transformers 5's spelling."""

@@ -57,7 +57,7 @@ def oracle(python, tmp_path_factory, sentencepiece):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ["demo", "llama31", "nemo", "tied", "llama2"])
+@pytest.mark.parametrize("kind", ["demo", "llama31", "real_heads", "nemo", "tied", "llama2"])
 def test_writes_the_bytes_of_llama_cpps_converter(kind, dtype, oracle, ok, tmp_path):
     checkpoint, expected = oracle(kind)
     convert(ok, checkpoint, tmp_path / "m.gguf", dtype, PRE.get(kind), LICENCE.get(kind))

@@ -5,6 +5,7 @@ Reference: llama.cpp's converter (conversion/llama.py of the commit in envs/llam
 """
 
 import math
+import struct
 from dataclasses import dataclass
 from math import prod
 
@@ -86,19 +87,31 @@ def kind(shape: tuple[int, ...], dtype: str) -> TensorType:
 def rope_freqs(config: ModelConfig) -> bytes:
     """The divisor of each rope frequency, float32 [head_dim / 2] (the llama3 formula).
 
-    Every step is rounded to float32, as in the reference: its last bits are part of the file.
+    Rounded step by step as the reference's torch does, in which a / x is (1 / x) * a: the last bits
+    are part of the file.  numpy's own float32 power would give other bits on other processors.
     """
-    import numpy as np
+    rope, dim, factors = config.rope, config.head_dim, []
+    low, high = rope.low_freq_factor, rope.high_freq_factor
 
-    one, rope = np.float32(1), config.rope
-    low, high = np.float32(rope.low_freq_factor), np.float32(rope.high_freq_factor)
-    context, factor = np.float32(rope.original_context), np.float32(rope.factor)
-    exponents = np.arange(0, config.head_dim, 2, dtype=np.float32) / np.float32(config.head_dim)
-    wavelengths = np.float32(2 * math.pi) / (one / np.float32(config.rope_theta) ** exponents)
-    smooth = (context / wavelengths - low) / (high - low)
-    blended = one / ((one - smooth) / factor + smooth)
-    factors = np.where(wavelengths > context / low, factor, blended)
-    return np.where(wavelengths < context / high, one, factors).astype("<f4").tobytes()
+    def divided(value: float, by: float) -> float:
+        return f32(f32(1 / by) * f32(value))
+
+    for i in range(0, dim, 2):
+        wavelength = divided(2 * math.pi, divided(1, f32(config.rope_theta ** f32(i / dim))))
+        if wavelength < rope.original_context / high:
+            factors.append(1.0)
+        elif wavelength > rope.original_context / low:
+            factors.append(rope.factor)
+        else:
+            turns = divided(rope.original_context, wavelength)
+            smooth = f32(f32(turns - low) / f32(high - low))
+            factors.append(divided(1, f32(f32(f32(1 - smooth) / rope.factor) + smooth)))
+    return struct.pack(f"<{len(factors)}f", *factors)
+
+
+def f32(value: float) -> float:
+    """`value` as a GGUF file stores it: an epsilon of 1e-5 becomes 9.999999747378752e-06."""
+    return struct.unpack("<f", struct.pack("<f", value))[0]
 
 
 def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-BLOCK = 1 << 20  # bytes read at a time: fits the caches, and large enough for one system call
+BLOCK = 1 << 20  # bytes read at a time when they are only copied
+CAST_BLOCK = 1 << 18  # and when they are cast: all intermediates of a block stay in the cache
 THREADS = min(4, os.cpu_count() or 1)  # beyond four, the page cache is the limit
 
 

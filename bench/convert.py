@@ -105,6 +105,8 @@ def run(folder):
         )
         make.start()
         make.join()
+        if make.exitcode:
+            sys.exit(f"{place}: the checkpoint was not made; is the disk full?")
     size = sum(path.stat().st_size for path in large.glob("*.safetensors"))
     cp = copy(large, folder)
     print(f"checkpoint {size / 1e9:.2f} GB, cp {cp:.2f} s ({size / cp / 1e9:.1f} GB/s)\n")
@@ -115,7 +117,7 @@ def run(folder):
     kept = []
 
     def row(word, seconds, base, rss, rss_small, peer):
-        good = seconds <= LIMITS[word] * base and rss <= RSS_LIMIT
+        good = seconds <= LIMITS[word] * base and rss <= RSS_LIMIT and rss <= 1.1 * rss_small
         good &= word == "irpa" or peer >= PEER_LIMIT * seconds
         kept.append(good)
         print(
@@ -153,9 +155,11 @@ def run(folder):
 
     base = copy(folder / "f16.gguf", folder)
     seconds, rss = measure(rewrite("f16.gguf"), folder)
-    _, rss_small = measure(rewrite("f16-small.gguf"), folder, 1)
     theirs = [iree, "-m", "sharktank.tools.dump_gguf", "--gguf-file", folder / "f16.gguf"]
     peer, _ = measure([*theirs, "--output-irpa", folder / "p.irpa"], folder, 1)
+    if subprocess.run(["cmp", folder / "m.irpa", folder / "p.irpa"]).returncode:
+        sys.exit("irpa: not the bytes of sharktank's dump_gguf")
+    _, rss_small = measure(rewrite("f16-small.gguf"), folder, 1)
     row("irpa", seconds, base, rss, rss_small, peer)
     print(
         "\npeers: llama.cpp's converter; for irpa, sharktank's dump_gguf.  All bytes equal theirs."

@@ -90,7 +90,7 @@ def weights(wildcards):
     """The checkpoint's files that carry weights."""
     folder, entry = checkpoint(wildcards), model(wildcards)
     if "path" in entry:
-        return sorted(str(path) for path in Path(folder).glob("model*.safetensors*"))
+        return sorted(str(path) for path in Path(folder).glob("*.safetensors*"))
     return [f"{folder}/{name}" for name in targets.shard_names(entry["shards"])]
 
 
@@ -100,5 +100,5 @@ def tokenizer(wildcards):
     if "path" in entry:
         names = [name for name in targets.SMALL_FILES if (Path(folder) / name).exists()]
     else:
-        names = targets.hub_files(entry["pre"])
+        names = entry.get("files") or targets.hub_files(entry["pre"])
     return [f"{folder}/{name}" for name in names]

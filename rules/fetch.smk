@@ -1,4 +1,8 @@
-"""Fetch a checkpoint from the Hugging Face hub: artifacts/M.hf/<file>, each checked by its hash."""
+"""Fetch a checkpoint from the Hugging Face hub: artifacts/M.hf/<file>, each checked by its hash.
+
+A file is named by its hub id and revision, and its bytes by the hub's hash: nothing else makes it
+come again, not our code either.
+"""
 
 
 rule fetch_listing:
@@ -13,12 +17,14 @@ rule fetch_listing:
     params:
         hub=setting("hub"),
         revision=setting("revision"),
+        gated=setting("gated"),
     shell:
         """
         {PYTHON[hub]:q} {input.code[0]:q} \
             --model {wildcards.model:q} \
             --hub {params.hub:q} \
             --revision={params.revision:q} \
+            --gated={params.gated} \
             --revisions models.lock.json \
             --listing {output:q} \
             >{log:q}
@@ -27,8 +33,8 @@ rule fetch_listing:
 
 rule fetch_file:
     input:
-        code=code("fetch_file.py"),
-        lock=lock("hub"),
+        code=ancient(code("fetch_file.py")),
+        lock=ancient(lock("hub")),
         env=env("hub"),
         listing=ancient("artifacts/{model}.hf/listing.json"),
     output:
@@ -39,6 +45,9 @@ rule fetch_file:
         "logs/fetch_file/{model}/{file}.tsv"
     wildcard_constraints:
         file=r"(?!listing\.json$)[^/]+",
+    params:
+        hub=setting("hub"),
+        revision=setting("revision"),
     shell:
         """
         {PYTHON[hub]:q} {input.code[0]:q} \

@@ -4,12 +4,13 @@ The folder is complete in itself: it works wherever it is moved, mounted or copi
 """
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
 import sys
 from pathlib import Path
+
+from ingot.record import file_digest
 
 LAUNCH = """\
 #!/bin/sh
@@ -67,7 +68,7 @@ def bundle_shortfin(
     )
     launch.chmod(0o755)
     names = sorted(path.name for path in partial.iterdir())
-    sums = "".join(f"{digest(partial / name)}  {name}\n" for name in names)
+    sums = "".join(f"{file_digest(partial / name)}  {name}\n" for name in names)
     (partial / "SHA256SUMS").write_text(sums)
     shutil.rmtree(bundle, ignore_errors=True)
     partial.rename(bundle)
@@ -78,16 +79,15 @@ def parameter_names(count: int) -> list[str]:
 
 
 def place(source: Path, target: Path) -> None:
-    """Hard links cost no room and no time; across file systems, a copy."""
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copy(source, target)
-
-
-def digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """A hard link of what we built costs no room and no time; all else, which others may edit in
+    place, is copied."""
+    if source.suffix in (".irpa", ".vmfb"):
+        try:
+            os.link(source.resolve(), target)
+            return
+        except OSError:
+            pass  # across file systems
+    shutil.copyfile(source, target)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -5,6 +5,7 @@ beside the target, so that the next try, in this process or another, goes on fro
 """
 
 import argparse
+import errno
 import fcntl
 import hashlib
 import json
@@ -39,8 +40,13 @@ def fetch_file(listing: Path, file: Path, backoff: float) -> None:
         ):
             partial.unlink()
             return  # another process fetched it meanwhile
-        Download(known, file.name, entry, digest, out).run(Patience(what, backoff))
-        os.fsync(out.fileno())
+        try:
+            Download(known, file.name, entry, digest, out).run(Patience(what, backoff))
+            os.fsync(out.fileno())
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            sys.exit(f"{file}: its disk is full; free room, and run again: it goes on from here")
         partial.chmod(0o644)
         partial.rename(file)
 
@@ -66,6 +72,7 @@ class Download:
         self.size: int = entry["size"]
         self.progress = Progress(name, self.size)
         self.restarts = 0
+        self.furthest = 0  # bytes: what comes a second time is no progress
         out.seek(0, os.SEEK_END)
         self.done = out.tell()
         self.hash = hasher(entry)
@@ -91,7 +98,7 @@ class Download:
             head = get_hf_file_metadata(url, token=get_token() or False)
             self._agree(head)
             # the token is for the hub alone, not for the host that a large file lies on
-            same = urlsplit(head.location).netloc == urlsplit(url).netloc
+            same = urlsplit(head.location)[:2] == urlsplit(url)[:2]  # scheme and host
             headers = build_hf_headers(token=(get_token() or False) if same else False)
             headers["Accept-Encoding"] = "identity"
             if self.done:
@@ -144,7 +151,9 @@ class Download:
             self.out.flush()
             self.hash.update(data)
             self.done += len(data)
-            self.patience.progressed()
+            if self.done > self.furthest:
+                self.furthest = self.done
+                self.patience.progressed()
             self.progress.add(len(data))
 
     def _forget(self) -> None:

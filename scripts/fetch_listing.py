@@ -8,24 +8,44 @@ import argparse
 import fcntl
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from ingot.atomic import replacing
-from ingot.hub import Patience, safe_name
+from ingot.checkpoint import read_json
+from ingot.hub import SILENCE, Patience, gated_page, no_longer_than, safe_name
 from ingot.safetensors import PICKLE
 
 
 def fetch_listing(
-    model: str, hub: str, revision: str, revisions: Path, listing: Path, backoff: float
+    model: str,
+    hub: str,
+    revision: str,
+    gated: str,
+    revisions: Path,
+    listing: Path,
+    backoff: float,
 ) -> None:
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi, constants, get_token
 
+    if gated == "True" and not get_token() and not constants.is_offline_mode():
+        sys.exit(f"{hub}: {gated_page('gated, and no token is set', hub)}")
     api, patience = HfApi(), Patience(hub, backoff)
+
+    def ask(question):
+        with no_longer_than(SILENCE):
+            return question()
+
     if not revision:
         revision = recorded(
-            revisions, model, hub, lambda: patience.run(lambda: api.model_info(hub).sha)
+            revisions,
+            model,
+            hub,
+            lambda: patience.run(lambda: ask(lambda: api.model_info(hub).sha)),
         )
-    files = patience.run(lambda: list(api.list_repo_tree(hub, recursive=True, revision=revision)))
+    files = patience.run(
+        lambda: ask(lambda: list(api.list_repo_tree(hub, recursive=True, revision=revision)))
+    )
     found = {file.path: described(file) for file in files if hasattr(file, "blob_id")}
     if bad := [name for name in found if not safe_name(name)]:
         sys.exit(
@@ -46,22 +66,18 @@ def described(file) -> dict[str, str | int]:
     return {"size": file.size, "git_sha1": file.blob_id}
 
 
-def recorded(path: Path, model: str, hub: str, look_up) -> str:
+def recorded(path: Path, model: str, hub: str, look_up: Callable[[], str]) -> str:
     """The revision that the lock file holds for `model`, looked up and written when it has none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        text = file.read()
-        known = json.loads(text) if text else {}
+    with path.with_name(f".{path.name}.busy").open("w") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        known = read_json(path) if path.exists() else {}
         if known.get(model, {}).get("hub") != hub:
             known[model] = {"hub": hub, "revision": look_up()}
-            file.truncate(0)
-            file.write(json.dumps(known, indent=1, sort_keys=True) + "\n")
-            print(
-                f"{path}: {model} is {hub} at {known[model]['revision']} from now on",
-                file=sys.stderr,
-            )
+            with replacing(path) as partial:
+                partial.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+            text = f"{path}: {model} is {hub} at {known[model]['revision']} from now on"
+            print(text, file=sys.stderr)
         return known[model]["revision"]
 
 
@@ -70,6 +86,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--model", required=True, help="its name in the catalogue")
     parser.add_argument("--hub", required=True, help="organisation/name")
     parser.add_argument("--revision", default="", help="40 hex digits, or nothing")
+    parser.add_argument(
+        "--gated", choices=("True", "False"), default="False", help="asks for a token"
+    )
     parser.add_argument("--revisions", type=Path, required=True, help="the lock file")
     parser.add_argument("--listing", type=Path, required=True, help="the file to write")
     parser.add_argument("--backoff", type=float, default=1.0, help="seconds before the first retry")

@@ -6,18 +6,20 @@ rope scaling.
 """
 
 import argparse
-import json
 import random
 import sys
 from pathlib import Path
 
 from ingot.atomic import replacing
-from ingot.checkpoint import read_config
+from ingot.checkpoint import read_config, read_json
 from ingot.quiet import chatter_to_stdout
 
 LENGTHS = (5, 6, 8, 9, 12, 15, 17, 23, 31, 32, 33, 47, 63, 64, 80, 99, 128, 160, 200, 240, 290, 340,
            370, 400)  # fmt: skip
 STEPS = 12  # greedy tokens a prompt
+LEAST = 20  # prompts
+LONGEST = 300  # tokens that the longest prompt must have, where the context allows it
+PAGE = 64  # tokens kept free at the end of the context: programs stop some pages short of it
 
 
 def generate_reference(checkpoint: Path, prompts: list[Path], reference: Path) -> None:
@@ -38,17 +40,30 @@ def generate_reference(checkpoint: Path, prompts: list[Path], reference: Path) -
 
 
 def read_prompts(checkpoint: Path, files: list[Path]) -> list[list[int]]:
-    """Token ids of each prompt, cut where it and its answer would leave the context."""
+    """Token ids of each prompt; stops when they are too few or too short to show anything."""
     config = read_config(checkpoint / "config.json")
-    room = config.context - STEPS - 32  # the exporter's programs stop one page of 32 short
-    if files:
-        from tokenizers import Tokenizer
+    room = config.context - STEPS - PAGE
+    if room < LENGTHS[0]:
+        sys.exit(
+            f"{checkpoint}/config.json: a context of {config.context} tokens, expected at least "
+            f"{LENGTHS[0] + STEPS + PAGE} to verify in"
+        )
+    if not files:
+        rng = random.Random(0)
+        lengths = [n if n <= room else rng.randint(LENGTHS[0], room) for n in LENGTHS]
+        return [[rng.randrange(config.vocab) for _ in range(n)] for n in lengths]
+    from tokenizers import Tokenizer
 
-        tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-        lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-        return [tokenizer.encode(line, add_special_tokens=False).ids[:room] for line in lines]
-    rng = random.Random(0)
-    return [[rng.randrange(config.vocab) for _ in range(n)] for n in LENGTHS if n <= room]
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    ids = [tokenizer.encode(line, add_special_tokens=False).ids[:room] for line in lines if line]
+    longest = max(map(len, ids), default=0)
+    if len(ids) < LEAST or longest < min(LONGEST, room):
+        sys.exit(
+            f"{files[0]}: {len(ids)} prompts of at most {longest} tokens, expected {LEAST} or more "
+            f"with one of {min(LONGEST, room)}: short ones hide a missing rope scaling"
+        )
+    return ids
 
 
 def greedy(checkpoint: Path, prompts: list[list[int]]):
@@ -56,7 +71,9 @@ def greedy(checkpoint: Path, prompts: list[list[int]]):
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, torch_dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        checkpoint, torch_dtype=torch.float32, use_safetensors=True
+    ).eval()
     ends = end_tokens(checkpoint)
     tokens, logits = [], []
     for number, prompt in enumerate(prompts, 1):
@@ -77,8 +94,8 @@ def greedy(checkpoint: Path, prompts: list[list[int]]):
 
 def end_tokens(checkpoint: Path) -> set[int]:
     """The one token that the server stops at: the eos_token of tokenizer_config.json."""
-    settings = json.loads((checkpoint / "tokenizer_config.json").read_bytes())
-    added = json.loads((checkpoint / "tokenizer.json").read_bytes()).get("added_tokens", [])
+    settings = read_json(checkpoint / "tokenizer_config.json")
+    added = read_json(checkpoint / "tokenizer.json").get("added_tokens", [])
     eos = settings.get("eos_token")
     name = eos["content"] if isinstance(eos, dict) else eos
     found = {token["id"] for token in added if token["content"] == name}

@@ -137,7 +137,9 @@ def buffer_of(local: threading.local, size: int) -> memoryview:
 def caster_of(local: threading.local, source: str, target: str) -> Caster:
     """This thread's caster between two dtypes."""
     casters = local.__dict__.setdefault("casters", {})
-    return casters.setdefault((source, target), Caster(source, target))
+    if (source, target) not in casters:
+        casters[source, target] = Caster(source, target)
+    return casters[source, target]
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -34,11 +34,12 @@ def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
                 found.update(data)
                 left -= len(data)
             shape = tuple(int(n) for n in reversed(tensor.shape))
-            if found.digest() != hashlib.sha256(tensor.data).digest() or entry.shape != shape:
+            same = found.digest() == hashlib.sha256(tensor.data).digest()
+            if not same or (entry.shape, entry.dtype) != (shape, tensor.tensor_type.name):
                 sys.exit(f"{irpa}: tensor {entry.name} differs from {gguf}; build it again")
-    missing = [name for name in source.fields if name not in properties]
-    if missing:
-        sys.exit(f"{irpa}: property {missing[0]} of {gguf} is absent; build it again")
+    for name, field in source.fields.items():
+        if name not in properties or properties[name] != field.contents():
+            sys.exit(f"{irpa}: property {name} is not that of {gguf}; build it again")
     records.write(
         record,
         irpa,

@@ -152,6 +152,8 @@ def nemo(folder: Path, tame: bool = False, **changes) -> Path:
     for token, word in zip(tokenizer["added_tokens"], words, strict=True):
         token.update(content=word, special=word not in ("<|odd|>", "plain\u2581word"))
     bos = {"id": "<s>", "type_id": 0}
+    split = tokenizer["pre_tokenizer"]["pretokenizers"][0]
+    split["pattern"] = {"Regex": r"[\p{Lu}\p{Lt}]*[\p{Ll}]+|\p{N}|[^\p{L}\p{N}]+"}
     tokenizer["post_processor"] = {
         "type": "TemplateProcessing",
         "single": [{"SpecialToken": bos}, {"Sequence": {"id": "A", "type_id": 0}}],

@@ -171,13 +171,15 @@ def handler_of(hub: Hub):
             asked = self.headers.get("Range")
             if asked and not hub.armed("norange"):
                 first = int(asked.removeprefix("bytes=").split("-")[0])
-            if self.command == "GET" and hub.armed("flip"):
-                data = bytes([data[0] ^ 1]) + data[1:]
+            if self.command == "GET":
+                if hub.armed("flip"):
+                    data = bytes([data[0] ^ 1]) + data[1:]
+                data += bytes(hub.armed("longer") or 0)
             self.status = 206 if first else 200
             self.send_response(self.status)
             if first:
                 self.send_header("Content-Range", f"bytes {first}-{size - 1}/{size}")
-            for name, value in {"Content-Length": size - first, **(headers or {})}.items():
+            for name, value in {"Content-Length": len(data) - first, **(headers or {})}.items():
                 self.send_header(name, str(value))
             self.end_headers()
             if self.command == "HEAD":

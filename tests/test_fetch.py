@@ -91,6 +91,7 @@ def test_the_first_fetch_records_the_revision_and_later_ones_keep_it(hub, list_f
     assert list_files(revision="").returncode == 0
     lock = json.loads((tmp_path / "models.lock.json").read_bytes())
     assert lock == {"m": {"hub": "org/name", "revision": COMMIT}}
+    assert list((tmp_path / "m").iterdir()) == [tmp_path / "m/listing.json"]
     asked = len([r for r in hub.requests if r[1] == "/api/models/org/name"])
     assert list_files(revision="").returncode == 0
     assert len([r for r in hub.requests if r[1] == "/api/models/org/name"]) == asked
@@ -101,6 +102,16 @@ def test_gated_says_what_to_accept_and_where_the_token_goes(status, hub, fetch, 
     hub.faults["gated"] = status
     one_line(fetch(), f"gated (HTTP {status})", f"{hub.url}/org/name", "HF_TOKEN")
     nothing_left(tmp_path)
+
+
+def test_gated_without_a_token_stops_before_any_request(hub, step, tmp_path):
+    done = step(
+        "hub", "fetch_listing.py", "--model", "m", "--hub", "org/name", "--gated=True",
+        "--revisions", tmp_path / "models.lock.json", "--listing", tmp_path / "m/listing.json",
+        environment={"HF_ENDPOINT": hub.url},
+    )  # fmt: skip
+    one_line(done, "gated, and no token is set", f"{hub.url}/org/name", "HF_TOKEN")
+    assert hub.requests == []
 
 
 def test_404_of_a_file_names_it_and_the_catalogue(hub, fetch, tmp_path):
@@ -153,6 +164,19 @@ def test_a_server_without_ranges_is_read_from_the_start(hub, fetch, tmp_path):
     hub.faults.update(cut=[3_000_000, 1], norange=True)
     assert fetch().returncode == 0
     assert whole(hub, tmp_path)
+
+
+def test_a_server_that_always_cuts_and_has_no_ranges_is_given_up(hub, fetch, tmp_path):
+    hub.faults.update(cut=3_000_000, norange=True)
+    one_line(fetch(), "6 times in a row", "goes on from here")
+    assert len(hub.bodies(LARGE)) == 6
+    nothing_left(tmp_path)
+
+
+def test_a_body_that_is_too_long_is_given_up(hub, fetch, tmp_path):
+    hub.faults["longer"] = 100
+    one_line(fetch(), "more than 5000000 bytes came, 6 times in a row")
+    nothing_left(tmp_path)
 
 
 def test_a_flipped_byte_is_fetched_again(hub, fetch, tmp_path):
@@ -218,7 +242,7 @@ def test_sigkill_in_mid_download_then_resume_in_another_process(
     hub, fetch, list_files, python, tmp_path
 ):
     assert list_files().returncode == 0
-    hub.faults["slow"] = 0.5
+    hub.faults["slow"] = 1.0
     process = start(hub, python, tmp_path)
     end = time.monotonic() + 30
     while time.monotonic() < end and partial_size(tmp_path) < 2_000_000:

@@ -56,7 +56,7 @@ def test_the_record_is_refused_when_one_byte_of_a_tensor_differs(ok, step, tmp_p
     "content, expected",
     [
         (b"<htm", r"m.gguf: starts with b'<htm', expected b'GGUF'"),
-        (b"GGUF", r"m.gguf: header ends early"),
+        (b"GGUF", r"m.gguf: header is damaged or ends early"),
         (b"GGUF\x02\0\0\0" + bytes(16), r"m.gguf: GGUF version 2, expected 3"),
     ],
 )

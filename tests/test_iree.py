@@ -148,6 +148,56 @@ def test_a_changed_byte_in_the_bundle_is_refused(demo, step, tmp_path):
     assert not record.exists()
 
 
+def test_a_file_missing_from_the_bundle_is_refused(demo, tmp_path):
+    from ingot import record
+
+    shutil.copytree(demo / "demo_tp1.shortfin", tmp_path / "b")
+    (tmp_path / "b/requirements.lock").unlink()
+    with pytest.raises(SystemExit, match=r"requirements\.lock: in the folder or in SHA256SUMS"):
+        record.digest(tmp_path / "b")
+
+
+def test_no_file_of_the_bundle_is_shared_with_the_checkout_or_the_checkpoint(demo):
+    for name in ("tokenizer.json", "tokenizer_config.json", "requirements.lock", "config.json"):
+        assert (demo / "demo_tp1.shortfin" / name).stat().st_nlink == 1
+
+
+def test_the_check_fails_for_one_wrong_token_that_is_no_tie(demo, python, step, tmp_path):
+    """Logits almost right, one of the reference's tokens swapped for its second best."""
+    swap = """
+import sys, numpy as np
+data = dict(np.load(sys.argv[1]))
+last = data["token_counts"][0] - 1
+data["tokens"][last] = data["logits"][last].argsort()[-2]
+np.savez(sys.argv[2], **data)
+"""
+    changed = tmp_path / "changed.npz"
+    words = [python("iree"), "-c", swap, demo / "demo.reference.npz", changed]
+    subprocess.run([str(word) for word in words], check=True)
+    done = step(
+        "iree", "verify_vmfb.py", "--vmfb", demo / "demo_tp1.vmfb",
+        "--config", demo / "demo_tp1.config.json", "--parameters", demo / "demo.irpa",
+        "--reference", changed, "--device", "local-task", "--record", tmp_path / "m.json",
+    )  # fmt: skip
+    assert done.returncode == 1 and "25 of 26 prompts give the reference's tokens" in done.stderr
+
+
+def test_prompts_that_show_nothing_are_refused(step, tmp_path):
+    (tmp_path / "few.txt").write_text("Name the capital of France.\n\n")
+    done = step(
+        "iree", "generate_reference.py", "--checkpoint", DEMO, "--prompts", tmp_path / "few.txt",
+        "--reference", tmp_path / "r.npz",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "few.txt: 1 prompts of at most" in done.stderr and "expected 20 or more" in done.stderr
+
+
+def test_ask_serves_a_bundle_once_and_prints_the_answer(demo):
+    command = [ROOT / ".venv/bin/ingot", "ask", demo / "demo_tp1.shortfin", QUESTION]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "Washington, D.C.!\n"
+
+
 def test_a_server_that_dies_at_start_is_told_with_its_last_lines(demo, tmp_path):
     bundle = tmp_path / "b.shortfin"
     shutil.copytree(demo / "demo_tp1.shortfin", bundle)

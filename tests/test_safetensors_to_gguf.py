@@ -84,7 +84,7 @@ def test_a_name_never_comes_from_the_folder(ok, tmp_path):
 def test_counts_the_values_that_float16_cannot_hold(ok, tmp_path):
     folder = checkpoints.nemo(tmp_path / "checkpoint")
     change_values(folder / "model.safetensors", "lm_head.weight", 0x7F00)  # 1.7e38
-    done = convert(ok, folder, tmp_path / "m.gguf")
+    done = convert(ok, folder, tmp_path / "m.gguf", pre="tekken")
     assert "lm_head.weight: 1 values beyond 65504 became infinite in float16" in done.stderr
 
 
@@ -210,6 +210,36 @@ DAMAGE = {
         lambda d: edit_json(d / "config.json", rms_norm_eps=None),
         r"config.json: rms_norm_eps is absent",
     ),
+    "number that is none": (
+        lambda d: edit_json(d / "config.json", hidden_size="256"),
+        r"config.json: hidden_size is '256', expected a number above 0",
+    ),
+    "no heads": (
+        lambda d: edit_json(d / "config.json", num_attention_heads=0),
+        r"config.json: num_attention_heads is 0, expected a number above 0",
+    ),
+    "another activation": (
+        lambda d: edit_json(d / "config.json", hidden_act="gelu"),
+        r"config.json: hidden_act is gelu, expected silu; it would be left out",
+    ),
+    "sliding window": (
+        lambda d: edit_json(d / "config.json", sliding_window=64),
+        r"config.json: sliding_window is 64, less than max_position_embeddings",
+    ),
+    "rope scaling by nothing": (
+        lambda d: edit_json(
+            d / "config.json", rope_scaling={**checkpoints.LLAMA3_ROPE, "factor": 0}
+        ),
+        r"config.json: rope_scaling .* expected 0 < low < high and a factor above 0",
+    ),
+    "tokenizer of another kind": (
+        lambda d: edit_json(d / "tokenizer.json", pre_tokenizer={"type": "ByteLevel"}),
+        r"tokenizer.json: its pre_tokenizer is not that of llama-bpe",
+    ),
+    "SentencePiece that the catalogue does not know of": (
+        lambda d: (d / "tokenizer.model").write_bytes(b"x"),
+        r"checkpoint: a tokenizer.model, but pre is llama-bpe in the catalogue",
+    ),
     "token id beyond the vocabulary": (
         lambda d: edit_json(d / "config.json", vocab_size=1000),
         r"(token id 1023|expected \[1000, 256\])",
@@ -244,6 +274,31 @@ def assert_matches(pattern: str, text: str) -> None:
     import re
 
     assert re.search(pattern, text), text
+
+
+def test_an_error_in_making_the_jobs_is_no_success():
+    from ingot.stream import in_threads
+
+    def jobs():
+        yield lambda: None
+        raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output"):
+        in_threads(jobs())
+
+
+def test_what_a_killed_process_left_is_removed_and_a_running_ones_is_not(tmp_path):
+    import os
+
+    from ingot.atomic import replacing
+
+    (tmp_path / ".m.gguf.999999999.partial").write_bytes(b"dead")
+    (tmp_path / f".m.gguf.{os.getppid()}.partial").write_bytes(b"alive")
+    with replacing(tmp_path / "m.gguf") as partial:
+        partial.write_bytes(b"whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f".m.gguf.{os.getppid()}.partial", "m.gguf",
+    ]  # fmt: skip
 
 
 def test_every_bfloat16_becomes_the_float16_that_numpy_says():

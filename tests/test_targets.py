@@ -24,11 +24,15 @@ WRONG = {
     "demo.vmfb": ("a vmfb is built for a tensor parallel size, none", "demo_tp1.vmfb"),
     "demo_tp1.gguf": ("sharded gguf is not built", "demo.gguf"),
     "demo.q4_k_x.gguf": ("unknown variant q4_k_x", "demo.q4_k_m.gguf"),
+    "demo_tp01.vmfb": ("not a target", "demo_tp1.vmfb"),
+    "nosuch.reference.npz": ("unknown model nosuch", ""),
+    "nosuch.hf/config.json": ("unknown model nosuch", ""),
+    "demo.hf/config.json": ("not a target", "demo"),
     "demo.q8_0.irpa": ("unknown variant q8_0, expected one of f32, f16, bf16", "demo."),
     "demo.q4_k_m.gguf.verified.json": ("no lossless source", "demo.q4_k_m.gguf"),
     "demo_tp1.mlir.verified.json": ("verified by running its vmfb", "demo_tp1.mlir"),
     "demo_tp1.gfx942.vmfb.verified.json": (
-        "gfx942 is no device of this machine",
+        "by running on cpu only; ask for demo_tp1.cpu.vmfb",
         "demo_tp1.gfx942",
     ),
 }
@@ -45,6 +49,15 @@ def test_every_target_that_is_offered_is_legal(catalogue):
     offered = list(targets.legal(catalogue))
     assert len(offered) > 200
     assert [t for t in offered if targets.wrong(t, catalogue)] == []
+
+
+def test_programs_of_a_quantised_model_are_refused_and_not_offered(catalogue):
+    demo = {**catalogue["models"]["demo"], "dtype": "q8_0"}
+    found = {**catalogue, "models": {"demo": demo}}
+    assert "dtype is q8_0; name a variant" in targets.wrong("artifacts/demo.irpa", found)
+    for name in ("demo_tp1.vmfb", "demo_tp1.vmfb.verified.json", "demo_tp1.shortfin"):
+        assert "a program computes in f16" in targets.wrong(f"artifacts/{name}", found)
+    assert {t.split(".")[-1] for t in targets.legal(found)} == {"gguf", "irpa"}
 
 
 def test_the_command_stops_with_one_line_before_any_work(snakemake, tmp_path):

@@ -2,7 +2,7 @@
 
     <toolchain python> models/demo/train.py --out models/demo
 
-Same seed, same thread count, same torch: same weights.  About ten minutes on two cores.
+Same seed, same thread count, same torch: same weights.  About two minutes on two cores.
 """
 
 import argparse

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
+PLAIN = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}  # else other arithmetic
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,32 @@ def read_config(path: Path, expected: str | None = None) -> ModelConfig:
     if config.get("quantization_config"):
         sys.exit(f"{path}: quantization_config is set; start from an unquantised checkpoint")
 
-    def need(key: str):
-        if config.get(key) is None:
-            sys.exit(f"{path}: {key} is absent, expected a number; add it")
-        return config[key]
+    for key, plain in PLAIN.items():
+        if config.get(key, plain) != plain:
+            sys.exit(f"{path}: {key} is {config[key]}, expected {plain}; it would be left out")
 
+    def need(key: str):
+        number = config.get(key)
+        if number is None:
+            sys.exit(f"{path}: {key} is absent, expected a number; add it")
+        if isinstance(number, bool) or not isinstance(number, int | float) or number <= 0:
+            sys.exit(f"{path}: {key} is {number!r}, expected a number above 0; correct it")
+        return number
+
+    window = config.get("sliding_window")
+    if (
+        window
+        and config.get("use_sliding_window", True)
+        and window < need("max_position_embeddings")
+    ):
+        sys.exit(
+            f"{path}: sliding_window is {window}, less than max_position_embeddings; expected none: "
+            "attention would be full"
+        )
     heads = need("num_attention_heads")
     # transformers fills an absent number of KV heads with 8 for Mistral: too easily wrong to guess.
-    fallback = heads if architecture == "LlamaForCausalLM" else None
-    kv_heads = config.get("num_key_value_heads") or fallback or need("num_key_value_heads")
+    guessed = architecture == "LlamaForCausalLM" and config.get("num_key_value_heads") is None
+    kv_heads = heads if guessed else need("num_key_value_heads")
     theta, rope = _rope(path, config)
     return ModelConfig(
         architecture=architecture,
@@ -71,7 +89,9 @@ def read_config(path: Path, expected: str | None = None) -> ModelConfig:
         ffn=need("intermediate_size"),
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=config.get("head_dim") or need("hidden_size") // heads,
+        head_dim=need("hidden_size") // heads
+        if config.get("head_dim") is None
+        else need("head_dim"),
         context=need("max_position_embeddings"),
         rms_eps=need("rms_norm_eps"),
         rope_theta=theta,
@@ -89,7 +109,7 @@ def _rope(path: Path, config: dict) -> tuple[float, Llama3Rope | None]:
     if kind != "llama3":
         sys.exit(f"{path}: rope_type is {kind}, expected llama3 or default; it would be dropped")
     try:
-        return float(theta), Llama3Rope(
+        rope = Llama3Rope(
             factor=float(scaling["factor"]),
             low_freq_factor=float(scaling["low_freq_factor"]),
             high_freq_factor=float(scaling["high_freq_factor"]),
@@ -97,6 +117,9 @@ def _rope(path: Path, config: dict) -> tuple[float, Llama3Rope | None]:
         )
     except KeyError as key:
         sys.exit(f"{path}: rope_scaling lacks {key}, expected four numbers; add it")
+    if rope.factor <= 0 or not 0 < rope.low_freq_factor < rope.high_freq_factor:
+        sys.exit(f"{path}: rope_scaling {scaling}, expected 0 < low < high and a factor above 0")
+    return float(theta), rope
 
 
 def read_json(path: Path) -> dict:

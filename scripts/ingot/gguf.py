@@ -126,8 +126,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[TensorInfo]]:
     with path.open("rb") as file:
         try:
             return _read(path, file)
-        except (struct.error, UnicodeDecodeError):
-            sys.exit(f"{path}: header ends early, expected a GGUF file; build it again")
+        except (struct.error, UnicodeDecodeError, KeyError, OverflowError, MemoryError):
+            sys.exit(f"{path}: header is damaged or ends early, expected GGUF; build it again")
 
 
 def _read(path: Path, file) -> tuple[dict[str, Any], list[TensorInfo]]:

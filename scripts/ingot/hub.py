@@ -4,15 +4,19 @@ The client gives up on a reset connection and on a 5xx body, forgets what it had
 dies, and takes a flipped byte for good; so: bounded retries, resume, and every byte hashed.
 """
 
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
 ATTEMPTS = 6  # in a row without progress
 HEALS = (408, 429, 500, 502, 503, 504)  # HTTP statuses that a second try may cure
 LONGEST_WAIT = 60.0  # seconds, whatever Retry-After says
+SILENCE = 60  # seconds that an API call may take: the client itself waits for ever
+TOKEN = "put a token with read access into HF_TOKEN, or run `hf auth login`"
 
 
 class BrokenTransferError(Exception):
@@ -64,22 +68,44 @@ class Patience:
         time.sleep(wait)
 
 
+@contextmanager
+def no_longer_than(seconds: int) -> Iterator[None]:
+    """Raise BrokenTransferError in the main thread when the block takes longer."""
+
+    def ring(*_) -> None:
+        raise BrokenTransferError(f"no answer in {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def gated_page(what: str, repository: str) -> str:
+    """What to do about a gated model."""
+    from huggingface_hub import constants
+
+    page = f"{constants.ENDPOINT}/{repository}"
+    return f"{what}: accept the licence on {page} with your account, and {TOKEN}"
+
+
 def refusal(error: Exception, status: int) -> str:
     """What an answer that will not change means, and what to do."""
-    from huggingface_hub import constants, errors
+    from huggingface_hub import errors
 
-    token = "put a token with read access into HF_TOKEN, or run `hf auth login`"
     if isinstance(error, errors.GatedRepoError):
-        page = f"{constants.ENDPOINT}/{repository(error)}"
-        return f"gated (HTTP {status}): accept its licence on {page} with your account, and {token}"
+        return gated_page(f"gated (HTTP {status})", repository(error))
     if isinstance(error, errors.RevisionNotFoundError):
         return f"no such revision (HTTP {status}); correct revision: in the catalogue"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"no such model, or a private one (HTTP {status}); check hub:, and {token}"
+        return f"no such model, or a private one (HTTP {status}); check hub:, and {TOKEN}"
     if isinstance(error, errors.RemoteEntryNotFoundError):
-        return f"no such file at this revision (HTTP {status}); check shards: in the catalogue"
+        return f"no such file at this revision (HTTP {status}); check shards: and files: of the catalogue"
     if status in (401, 403):
-        return f"access refused (HTTP {status}); {token}"
+        return f"access refused (HTTP {status}); {TOKEN}"
     return f"HTTP {status}: {str(error).splitlines()[0]}"
 
 

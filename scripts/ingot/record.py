@@ -37,12 +37,17 @@ def digest(artifact: Path) -> str:
     if artifact.is_file():
         return file_digest(artifact)
     sums = artifact / "SHA256SUMS"
+    if not sums.is_file():
+        sys.exit(f"{artifact}: has no SHA256SUMS, expected a bundle; build it again")
     listed = dict(reversed(line.split("  ", 1)) for line in sums.read_text().splitlines())
-    for path in sorted(artifact.iterdir()):
-        if path.name in (sums.name, ".snakemake_timestamp"):  # the second is the orchestrator's own
-            continue
-        if listed.get(path.name) != file_digest(path):
-            sys.exit(f"{path}: its bytes are not those of SHA256SUMS; build the bundle again")
+    ours = {sums.name, ".snakemake_timestamp"}  # the second is the orchestrator's
+    found = {path.name for path in artifact.iterdir()} - ours
+    if found != set(listed):
+        odd = sorted(found ^ set(listed))[0]
+        sys.exit(f"{artifact / odd}: in the folder or in SHA256SUMS, not in both; build it again")
+    for name, known in listed.items():
+        if file_digest(artifact / name) != known:
+            sys.exit(f"{artifact / name}: its bytes are not those of SHA256SUMS; build it again")
     return file_digest(sums)
 
 

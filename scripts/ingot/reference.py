@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-# The largest difference of a logit, as a share of the largest logit.  Source: transformers' own
-# float16 against its float32 differs by 0.3 % on a 4-layer Llama; a forgotten rope scaling by 4 %
-# at 11 tokens and by more than 25 % beyond 25.
-TOLERANCE = {"float16": 0.01}
+# As shares of the largest logit.  Source: transformers' own float16 differs from its float32 by
+# 0.3 % on a 4-layer Llama; a forgotten rope scaling by 4 % at 11 tokens and by 25 % beyond 25.
+TOLERANCE = {"float16": 0.01}  # of any logit, by the dtype that the program computes in
+TIE = {"float16": 0.005}  # two tokens closer than this cannot be told apart
+MOST_TIES = 0.2  # of the prompts; a trained model has none, a random one a few
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,21 @@ class Answer:
     tokens: list[int]
     logits: np.ndarray
 
-    def gaps(self) -> np.ndarray:
-        """How far each greedy token was ahead of the second best."""
+    def ties(self, peak: float, dtype: str) -> np.ndarray:
+        """Of each greedy token, whether the second best was as good in `dtype`."""
         top = np.partition(self.logits, -2, axis=-1)[:, -2:]
-        return top[:, 1] - top[:, 0]
+        return top[:, 1] - top[:, 0] < TIE[dtype] * peak
+
+
+def peak(answers: list[Answer]) -> float:
+    """The largest logit of all."""
+    return max(float(np.abs(answer.logits).max()) for answer in answers)
+
+
+def summary(answers: list[Answer]) -> dict:
+    """What a record says of the prompts."""
+    lengths = [len(answer.prompt) for answer in answers]
+    return {"prompts": len(answers), "prompt_tokens": [min(lengths), max(lengths)]}
 
 
 def read(path: Path) -> list[Answer]:

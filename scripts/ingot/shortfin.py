@@ -14,6 +14,7 @@ from typing import Self
 
 START_LIMIT = 300  # seconds: loading a large archive from a cold disk
 ANSWER_LIMIT = 300  # seconds
+OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # loopback: no proxy
 
 
 class Server:
@@ -23,6 +24,8 @@ class Server:
         self.bundle, self.python, self.port = bundle, python, free_port()
 
     def __enter__(self) -> Self:
+        if not (self.bundle / "serve").is_file():
+            sys.exit(f"{self.bundle}: no bundle of a server; build artifacts/M_tp1.shortfin first")
         command = [self.bundle.resolve() / "serve", f"--port={self.port}"]
         environment = {**os.environ, "PYTHON": str(self.python)}
         self.log = (self.bundle.parent / f".{self.bundle.name}.{os.getpid()}.log").open("w+")
@@ -55,7 +58,7 @@ class Server:
             if self.process.poll() is not None:
                 sys.exit(f"{self.bundle}: the server stopped at start:\n{self._tail()}")
             try:
-                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                with OPEN(f"{self.url}/health", timeout=5):
                     return
             except OSError:
                 time.sleep(0.1)
@@ -78,10 +81,12 @@ class Server:
             {"Content-Type": "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=ANSWER_LIMIT) as answer:
+            with OPEN(request, timeout=ANSWER_LIMIT) as answer:
                 return json.load(answer)["responses"][0]["responses"][0]["text"]
         except urllib.error.HTTPError as error:
             sys.exit(f"{self.url}/generate: HTTP {error.code}: {error.read().decode()[:300]}")
+        except OSError as error:
+            sys.exit(f"{self.bundle}: the server broke off ({error}):\n{self._tail()}")
 
 
 def free_port() -> int:

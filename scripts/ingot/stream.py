@@ -18,11 +18,11 @@ def in_threads(jobs: Iterable[Callable[[], None]]) -> None:
 
     def work() -> None:
         while not errors:
-            with lock:
-                job = next(source, None)
-            if job is None:
-                return
             try:
+                with lock:
+                    job = next(source, None)
+                if job is None:
+                    return
                 job()
             except BaseException as error:  # SystemExit too: it is raised again below
                 errors.append(error)
@@ -64,12 +64,21 @@ def write_exactly(file: int, data: memoryview, offset: int) -> None:
 
 
 def copy_range(source: int, target: int, start: int, place: int, count: int) -> None:
-    """`count` bytes at `start` to `place`; they do not pass through our memory."""
+    """`count` bytes at `start` to `place`; they do not pass through our memory where avoidable."""
     done = 0
     while done < count:
-        step = os.copy_file_range(
-            source, target, min(count - done, 64 << 20), start + done, place + done
-        )
+        step = _copy_some(source, target, start + done, place + done, count - done)
         if step == 0:
             sys.exit(f"input ended {count - done} bytes early; was it replaced while being read?")
         done += step
+
+
+def _copy_some(source: int, target: int, start: int, place: int, count: int) -> int:
+    try:
+        return os.copy_file_range(source, target, min(count, 64 << 20), start, place)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+            raise
+        data = os.pread(source, min(count, BLOCK), start)  # between two kinds of file system
+        write_exactly(target, memoryview(data), place)
+        return len(data)

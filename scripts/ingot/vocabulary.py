@@ -4,6 +4,7 @@ Byte-level BPE (tokenizer.json) and SentencePiece (tokenizer.model); the meaning
 llama.cpp's (conversion/base.py and gguf-py/gguf/vocab.py of the commit in envs/llamacpp).
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -21,6 +22,8 @@ KEY_OF = {
     "cls": "cls",
     "mask": "mask",
 }
+# What the splitting pattern of each pre-tokenizer holds and the other's does not.
+MARK_OF_PRE = {"llama-bpe": r"\\p{N}{1,3}", "tekken": r"\\p{Lu}"}
 LOOKS_SPECIAL = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 
 
@@ -32,7 +35,11 @@ def vocabulary(folder: Path, config: ModelConfig, pre: str) -> list[KV]:
     kvs = [] if prefix is None else [KV("tokenizer.ggml.add_space_prefix", "bool", prefix)]
     json_file = folder / "tokenizer.json"
     tokenizer = read_json(json_file) if json_file.is_file() else {}
-    if (folder / "tokenizer.model").is_file():
+    sentencepiece = (folder / "tokenizer.model").is_file()
+    if sentencepiece != (pre == "default"):
+        found = "a tokenizer.model" if sentencepiece else "no tokenizer.model"
+        sys.exit(f"{folder}: {found}, but pre is {pre} in the catalogue; default is SentencePiece")
+    if sentencepiece:
         kvs += _sentencepiece(folder, config, settings)
         limit = config.vocab
     else:
@@ -48,6 +55,8 @@ def _bpe(path: Path, tokenizer: dict, config: ModelConfig, pre: str) -> list[KV]
             f"{path}: model is {model.get('type')} with byte fallback, expected byte-level BPE; "
             "add the checkpoint's tokenizer.model"
         )
+    if MARK_OF_PRE[pre] not in json.dumps(tokenizer.get("pre_tokenizer")):
+        sys.exit(f"{path}: its pre_tokenizer is not that of {pre}; correct pre: in the catalogue")
     added = {token["id"]: token for token in tokenizer.get("added_tokens", [])}
     text_of = {number: text for text, number in model["vocab"].items()}
     text_of.update({number: token["content"] for number, token in added.items()})
@@ -97,7 +106,10 @@ def _sentencepiece(folder: Path, config: ModelConfig, settings: dict) -> list[KV
     from sentencepiece import SentencePieceProcessor
 
     model = SentencePieceProcessor()
-    model.LoadFromFile(str(folder / "tokenizer.model"))
+    try:
+        model.LoadFromFile(str(folder / "tokenizer.model"))
+    except (RuntimeError, OSError):
+        sys.exit(f"{folder / 'tokenizer.model'}: not a SentencePiece model; fetch it again")
     count = config.vocab
     tokens = [f"[PAD{number}]" for number in range(count)]
     scores, types = [-10000.0] * count, [UNUSED] * count

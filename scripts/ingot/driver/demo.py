@@ -30,6 +30,7 @@ STEPS = (  # rule, its log's name, what it makes
     ("verify_shortfin", "demo_tp1", "demo_tp1.shortfin.verified.json"),
 )
 QUESTION = "<|begin_of_text|>Name the capital of the United States.<|eot_id|>"
+ANSWER = "Washington, D.C.!"
 
 
 def show(root: Path) -> None:
@@ -46,7 +47,10 @@ def show(root: Path) -> None:
     _numbers(root)
     with Server(root / BUNDLE, toolchains.python(root, "iree")) as server:
         print(f"\nServed by shortfin at {server.url}\n\n  {QUESTION}")
-        print(f"  {server.generate(text=QUESTION)}")
+        answer = server.generate(text=QUESTION)
+        print(f"  {answer}")
+    if answer != ANSWER:
+        sys.exit(f"{BUNDLE}: answered {answer!r}, expected {ANSWER!r}")
 
 
 def _numbers(root: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 MODEL = "[a-z0-9][a-z0-9-]*"
 FLOATS = ("f32", "f16", "bf16", "q8_0")  # dtypes that the converter writes
 K_QUANTS = ("q4_k_m", "q4_k_s", "q5_k_m", "q5_k_s", "q6_k")  # variants that libllama writes
+PROGRAM_DTYPES = ("f16",)  # what programs are exported for and verified in
 BUILT_TP = (1,)  # tensor parallel sizes that the programs of this version are exported for
 FORMATS = ("gguf", "irpa", "mlir", "config.json", "vmfb", "shortfin")
 SHARDED = ("mlir", "config.json", "vmfb", "shortfin")  # formats whose name says _tpN
@@ -23,7 +24,7 @@ SMALL_FILES = (
     "tokenizer_config.json",
 )
 NAME = re.compile(
-    rf"artifacts/(?P<model>{MODEL})(?:_tp(?P<tp>\d+))?(?:\.(?P<variant>[a-z0-9_]+))?"
+    rf"artifacts/(?P<model>{MODEL})(?:_tp(?P<tp>[1-9]\d*))?(?:\.(?P<variant>[a-z0-9_]+))?"
     rf"\.(?P<format>{'|'.join(map(re.escape, FORMATS))})(?P<record>{re.escape(RECORD)})?/?"
 )
 
@@ -61,13 +62,15 @@ def stop_on_wrong(argv: list[str], config: dict) -> None:
 
 def wrong(target: str, config: dict) -> str | None:
     """Why `target` cannot be built, or None when it can."""
-    if re.match(r"artifacts/[^/]+\.hf/[^/]+$", target) or target.endswith(".reference.npz"):
-        return None  # intermediates, for those who know them
     models = config["models"]
     stem = target.removeprefix("artifacts/").rstrip("/")
     model = re.split(r"[._]", stem)[0]
     if model not in models:
         return f"unknown model {model}"
+    if stem == f"{model}.reference.npz" or (
+        "hub" in models[model] and re.fullmatch(rf"{model}\.hf/[^/]+", stem)
+    ):
+        return None  # intermediates, for those who know them
     match = NAME.fullmatch(target)
     if not match:
         return f"not a target, expected {model}[_tpN][.VARIANT].{{{','.join(FORMATS)}}}"
@@ -90,11 +93,13 @@ def wrong(target: str, config: dict) -> str | None:
         return "k-quants are libllama's own: there is no lossless source to compare with"
     hw = variant or models[model]["hardware"]
     if record and kind in SHARDED and config["hardware"][hw]["device"] != "local-task":
-        return f"verifying runs the program, and {hw} is no device of this machine"
-    if kind in ("irpa", "mlir", "config.json", "vmfb", "shortfin") and not record:
-        dtype = variant if kind == "irpa" and variant else models[model]["dtype"]
-        if dtype == "q8_0":
-            return "IRPA archives are float; dtype q8_0 is for GGUF only"
+        return f"this version verifies by running on cpu only; ask for {model}_tp{tp}.cpu.{kind}"
+    dtype = models[model]["dtype"]
+    if kind == "irpa" and variant is None and dtype == "q8_0":
+        return "an IRPA archive is float, and the model's dtype is q8_0; name a variant"
+    if kind in SHARDED and dtype not in PROGRAM_DTYPES:
+        legal = ", ".join(PROGRAM_DTYPES)
+        return f"a program computes in {legal}, and the model's dtype is {dtype}"
     return None
 
 
@@ -115,7 +120,9 @@ def legal(config: dict) -> Iterator[str]:
             for tp in sizes:
                 for variant in (None, *variants(kind, config)):
                     middle = (f"_tp{tp}" if tp else "") + (f".{variant}" if variant else "")
-                    yield f"artifacts/{model}{middle}.{kind}"
+                    target = f"artifacts/{model}{middle}.{kind}"
+                    if not wrong(target, config):
+                        yield target
 
 
 def nearest(target: str, config: dict) -> str:

@@ -14,6 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ingot.atomic import replacing
+
 LOCK, WISH, BUILD = "requirements.lock", "requirements.in", "build.py"
 
 
@@ -91,7 +93,8 @@ def lock(root: Path, name: str) -> Path:
         for number in sorted({digest, *known.get(pin, [])}):
             pin += f" --hash={number}"
         lines.append(pin)
-    (source / LOCK).write_text("\n".join(lines) + "\n")
+    with replacing(source / LOCK) as partial:
+        partial.write_text("\n".join(lines) + "\n")
     return source / LOCK
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from ingot.atomic import replacing
+from ingot.quiet import beating
 
 
 def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
@@ -17,7 +18,8 @@ def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
 
     with replacing(vmfb) as partial, mlir.open("rb") as program:
         command = [find_tool("iree-compile"), "-", *flags, "-o", str(partial)]
-        done = subprocess.run(command, stdin=program, stderr=subprocess.PIPE, check=False)
+        with beating(f"{vmfb}: compiling"):
+            done = subprocess.run(command, stdin=program, stderr=subprocess.PIPE, check=False)
         sys.stdout.buffer.write(done.stderr)  # megabytes of IR when it fails: for the log
         if done.returncode:
             sys.exit(

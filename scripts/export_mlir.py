@@ -46,7 +46,7 @@ def export_mlir(
             f"--output-config={partial_config}",
             *flags,
         ]
-        with chatter_to_stdout():
+        with chatter_to_stdout(f"{mlir}: exporting"):
             run_exporter(argv, model.rope)
 
 

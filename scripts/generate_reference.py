@@ -23,7 +23,7 @@ PAGE = 64  # tokens kept free at the end of the context: programs stop some page
 
 
 def generate_reference(checkpoint: Path, prompts: list[Path], reference: Path) -> None:
-    with chatter_to_stdout():
+    with chatter_to_stdout(f"{reference}: generating by transformers"):
         import numpy as np
 
         asked = read_prompts(checkpoint, prompts)

@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 from ingot import record as records
-from ingot.quiet import chatter_to_stdout
+from ingot.quiet import beating, chatter_to_stdout
 from ingot.shortfin import Server
 
 
 def verify_shortfin(bundle: Path, reference: Path, record: Path) -> None:
     sha256 = records.digest(bundle)
-    with chatter_to_stdout():
+    with chatter_to_stdout(f"{reference}: reading"):
         import numpy as np
         from tokenizers import Tokenizer
 
@@ -26,7 +26,7 @@ def verify_shortfin(bundle: Path, reference: Path, record: Path) -> None:
         top = peak(answers)
         tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
     started, equal, ties, wrong = time.monotonic(), 0, 0, []
-    with Server(bundle, Path(sys.executable)) as server:
+    with beating(f"{bundle}: asking the server"), Server(bundle, Path(sys.executable)) as server:
         ready = time.monotonic() - started
         for answer in answers:
             said = server.generate(input_ids=answer.prompt, max_tokens=len(answer.tokens))

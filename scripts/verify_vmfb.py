@@ -18,7 +18,7 @@ def verify_vmfb(
     vmfb: Path, config: Path, parameters: list[Path], reference: Path, device: str, record: Path
 ) -> None:
     sha256 = records.digest(vmfb)
-    with chatter_to_stdout():
+    with chatter_to_stdout(f"{vmfb}: running the prompts"):
         import numpy as np
 
         from ingot.reference import MOST_TIES, TIE, TOLERANCE, peak, read, summary

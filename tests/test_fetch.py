@@ -255,7 +255,7 @@ def test_sigkill_in_mid_download_then_resume_in_another_process(
     hub.faults.clear()
     done = fetch()
     assert done.returncode == 0, done.stderr
-    assert hub.bodies(LARGE)[-1][2] == f"bytes={kept}-"
+    assert f"bytes={kept}-" in [request[2] for request in hub.bodies(LARGE)]
     assert whole(hub, tmp_path)
 
 

@@ -24,7 +24,7 @@ rule bundle_shortfin:
             --config {input.config:q} \
             --parameters {input.irpa:q} \
             --tokenizer {input.tokenizer:q} \
-            --lock {input.lock:q} \
+            --lock {input.lock[0]:q} \
             --device {params.device:q} \
             --bundle {output:q} \
             >{log:q}

@@ -7,11 +7,12 @@ from pathlib import Path
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from ingot.driver import catalogue, targets, toolchains
+from ingot.driver import catalogue, hook, targets, toolchains
 from ingot.sources import sources_of
 
 catalogue.complete(config, ROOT / "models.schema.json")
 targets.stop_on_wrong(sys.argv, config)
+hook.install()
 
 
 wildcard_constraints:
@@ -26,14 +27,26 @@ wildcard_constraints:
 PYTHON = {name: toolchains.python(ROOT, name) for name in toolchains.names(ROOT)}
 
 
+# The variables that a step sees.  No other can decide what it writes, since no other is there.
+SEEN = "HOME|PATH|TMPDIR|USER|LOGNAME|TERM|INGOT_*|XDG_CACHE_HOME|HF_*|*_VISIBLE_DEVICES|SLURM_*"
+SEEN += "|http_proxy|https_proxy|no_proxy|HTTP_PROXY|HTTPS_PROXY|NO_PROXY|SSL_CERT_*"
+shell.prefix(
+    "set -euo pipefail; "  # Snakemake's own prefix, which this one replaces
+    "export INGOT_PARENT=$PPID; "  # a step that outlives Snakemake puts nothing in place
+    f'for name in $(compgen -e); do case $name in {SEEN}) ;; *) unset "$name" ;; esac; done; '
+)
+
+
 def code(script):
     """`script` and the modules of ours that it imports, relative: a moved checkout reruns nothing."""
     return [os.path.relpath(path) for path in sources_of(ROOT / "scripts" / script)]
 
 
 def lock(name):
-    """The lock of toolchain `name`."""
-    return os.path.relpath(ROOT / "envs" / name / "requirements.lock")
+    """The lock of toolchain `name`, and what else it is built by."""
+    folder = ROOT / "envs" / name
+    files = [folder / "requirements.lock", folder / "build.py"]
+    return [os.path.relpath(path) for path in files if path.exists()]
 
 
 def env(name):
@@ -90,7 +103,7 @@ def weights(wildcards):
     """The checkpoint's files that carry weights."""
     folder, entry = checkpoint(wildcards), model(wildcards)
     if "path" in entry:
-        return sorted(str(path) for path in Path(folder).glob("*.safetensors*"))
+        return sorted(str(path) for path in Path(folder).glob("model*.safetensors*"))
     return [f"{folder}/{name}" for name in targets.shard_names(entry["shards"])]
 
 

@@ -1,14 +1,19 @@
 """Fetch a checkpoint from the Hugging Face hub: artifacts/M.hf/<file>, each checked by its hash.
 
-A file is named by its hub id and revision, and its bytes by the hub's hash: nothing else makes it
-come again, not our code either.
+A file is named by its hub id and commit, and its bytes by the hub's hash: nothing else makes it come
+again, not our code either.
 """
+
+
+def unpinned(wildcards):
+    """Which commit is meant is the hub's to say, so the listing is no action that can be on record."""
+    return not model(wildcards).get("revision")
 
 
 rule fetch_listing:
     input:
-        code=code("fetch_listing.py"),
-        lock=lock("hub"),
+        code=ancient(code("fetch_listing.py")),
+        lock=ancient(lock("hub")),
         env=env("hub"),
     output:
         "artifacts/{model}.hf/listing.json",
@@ -18,6 +23,7 @@ rule fetch_listing:
         hub=setting("hub"),
         revision=setting("revision"),
         gated=setting("gated"),
+        volatile=unpinned,
     shell:
         """
         {PYTHON[hub]:q} {input.code[0]:q} \
@@ -36,7 +42,7 @@ rule fetch_file:
         code=ancient(code("fetch_file.py")),
         lock=ancient(lock("hub")),
         env=env("hub"),
-        listing=ancient("artifacts/{model}.hf/listing.json"),
+        listing="artifacts/{model}.hf/listing.json",
     output:
         "artifacts/{model}.hf/{file}",
     log:
@@ -45,13 +51,11 @@ rule fetch_file:
         "logs/fetch_file/{model}/{file}.tsv"
     wildcard_constraints:
         file=r"(?!listing\.json$)[^/]+",
-    params:
-        hub=setting("hub"),
-        revision=setting("revision"),
     shell:
         """
         {PYTHON[hub]:q} {input.code[0]:q} \
             --listing {input.listing:q} \
+            --name {wildcards.file:q} \
             --file {output:q} \
             >{log:q}
         """

@@ -16,7 +16,6 @@ rule safetensors_to_gguf:
     benchmark:
         "logs/safetensors_to_gguf/{model}{dtype}.tsv"
     params:
-        checkpoint=checkpoint,
         dtype=dtype,
         name=setting("name"),
         pre=setting("pre"),
@@ -25,7 +24,7 @@ rule safetensors_to_gguf:
     shell:
         """
         {PYTHON[convert]:q} {input.code[0]:q} \
-            --checkpoint {params.checkpoint:q} \
+            --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
             --gguf {output:q} \
             --dtype {params.dtype:q} \
             --name {params.name:q} \

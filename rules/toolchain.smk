@@ -13,8 +13,9 @@ rule toolchain:
     localrule: True
     params:
         name=lambda wildcards: wildcards.toolchain.split("-")[0],
+        volatile=True,  # it speaks of this machine
     shell:
         """
-        {sys.executable:q} -m ingot.driver.cli toolchain {params.name:q} >&2
+        PYTHONPATH={ROOT:q}/scripts {sys.executable:q} -m ingot.driver.cli toolchain {params.name:q} >&2
         echo {wildcards.toolchain:q} >{output:q}
         """

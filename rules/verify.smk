@@ -15,12 +15,10 @@ rule verify_gguf:
         "logs/verify_gguf/{model}{dtype}.log",
     benchmark:
         "logs/verify_gguf/{model}{dtype}.tsv"
-    params:
-        checkpoint=checkpoint,
     shell:
         """
         {PYTHON[convert]:q} {input.code[0]:q} \
-            --checkpoint {params.checkpoint:q} \
+            --checkpoint {input.config:q} {input.weights:q} \
             --gguf {input.gguf:q} \
             --record {output:q} \
             >{log:q}
@@ -65,12 +63,10 @@ rule generate_reference:
         "logs/generate_reference/{model}.log",
     benchmark:
         "logs/generate_reference/{model}.tsv"
-    params:
-        checkpoint=checkpoint,
     shell:
         """
         {PYTHON[iree]:q} {input.code[0]:q} \
-            --checkpoint {params.checkpoint:q} \
+            --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
             --prompts {input.prompts:q} \
             --reference {output:q} \
             >{log:q}

@@ -5,12 +5,12 @@ The folder is complete in itself: it works wherever it is moved, mounted or copi
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
 
-from ingot.record import file_digest
+from ingot import digest
+from ingot.atomic import replacing
 
 LAUNCH = """\
 #!/bin/sh
@@ -54,24 +54,18 @@ def bundle_shortfin(
         "requirements.lock": lock,
         **dict(zip(parameter_names(len(parameters)), parameters, strict=True)),
     }
-    partial = bundle.with_name(f".{bundle.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    for name, path in files.items():
-        place(path, partial / name)
-    launch = partial / "serve"
-    ids = "" if device == "local-task" else "--device_ids 0 \\\n    "
-    launch.write_text(
-        LAUNCH.format(
-            parameters=" ".join(parameter_names(len(parameters))), device=device, device_ids=ids
-        )
-    )
-    launch.chmod(0o755)
-    names = sorted(path.name for path in partial.iterdir())
-    sums = "".join(f"{file_digest(partial / name)}  {name}\n" for name in names)
-    (partial / "SHA256SUMS").write_text(sums)
-    shutil.rmtree(bundle, ignore_errors=True)
-    partial.rename(bundle)
+    with replacing(bundle) as partial:
+        partial.mkdir()
+        for name, path in files.items():
+            place(path, partial / name)
+        launch = partial / "serve"
+        ids = "" if device == "local-task" else "--device_ids 0 \\\n    "
+        names = " ".join(parameter_names(len(parameters)))
+        launch.write_text(LAUNCH.format(parameters=names, device=device, device_ids=ids))
+        launch.chmod(0o755)
+        digests = {path.name: digest.of(path) for path in sorted(partial.iterdir())}
+        sums = [f"{found.removeprefix('sha256:')}  {name}\n" for name, found in digests.items()]
+        (partial / "SHA256SUMS").write_text("".join(sums))
 
 
 def parameter_names(count: int) -> list[str]:
@@ -82,12 +76,9 @@ def place(source: Path, target: Path) -> None:
     """A hard link of what we built costs no room and no time; all else, which others may edit in
     place, is copied."""
     if source.suffix in (".irpa", ".vmfb"):
-        try:
-            os.link(source.resolve(), target)
-            return
-        except OSError:
-            pass  # across file systems
-    shutil.copyfile(source, target)
+        digest.link(source, target)
+    else:
+        shutil.copyfile(source, target)
 
 
 def main(argv: list[str] | None = None) -> None:

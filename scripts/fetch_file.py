@@ -14,41 +14,48 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ingot import digest
 from ingot.hub import BrokenTransferError, Patience, safe_name
 from ingot.progress import Progress
+from ingot.store import Store
 
 CHUNK = 1 << 20  # bytes
 RESTARTS = 2  # from nothing, after a whole file of the wrong content
 
 
-def fetch_file(listing: Path, file: Path, backoff: float) -> None:
+def fetch_file(listing: Path, name: str, file: Path, backoff: float) -> None:
     known = json.loads(listing.read_bytes())
-    entry = known["files"].get(file.name)
-    what = f"{known['hub']}/{file.name}"
-    if entry is None or not safe_name(file.name):
+    entry = known["files"].get(name)
+    what = f"{known['hub']}/{name}"
+    if entry is None or not safe_name(name):
         sys.exit(
             f"{what}: not among the files at revision {known['revision']}; check shards: in the "
             "catalogue"
         )
-    digest = entry.get("sha256") or entry["git_sha1"]
-    partial = file.with_name(f".{file.name}.{digest[:16]}.partial")
+    wanted = entry.get("sha256") or entry["git_sha1"]
+    if "sha256" in entry and Store().place(f"sha256:{wanted}", file):
+        print(f"{what}: in the store already, under another model or revision", file=sys.stderr)
+        return
+    partial = file.with_name(f".{file.name}.{wanted[:16]}.partial")
     with only_one(partial) as out:
         if (
             file.exists()
             and file.stat().st_size == entry["size"]
-            and hash_of(file, entry) == digest
+            and hash_of(file, entry) == wanted
         ):
             partial.unlink()
             return  # another process fetched it meanwhile
         try:
-            Download(known, file.name, entry, digest, out).run(Patience(what, backoff))
+            Download(known, name, entry, wanted, out).run(Patience(what, backoff))
             os.fsync(out.fileno())
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             sys.exit(f"{file}: its disk is full; free room, and run again: it goes on from here")
         partial.chmod(0o644)
-        partial.rename(file)
+        if "sha256" in entry:
+            digest.written[partial] = wanted
+        digest.finished(partial, file)
 
 
 def only_one(partial: Path):
@@ -181,6 +188,7 @@ def hash_of(file: Path, entry: dict) -> str:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--listing", type=Path, required=True, help="by fetch_listing.py")
+    parser.add_argument("--name", required=True, help="the file's name on the hub")
     parser.add_argument("--file", type=Path, required=True, help="the file to write")
     parser.add_argument("--backoff", type=float, default=1.0, help="seconds before the first retry")
     fetch_file(**vars(parser.parse_args(argv)))

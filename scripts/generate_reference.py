@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from ingot.atomic import replacing
-from ingot.checkpoint import read_config, read_json
+from ingot.checkpoint import read_config, read_json, view
 from ingot.quiet import chatter_to_stdout
 
 LENGTHS = (5, 6, 8, 9, 12, 15, 17, 23, 31, 32, 33, 47, 63, 64, 80, 99, 128, 160, 200, 240, 290, 340,
@@ -106,10 +106,14 @@ def end_tokens(checkpoint: Path) -> set[int]:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkpoint", type=Path, required=True, help="the folder to read")
+    parser.add_argument(
+        "--checkpoint", type=Path, nargs="+", required=True, help="a folder, or files of one"
+    )
     parser.add_argument("--prompts", type=Path, nargs="*", default=[], help="one prompt a line")
     parser.add_argument("--reference", type=Path, required=True, help="the .npz to write")
-    generate_reference(**vars(parser.parse_args(argv)))
+    options = vars(parser.parse_args(argv))
+    with view(options.pop("checkpoint")) as checkpoint:
+        generate_reference(checkpoint, **options)
 
 
 if __name__ == "__main__":

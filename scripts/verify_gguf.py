@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ingot import llama
 from ingot import record as records
-from ingot.checkpoint import ModelConfig, read_config
+from ingot.checkpoint import ModelConfig, read_config, view
 from ingot.safetensors import Tensor, read_checkpoint
 
 CHUNK = 1 << 23  # values compared at a time: 32 MiB as float32
@@ -126,10 +126,14 @@ def check(np, gguf: Path, name: str, tensor, got, wanted) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--checkpoint", type=Path, required=True, help="what it was made of")
+    parser.add_argument(
+        "--checkpoint", type=Path, nargs="+", required=True, help="a folder, or files of one"
+    )
     parser.add_argument("--gguf", type=Path, required=True, help="the file to check")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_gguf(**vars(parser.parse_args(argv)))
+    options = vars(parser.parse_args(argv))
+    with view(options.pop("checkpoint")) as checkpoint:
+        verify_gguf(checkpoint, **options)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
         record,
         irpa,
         sha256,
-        f"{gguf.name}, tensor by tensor (SHA-256), read by gguf-py",
+        "its GGUF file, tensor by tensor (SHA-256), read by gguf-py",
         {"tensors": len(entries), "tensors_equal": len(entries), "properties": len(source.fields)},
         versions=records.versions("gguf", "numpy"),
     )

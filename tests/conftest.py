@@ -1,6 +1,7 @@
 """Running steps as the rules do: by path, in their toolchain's interpreter, from another folder."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from ingot.driver import toolchains
 
 ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "envs", "profiles")
+IRPA = "artifacts/demo.irpa"
 
 
 @pytest.fixture(scope="session")
@@ -50,17 +53,80 @@ def ok(step):
 
 @pytest.fixture(scope="session")
 def snakemake():
-    """snakemake(cwd, *arguments) runs the real command on this repository's Snakefile."""
+    """snakemake(cwd, *arguments) runs the real command on this repository's Snakefile.
+
+    Each folder has a store of its own, so that nothing is restored from another test's.
+    """
 
     def run(cwd, *arguments, environment=None, timeout=900):
         command = [ROOT / ".venv/bin/snakemake", "-s", ROOT / "Snakefile", "--cores", "2"]
         return subprocess.run(
             [str(word) for word in (*command, *arguments)],
             cwd=cwd,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, "INGOT_STORE": str(Path(cwd) / ".store"), **(environment or {})},
             capture_output=True,
             text=True,
             timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """clone("a") is a copy of the pipeline in a folder of that name; all share one store."""
+
+    def copy(name):
+        folder = tmp_path / name
+        folder.mkdir()
+        for part in PARTS:
+            source = ROOT / part
+            if source.is_dir():
+                ignore = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(source, folder / part, ignore=ignore)
+            else:
+                shutil.copy(source, folder / part)
+        shutil.copytree(ROOT / "models/demo", folder / "models/demo")
+        return folder
+
+    return copy
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    place = tmp_path / "store"
+    monkeypatch.setenv("INGOT_STORE", str(place))
+    return place
+
+
+@pytest.fixture
+def build(snakemake, store):
+    """build(folder, target, ...) runs Snakemake there; what it said, or a failed test."""
+
+    def run(folder, *words, fails=False, **environment):
+        done = snakemake(
+            folder, "-s", folder / "Snakefile", *(words or ("--", IRPA)),
+            environment={"INGOT_STORE": str(store), **environment},
+        )  # fmt: skip
+        said = done.stdout + done.stderr
+        assert (done.returncode != 0) == fails, said
+        return said
+
+    return run
+
+
+@pytest.fixture
+def ingot(store, tmp_path):
+    """ingot("store", "gc", ...) runs the command on this test's store."""
+
+    def run(*words, cwd=None):
+        return subprocess.run(
+            [str(word) for word in (ROOT / ".venv/bin/ingot", *words)],
+            cwd=cwd or tmp_path,
+            env={**os.environ, "INGOT_STORE": str(store)},
+            capture_output=True,
+            text=True,
             check=False,
         )
 

@@ -5,6 +5,9 @@ Reads the spelling of transformers 4 (rope_theta, rope_scaling) and 5 (rope_para
 
 import json
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +42,27 @@ class ModelConfig:
     rope_theta: float
     rope: Llama3Rope | None
     tied: bool
+
+
+@contextmanager
+def view(files: list[Path]) -> Iterator[Path]:
+    """A folder with links to exactly these files of a checkpoint, so that no other decides anything.
+
+    A folder given instead of files is taken as it is.  A message that stops the program names the
+    files where they really are.
+    """
+    if len(files) == 1 and files[0].is_dir():
+        yield files[0]
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for file in files:
+            link = Path(folder, file.name)
+            if not link.is_symlink():
+                link.symlink_to(file.absolute())
+        try:
+            yield Path(folder)
+        except SystemExit as stop:
+            raise SystemExit(str(stop).replace(folder, str(files[0].parent))) from None
 
 
 def read_config(path: Path, expected: str | None = None) -> ModelConfig:

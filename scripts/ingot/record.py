@@ -1,14 +1,14 @@
 """A verification record: what an artifact was compared with, the numbers, the thresholds."""
 
-import hashlib
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+from ingot import digest as content
 from ingot.atomic import replacing
 
-FORMAT = 1  # of the record
+FORMAT = 2  # of the record
 
 
 def write(
@@ -16,11 +16,11 @@ def write(
 ) -> None:
     """Write the record of an artifact that passed.  `checks` holds numbers and their limits.
 
-    `sha256` is the artifact's digest, taken before it was checked.
+    `sha256` is the artifact's digest, taken before it was checked.  No file is named: two artifacts
+    of the same content have the same record.
     """
-    content = {
+    found = {
         "format": FORMAT,
-        "artifact": artifact.name,
         "sha256": sha256,
         "reference": reference,
         "checks": checks,
@@ -28,7 +28,7 @@ def write(
         "result": "passed",
     }
     with replacing(record) as partial:
-        partial.write_text(json.dumps(content, indent=2) + "\n")
+        partial.write_text(json.dumps(found, indent=2) + "\n")
     print(f"{artifact}: verified against {reference}", file=sys.stderr)
 
 
@@ -52,8 +52,7 @@ def digest(artifact: Path) -> str:
 
 
 def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return content.of(path).removeprefix("sha256:")
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -1,19 +1,69 @@
 """Byte ranges from file to file, a block at a time: memory does not grow with the model."""
 
 import errno
+import hashlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 BLOCK = 1 << 20  # bytes read at a time when they are only copied
 CAST_BLOCK = 1 << 18  # and when they are cast: all intermediates of a block stay in the cache
+ZEROS = bytes(1 << 16)
 THREADS = min(4, os.cpu_count() or 1)  # beyond four, the page cache is the limit
 
 
-def in_threads(jobs: Iterable[Callable[[], None]]) -> None:
-    """Run the jobs, `THREADS` at a time; the first error stops the others and is raised here."""
+class Turns:
+    """Lets threads do something one after another, in the order of their numbers 0, 1, 2, ..."""
+
+    def __init__(self):
+        self.next, self.stopped = 0, False
+        self.changed = threading.Condition()
+
+    @contextmanager
+    def take(self, number: int) -> Iterator[None]:
+        with self.changed:
+            while self.next != number and not self.stopped:
+                self.changed.wait()
+        yield
+        with self.changed:
+            self.next = number + 1
+            self.changed.notify_all()
+
+    def stop(self) -> None:
+        """Let all go: a number will not come, since its thread met an error."""
+        with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+
+
+class Digest:
+    """SHA-256 of a file written in pieces, each handed over in its turn; holes are zeros."""
+
+    def __init__(self):
+        self.hash, self.done = hashlib.sha256(), 0
+
+    def update(self, data, offset: int) -> None:
+        if offset < self.done:
+            raise ValueError(f"byte {offset} comes after byte {self.done}")
+        self.skip_to(offset)
+        self.hash.update(data)
+        self.done += len(data)
+
+    def skip_to(self, offset: int) -> None:
+        while self.done < offset:
+            step = min(offset - self.done, len(ZEROS))
+            self.hash.update(ZEROS[:step])
+            self.done += step
+
+
+def in_threads(jobs: Iterable[Callable[[], None]], turns: Iterable[Turns] = ()) -> None:
+    """Run the jobs, `THREADS` at a time; the first error stops the others and is raised here.
+
+    They start in order, so that a thread that waits for its turn waits for jobs already started.
+    """
     source, lock, errors = iter(jobs), threading.Lock(), []
 
     def work() -> None:
@@ -26,12 +76,21 @@ def in_threads(jobs: Iterable[Callable[[], None]]) -> None:
                 job()
             except BaseException as error:  # SystemExit too: it is raised again below
                 errors.append(error)
+                for turn in turns:
+                    turn.stop()
 
     threads = [threading.Thread(target=work) for _ in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # an interrupt: no thread may outlive the files it works on
+        errors.append(error)
+        for turn in turns:
+            turn.stop()
+        for thread in threads:
+            thread.join()
     if errors:
         raise errors[0]
 
@@ -63,22 +122,8 @@ def write_exactly(file: int, data: memoryview, offset: int) -> None:
         done += os.pwrite(file, data[done:], offset + done)
 
 
-def copy_range(source: int, target: int, start: int, place: int, count: int) -> None:
-    """`count` bytes at `start` to `place`; they do not pass through our memory where avoidable."""
-    done = 0
-    while done < count:
-        step = _copy_some(source, target, start + done, place + done, count - done)
-        if step == 0:
-            sys.exit(f"input ended {count - done} bytes early; was it replaced while being read?")
-        done += step
-
-
-def _copy_some(source: int, target: int, start: int, place: int, count: int) -> int:
-    try:
-        return os.copy_file_range(source, target, min(count, 64 << 20), start, place)
-    except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
-            raise
-        data = os.pread(source, min(count, BLOCK), start)  # between two kinds of file system
-        write_exactly(target, memoryview(data), place)
-        return len(data)
+def buffer_of(local: threading.local, size: int) -> memoryview:
+    """This thread's buffer, grown when a piece is larger than any before."""
+    if getattr(local, "buffer", None) is None or len(local.buffer) < size:
+        local.buffer = memoryview(bytearray(size))
+    return local.buffer[:size]

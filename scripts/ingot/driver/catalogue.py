@@ -20,3 +20,18 @@ def complete(config: dict, schema_file: Path) -> None:
         if entry["hardware"] not in config["hardware"]:
             known = ", ".join(config["hardware"])
             sys.exit(f"error: models.{name}.hardware: {entry['hardware']}, expected one of {known}")
+    for where, flags in _flags(config):
+        for flag in flags:
+            if flag.endswith("=host") or "path=" in flag:
+                sys.exit(
+                    f"error: {where}: {flag}, expected no flag that means this machine or one of its "
+                    "files: it decides what is built, and no key would show it; name the value"
+                )
+
+
+def _flags(config: dict):
+    for name, table in config["hardware"].items():
+        yield f"hardware.{name}.flags", table["flags"]
+    for name, entry in config["models"].items():
+        for key in ("export_flags", "compile_flags"):
+            yield f"models.{name}.iree.{key}", entry["iree"][key]

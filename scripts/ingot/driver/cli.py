@@ -1,6 +1,8 @@
 """The `ingot` command: what stands around Snakemake.
 
 ingot targets [MODEL]     what can be asked for
+ingot explain TARGET...   why a target would be built: the field that differs
+ingot store du|fsck|gc    what lies in the store, whether it is whole, what may go
 ingot toolchain NAME      build a toolchain into the cache
 ingot lock NAME           resolve a toolchain's requirements anew
 ingot ask BUNDLE TEXT     serve a shortfin bundle on this machine and ask it once
@@ -24,6 +26,20 @@ def targets(model: str | None) -> None:
     for target in legal(config):
         if model is None or target.startswith((f"artifacts/{model}.", f"artifacts/{model}_")):
             print(target)
+
+
+def explain(target: list[str], json: bool, configfile: str | None) -> None:
+    from ingot.driver.explain import show
+
+    show(ROOT, target, json, configfile)
+
+
+def store(
+    what: str, target: list[str], days: float, dry_run: bool, json: bool, configfile: str | None
+) -> None:
+    from ingot.driver import storekeeping
+
+    storekeeping.run(ROOT, what, days, dry_run, json, target, configfile)
 
 
 def toolchain(name: str) -> None:
@@ -65,6 +81,19 @@ def main(argv: list[str] | None = None) -> None:
         sub.set_defaults(function=function)
 
     command(targets, ("model", {"nargs": "?", "help": "only this model's"}))
+    as_json = ("--json", {"action": "store_true", "help": "for programs"})
+    catalogue = ("--configfile", {"help": "your own catalogue, as Snakemake's option"})
+    named = ("target", {"nargs": "+", "help": "such as artifacts/M_tp1.vmfb"})
+    command(explain, named, as_json, catalogue)
+    command(
+        store,
+        ("what", {"choices": ("du", "fsck", "gc"), "help": "look, check, or drop what is idle"}),
+        ("target", {"nargs": "*", "help": "gc: keep what these need"}),
+        ("--days", {"type": float, "default": 30, "help": "gc: keep what was used since (30)"}),
+        ("--dry-run", {"action": "store_true", "help": "gc: only say what would go"}),
+        as_json,
+        catalogue,
+    )
     command(toolchain, ("name", {"help": "a folder of envs/"}))
     command(lock, ("name", {"help": "a folder of envs/"}))
     command(

@@ -122,15 +122,21 @@ def handler_of(hub: Hub):
         def api(self, parts):
             if status := hub.armed("api"):
                 return self.refuse(status, "", **({"Retry-After": 0} if status == 429 else {}))
-            folder = hub.root / "/".join(parts[:2])
+            revision = parts[3] if len(parts) > 3 else "main"
+            folder = self.folder("/".join(parts[:2]), revision)
             if not folder.is_dir():
                 return self.refuse(401, "RepoNotFound")
-            if len(parts) > 3 and parts[3] not in ("main", COMMIT):
+            if revision not in ("main", COMMIT) and "@" not in folder.name:
                 return self.refuse(404, "RevisionNotFound")
             if len(parts) > 2 and parts[2] == "tree":
                 return self.send_json([self.entry(path) for path in sorted(folder.iterdir())])
             name = "/".join(parts[:2])
             self.send_json({"id": name, "modelId": name, "sha": COMMIT, "siblings": []})
+
+        def folder(self, repository, revision):
+            """ORG/NAME@REVISION where there is one, else ORG/NAME."""
+            special = hub.root / f"{repository}@{revision}"
+            return special if special.is_dir() else hub.root / repository
 
         def send_json(self, content):
             self.send(200, {"Content-Type": "application/json"}, json.dumps(content).encode())
@@ -146,7 +152,7 @@ def handler_of(hub: Hub):
         def resolve(self, repository, revision, name):
             if self.gate():
                 return
-            path = hub.root / repository / name
+            path = self.folder(repository, revision) / name
             if not path.is_file() or hub.armed("lost") == name:
                 return self.refuse(404, "EntryNotFound")
             about = described(path)
@@ -159,7 +165,7 @@ def handler_of(hub: Hub):
                     **commit,
                     "X-Linked-Etag": f'"{about["sha256"]}"',
                     "X-Linked-Size": about["size"] + (hub.armed("badsize") or 0),
-                    "Location": f"http://localhost:{hub.port}/large/{repository}/{name}",
+                    "Location": f"http://localhost:{hub.port}/large/{path.relative_to(hub.root)}",
                 },
             )
 

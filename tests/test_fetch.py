@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -47,7 +48,7 @@ def fetch(step, hub, list_files, tmp_path):
             assert done.returncode == 0, done.stderr
         return step(
             "hub", "fetch_file.py", "--listing", tmp_path / "m/listing.json",
-            "--file", tmp_path / "m" / name, "--backoff", "0.01",
+            "--name", name, "--file", tmp_path / "m" / name, "--backoff", "0.01",
             environment={"HF_ENDPOINT": hub.url, "HF_TOKEN": token, **environment},
         )  # fmt: skip
 
@@ -233,7 +234,7 @@ def test_two_fetches_at_once_transfer_the_file_once(hub, fetch, list_files, pyth
 def start(hub, python, tmp_path):
     return subprocess.Popen(
         [python("hub"), ROOT / "scripts/fetch_file.py", "--listing", tmp_path / "m/listing.json",
-         "--file", tmp_path / "m" / LARGE, "--backoff", "0.01"],
+         "--name", LARGE, "--file", tmp_path / "m" / LARGE, "--backoff", "0.01"],
         env={"HF_ENDPOINT": hub.url, "HOME": str(tmp_path), "PATH": os.environ["PATH"]},
     )  # fmt: skip
 
@@ -293,3 +294,33 @@ def test_the_rules_fetch_each_file_once_and_build_from_them(hub, snakemake, tmp_
     listing = json.loads((tmp_path / "artifacts/tiny.hf/listing.json").read_bytes())
     found = hashlib.sha256(shard.read_bytes()).hexdigest()
     assert found == listing["files"][shard.name]["sha256"]
+
+
+@pytest.mark.slow
+def test_a_moved_revision_fetches_only_the_files_that_changed(hub, snakemake, tmp_path):
+    import checkpoints
+
+    place = checkpoints.llama31(hub.root / "org/tiny")
+    second = hub.root / f"org/tiny@{'2' * 40}"
+    shutil.copytree(place, second)
+    shard = "model-00002-of-00002.safetensors"
+    data = (second / shard).read_bytes()
+    (second / shard).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+
+    def build(revision):
+        (tmp_path / "mine.yaml").write_text(
+            f"models: {{tiny: {{hub: org/tiny, revision: '{revision}', shards: 2, name: Tiny,"
+            " architecture: LlamaForCausalLM, pre: llama-bpe}}"
+        )
+        words = ["--configfile", "mine.yaml", "--", "artifacts/tiny.gguf"]
+        done = snakemake(tmp_path, *words, environment={"HF_ENDPOINT": hub.url, "HF_TOKEN": ""})
+        assert done.returncode == 0, done.stderr
+        return (tmp_path / "artifacts/tiny.gguf").read_bytes()
+
+    first = build(COMMIT)
+    assert build("2" * 40) != first
+    assert len(hub.bodies("model-00001-of-00002.safetensors")) == 1
+    assert len(hub.bodies(shard)) == 2
+    asked = len(hub.requests)
+    assert build(COMMIT) == first
+    assert len(hub.requests) == asked  # a pinned revision is on record: the hub is not asked

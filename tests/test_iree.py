@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import checkpoints
+from ingot import digest
 from ingot.driver import toolchains
 from ingot.driver.demo import QUESTION
 from ingot.shortfin import Server
@@ -230,3 +231,20 @@ def test_tied_embeddings_are_refused_before_the_exporter_starts(step, tmp_path):
     words = ("--mlir", tmp_path / "m.mlir", "--server-config", tmp_path / "m.json")
     done = step("iree", "export_mlir.py", "--config", folder / "config.json", *words)
     assert done.returncode == 1 and "tie_word_embeddings is true, expected false" in done.stderr
+
+
+def test_no_artifact_depends_on_a_models_name(demo, snakemake, tmp_path):
+    """Files given by role are not named in an action's key: another name must give the same bytes."""
+    entry = yaml.safe_load((ROOT / "models.yaml").read_text())["models"]["demo"]
+    shutil.copytree(DEMO, tmp_path / "elsewhere")
+    twin = {"models": {"twin": {**entry, "path": "elsewhere"}}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(twin))
+    kinds = (".gguf.verified.json", ".irpa.verified.json", "_tp1.vmfb", "_tp1.shortfin")
+    targets = [f"artifacts/twin{kind}" for kind in kinds]
+    done = snakemake(tmp_path, "--configfile", "mine.yaml", "--", *targets)
+    assert done.returncode == 0, done.stderr
+    for kind in (*kinds, ".gguf", ".irpa", "_tp1.mlir", "_tp1.config.json"):
+        ours, theirs = (
+            digest.of(p) for p in (tmp_path / f"artifacts/twin{kind}", demo / f"demo{kind}")
+        )
+        assert ours == theirs, kind

@@ -1,0 +1,401 @@
+"""What is built again, what is restored, what is left alone: the real command, with a store."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conftest import IRPA, ROOT
+from ingot import digest
+from ingot.driver import toolchains
+
+GGUF = "artifacts/demo.gguf"
+
+
+def ran(said):
+    """The rules that ran, toolchains aside."""
+    found = {line.split()[1].rstrip(":") for line in said.splitlines() if "rule " in line[:10]}
+    return found - {"toolchain"}
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+BOTH = {"safetensors_to_gguf", "gguf_to_irpa"}
+
+
+def test_a_new_clone_restores_the_target_alone_and_runs_nothing(clone, build):
+    first = clone("a")
+    assert ran(build(first)) == BOTH
+    second = clone("elsewhere")
+    said = build(second)
+    assert not ran(said) and f"restore  {IRPA}" in said and "Nothing to be done" in said
+    assert [path.name for path in (second / "artifacts").iterdir()] == ["demo.irpa"]
+    assert (second / IRPA).read_bytes() == (first / IRPA).read_bytes()
+
+
+def test_a_dry_run_says_what_would_be_restored_and_what_would_run_and_why(clone, build):
+    folder = clone("a")
+    said = build(folder, "-n", "--", IRPA)
+    assert f"run      {GGUF}  (never built before)" in said
+    assert f"run      {IRPA}  ({GGUF} is not made yet; decided when it is known)" in said
+    build(folder)
+    shutil.rmtree(folder / "artifacts")
+    assert f"restore  {IRPA}" in build(folder, "-n", "--", IRPA)
+    assert not (folder / "artifacts").exists()
+    said = build(folder, "-n", "--", "artifacts/demo.bf16.gguf")
+    assert "run      artifacts/demo.bf16.gguf  (dtype: 'f16' → 'bf16' (nearest" in said
+
+
+def test_a_step_that_gives_the_same_bytes_ends_the_matter(clone, build):
+    folder = clone("a")
+    build(folder)
+    edit(folder / "scripts/safetensors_to_gguf.py", "import argparse", "import argparse  # new")
+    said = build(folder)
+    assert ran(said) == {"safetensors_to_gguf"}
+    assert "not needed any more" in said or "as before" in said
+    assert "Nothing to be done" in build(folder)
+
+
+def test_touch_reruns_nothing(clone, build):
+    folder = clone("a")
+    build(folder)
+    for path in (*folder.glob("models/demo/*"), *folder.glob("scripts/**/*.py")):
+        os.utime(path)
+    assert "Nothing to be done" in build(folder)
+
+
+@pytest.mark.parametrize("when", [0, 4_000_000_000])
+def test_times_of_files_decide_nothing(clone, build, when):
+    folder = clone("a")
+    build(folder)
+    for path in (*folder.glob("models/demo/*"), *folder.glob("scripts/**/*.py"), folder / IRPA):
+        os.utime(path, (when, when))
+    assert "Nothing to be done" in build(folder)
+
+
+def test_an_edit_of_the_same_size_and_time_is_seen(clone, build):
+    folder = clone("a")
+    build(folder)
+    shard = folder / "models/demo/model-00001-of-00002.safetensors"
+    before = shard.stat()
+    with shard.open("r+b") as file:
+        file.seek(before.st_size - 1)
+        byte = file.read(1)
+        file.seek(before.st_size - 1)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert ran(build(folder)) == BOTH
+
+
+def test_an_artifact_edited_by_hand_is_put_right_when_it_is_asked_for(clone, build):
+    folder = clone("a")
+    build(folder)
+    right = (folder / IRPA).read_bytes()
+    (folder / IRPA).unlink()
+    (folder / IRPA).write_bytes(b"mine")
+    assert f"restore  {IRPA}" in build(folder)
+    assert (folder / IRPA).read_bytes() == right
+
+
+def test_an_input_that_changes_while_it_is_read_puts_nothing_on_record(clone, build):
+    folder = clone("a")
+    edit(
+        folder / "rules/gguf.smk",
+        "{PYTHON[convert]:q} {input.code[0]:q} \\\n            --checkpoint",
+        "touch {input.config:q}\n        {PYTHON[convert]:q} {input.code[0]:q} \\\n"
+        "            --checkpoint",
+    )
+    assert "changed while artifacts/demo.gguf was built" in build(folder, "--", GGUF)
+    assert ran(build(folder, "--", GGUF)) == {"safetensors_to_gguf"}
+
+
+def test_a_failed_job_is_not_tried_again_while_others_go_on(clone, build):
+    folder = clone("a")
+    edit(
+        folder / "rules/irpa.smk",
+        "{PYTHON[convert]:q} {",
+        "echo x >>tries; false; {PYTHON[convert]:q} {",
+    )
+    others = [f"artifacts/demo.{dtype}.gguf" for dtype in ("f32", "bf16", "q8_0")]
+    edit(folder / "rules/gguf.smk", "{PYTHON[convert]:q} {", "sleep 0.5; {PYTHON[convert]:q} {")
+    build(folder, "-k", "--", IRPA, *others, fails=True)
+    assert (folder / "tries").read_text() == "x\n"
+    assert all((folder / other).exists() for other in others)
+
+
+def test_a_job_that_fails_once_is_tried_again(clone, build):
+    folder = clone("a")
+    once = "test -e once || {{ touch once; false; }}; {PYTHON[convert]:q} {"
+    edit(folder / "rules/irpa.smk", "{PYTHON[convert]:q} {", once)
+    build(folder, "-k", "--retries", "1", "--", IRPA, "artifacts/demo.bf16.gguf")
+    assert (folder / IRPA).exists()
+
+
+def test_until_restores_nothing_beyond(clone, build):
+    folder = clone("a")
+    build(folder)
+    shutil.rmtree(folder / "artifacts")
+    build(folder, "--until", "safetensors_to_gguf", "--", IRPA)
+    assert [path.name for path in (folder / "artifacts").iterdir()] == ["demo.gguf"]
+
+
+def test_cached_bytecode_of_an_edited_module_is_not_run(clone, build):
+    folder = clone("a")
+    module = folder / "scripts/ingot/llama.py"
+    os.utime(module, (1, 1))
+    build(folder)
+    first = (folder / IRPA).read_bytes()
+    edit(module, '"general.type"', '"general.kind"')
+    os.utime(module, (1, 1))
+    build(folder)
+    assert b"general.kind" in (folder / IRPA).read_bytes() != first
+
+
+def test_outputs_in_another_order_are_another_action(clone, build):
+    folder = clone("a")
+    rules = folder / "rules/irpa.smk"
+    rules.write_text(
+        rules.read_text() + '\n\nrule two:\n    output:\n        a="x/a",\n        b="x/b",\n'
+        '    shell:\n        "echo a >{output.a}; echo b >{output.b}"\n'
+    )
+    build(folder, "--", "x/a")
+    shutil.rmtree(folder / "x")
+    edit(rules, 'a="x/a",\n        b="x/b"', 'b="x/b",\n        a="x/a"')
+    build(folder, "--", "x/a", "x/b")
+    assert (folder / "x/a").read_text() == "a\n"
+
+
+def test_a_file_beside_the_checkpoint_decides_nothing(clone, build):
+    """Steps see the files that are in the key, not the folder."""
+    folder = clone("a")
+    build(folder, "--", GGUF)
+    first = (folder / GGUF).read_bytes()
+    (folder / "models/demo/special_tokens_map.json").write_text("{}")
+    (folder / "models/demo/consolidated.safetensors").write_bytes(b"junk")
+    shutil.rmtree(folder / "artifacts")
+    assert ran(build(folder, "-F", "--", GGUF)) == {"safetensors_to_gguf"}
+    assert (folder / GGUF).read_bytes() == first
+
+
+def test_forced_jobs_run_and_others_do_not(clone, build):
+    folder = clone("a")
+    build(folder)
+    assert ran(build(folder, "-R", "safetensors_to_gguf", "--", IRPA)) == {"safetensors_to_gguf"}
+    assert ran(build(folder, "-F", "--", IRPA)) == BOTH
+
+
+def test_another_model_of_the_same_content_shares_what_was_built(clone, build):
+    folder = clone("a")
+    build(folder)
+    shutil.copytree(folder / "models/demo", folder / "models/twin")
+    config = yaml.safe_load((folder / "models.yaml").read_text())
+    config["models"]["twin"] = {**config["models"]["demo"], "path": "models/twin"}
+    (folder / "models.yaml").write_text(yaml.safe_dump(config))
+    assert "restore  artifacts/twin.irpa" in build(folder, "--", "artifacts/twin.irpa")
+
+
+# Faults
+
+
+def flip(blob):
+    state = blob.stat()
+    blob.chmod(0o644)
+    data = bytearray(blob.read_bytes())
+    data[len(data) // 2] ^= 1
+    with blob.open("r+b") as file:
+        file.write(data)
+    os.utime(blob, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def truncate(blob):
+    blob.chmod(0o644)
+    os.truncate(blob, blob.stat().st_size // 2)
+
+
+def swap(blob):
+    blob.unlink()
+    blob.write_bytes(b"another file")
+
+
+@pytest.mark.parametrize("harm", [flip, truncate, swap, Path.unlink])
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_damaged_blob_is_never_served(clone, build, store, harm, deleted):
+    folder = clone("a")
+    build(folder)
+    right = (folder / IRPA).read_bytes()
+    harm((folder / IRPA).resolve())
+    if deleted:
+        (folder / IRPA).unlink()
+    said = build(folder)
+    assert "gguf_to_irpa" in ran(said) and f"{IRPA} is on record, but its bytes" in said
+    assert (folder / IRPA).read_bytes() == right
+
+
+def test_a_damaged_record_is_a_miss(clone, build, store):
+    folder = clone("a")
+    build(folder)
+    (pointer,) = store.glob("actions/gguf_to_irpa/*")
+    whole = pointer.read_bytes()
+    for text in (whole[:50], whole.replace(b'"size"', b'"siZe"'), b""):
+        pointer.write_bytes(text)
+        (folder / IRPA).unlink()
+        assert ran(build(folder)) == {"gguf_to_irpa"}
+    assert pointer.read_bytes()[:71] == whole[:71] or pointer.exists()
+
+
+def test_a_record_of_another_action_is_a_miss(clone, build, store):
+    folder = clone("a")
+    build(folder)
+    build(folder, "--", "artifacts/demo.bf16.gguf")
+    one, two = store.glob("actions/safetensors_to_gguf/*")
+    shutil.copy(one, two)
+    shutil.rmtree(folder / "artifacts")
+    build(folder, "--", GGUF, "artifacts/demo.bf16.gguf")
+    assert (folder / GGUF).read_bytes() != (folder / "artifacts/demo.bf16.gguf").read_bytes()
+
+
+def test_two_builds_of_one_target_at_once_on_one_store(clone, build, ingot):
+    folders = [clone("a"), clone("b"), clone("c")]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(build, folders))
+    assert len({(folder / IRPA).read_bytes() for folder in folders}) == 1
+    assert ingot("store", "fsck").returncode == 0
+
+
+def test_a_store_that_moved_is_used_at_its_new_place(clone, build, store):
+    folder = clone("a")
+    build(folder)
+    store.rename(store.with_name("moved"))
+    assert not (folder / IRPA).exists()  # a link to nothing
+    said = build(folder, INGOT_STORE=str(store.with_name("moved")))
+    assert not ran(said) and (folder / IRPA).stat().st_size > 1_000_000
+
+
+@pytest.mark.parametrize("victim", ["snakemake", "step", "all"])
+def test_a_plain_rerun_after_sigkill_ends_well(clone, build, store, ingot, victim):
+    folder = clone("a")
+    edit(folder / "rules/irpa.smk", "{PYTHON[convert]:q} {", "sleep 1.5; {PYTHON[convert]:q} {")
+    process = subprocess.Popen(
+        [ROOT / ".venv/bin/snakemake", "-s", folder / "Snakefile", "-q", "all", "--", IRPA],
+        cwd=folder, env={**os.environ, "INGOT_STORE": str(store)}, start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not list(store.glob("actions/safetensors_to_gguf/*")):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    threads = Path(f"/proc/{process.pid}/task").glob("*/children")
+    children = [int(word) for file in threads for word in file.read_text().split()]
+    assert children
+    for pid in {"snakemake": [process.pid], "step": children}.get(victim, [process.pid, *children]):
+        os.kill(pid, signal.SIGKILL)
+    process.wait(60)
+    assert ran(build(folder)) == {"gguf_to_irpa"}
+    assert ingot("store", "fsck").returncode == 0
+
+
+# Real disks that fill up, and real read-only ones: mounts in a user namespace of our own
+
+CAN_MOUNT = (
+    subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode == 0
+)
+needs_mounts = pytest.mark.skipif(not CAN_MOUNT, reason="this kernel allows no user namespaces")
+
+
+def mounted(folder, script, **environment):
+    return subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", script], cwd=folder, capture_output=True, text=True,
+        env={**os.environ, "SNAKEMAKE": f"{ROOT}/.venv/bin/snakemake -c2 -q all", **environment},
+        check=False,
+    )  # fmt: skip
+
+
+@needs_mounts
+def test_a_step_on_a_full_disk_leaves_nothing_half_written(clone, tmp_path):
+    folder = clone("a")
+    (folder / "artifacts").mkdir()
+    done = mounted(
+        folder,
+        "mount -t tmpfs -o size=6m none artifacts; $SNAKEMAKE -- artifacts/demo.irpa; ls -A artifacts",
+        INGOT_STORE=str(tmp_path / "store"),
+    )
+    assert "do not fit on its disk" in done.stderr and "Traceback" not in done.stderr
+    assert not done.stdout.split()
+
+
+@needs_mounts
+@pytest.mark.parametrize("size", ["8m", "120k"])
+def test_a_store_on_a_full_disk_keeps_the_finished_output(clone, tmp_path, size):
+    """8 MB hold the memos but no blob; 120 KB are full before the first record is written."""
+    folder = clone("a")
+    (tmp_path / "store").mkdir()
+    done = mounted(
+        folder,
+        f"mount -t tmpfs -o size={size} none $INGOT_STORE; $SNAKEMAKE -- artifacts/demo.irpa; echo $?;"
+        "ls -AL artifacts; sha256sum artifacts/demo.irpa",
+        INGOT_STORE=str(tmp_path / "store"),
+    )
+    assert done.stdout.split()[:3] == ["0", "demo.gguf", "demo.irpa"], done.stderr
+    assert "built, but not stored" in done.stderr and "Traceback" not in done.stderr
+    whole = mounted(
+        folder, "$SNAKEMAKE -- artifacts/demo.irpa; sha256sum artifacts/demo.irpa",
+        INGOT_STORE=str(tmp_path / "other"),
+    )  # fmt: skip
+    assert whole.stdout.split()[0] == done.stdout.split()[3]
+
+
+@needs_mounts
+def test_a_read_only_store_serves_hits_and_misses_are_built_beside_it(clone, build, store):
+    folder = clone("a")
+    build(folder)
+    other = clone("b")
+    done = mounted(
+        other,
+        "mount --bind $INGOT_STORE $INGOT_STORE; mount -o remount,ro,bind $INGOT_STORE;"
+        "$SNAKEMAKE -- artifacts/demo.irpa; $SNAKEMAKE -- artifacts/demo.bf16.gguf; ls -A artifacts",
+    )
+    assert "restore  artifacts/demo.irpa" in done.stderr, done.stderr
+    assert done.stdout.split() == ["demo.bf16.gguf", "demo.irpa"]
+    assert "Traceback" not in done.stderr
+
+
+def test_the_key_knows_nothing_of_user_host_or_cores(clone, build, tmp_path):
+    build(clone("a"), HOME=str(tmp_path), INGOT_ENVS=str(toolchains.cache()))
+    words = ("--cores", "1", "--", IRPA)
+    said = build(clone("b"), *words, USER="somebody", HOSTNAME="elsewhere", LC_ALL="de_DE.UTF-8")
+    assert not ran(said)
+
+
+def test_a_step_sees_only_the_variables_that_are_listed(clone, build):
+    folder = clone("a")
+    edit(folder / "rules/irpa.smk", "{PYTHON[convert]:q} {", "env >seen; {PYTHON[convert]:q} {")
+    build(folder, GGML_SECRET="1", PYTHONPATH="/nowhere", HF_TOKEN="t")
+    seen = (folder / "seen").read_text()
+    assert "HF_TOKEN=t" in seen and "GGML_SECRET" not in seen and "PYTHONPATH" not in seen
+
+
+def test_a_rule_whose_shell_text_hides_something_has_no_key(clone, build):
+    folder = clone("a")
+    edit(folder / "rules/irpa.smk", '"""GGUF to IRPA', 'HIDDEN = "x"\n"""GGUF to IRPA')
+    edit(folder / "rules/irpa.smk", "--gguf {input.gguf:q}", "--gguf {input.gguf:q} {HIDDEN}")
+    said = build(folder, fails=True)
+    assert "rule gguf_to_irpa: its shell text fills in {HIDDEN}, expected only inputs" in said
+
+
+def test_the_store_answers_for_digests_without_reading(clone, build, store):
+    folder = clone("a")
+    build(folder)
+    assert digest.known(folder / IRPA) == digest.of(folder / IRPA)
+    assert digest.known(folder / IRPA) == f"sha256:{digest.read(folder / IRPA)}"
+    assert (folder / IRPA).resolve().stat().st_mode & 0o777 == 0o444

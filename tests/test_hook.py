@@ -1,0 +1,60 @@
+"""The names of Snakemake that the store rests on.  When one of these fails, read hook.py anew."""
+
+import inspect
+import re
+
+import pytest
+import snakemake
+import snakemake.api  # first: the modules below import each other
+from snakemake.dag import DAG
+from snakemake.jobs import Reason
+from snakemake.workflow import Workflow
+
+from ingot.driver import hook
+
+PARAMETERS = {
+    "init": "self progress",
+    "update_needrun": "self create_inventory",
+    "postprocess": "self update_needrun update_incomplete_input_expand_jobs check_initial",
+    "finish": "self job update_checkpoint_dependencies",
+    "check_incomplete": "self",
+    "check_and_touch_output": "self job wait ignore_missing_output no_touch wait_for_local "
+    "check_output_mtime",
+}
+ATTRIBUTES = (
+    "_needrun", "_n_until_ready", "_ready_jobs", "_running", "_finished", "_reason", "_len",
+    "_dependencies", "targetjobs", "targetfiles", "forcerules", "forcefiles", "omitforce",
+)  # fmt: skip
+
+
+def method(name):
+    return getattr(DAG, "ingot", {}).get(name) or getattr(DAG, name)
+
+
+def test_snakemake_is_the_version_that_the_hook_was_written_for():
+    assert snakemake.__version__ == hook.VERSION, (
+        f"hook.py was written for Snakemake {hook.VERSION}; check each name below, then its VERSION"
+    )
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_snakemake_still_calls_this_method_so(name):
+    found = " ".join(inspect.signature(method(name)).parameters)
+    assert found == PARAMETERS[name], f"DAG.{name} changed: hook.{name} replaces it"
+    assert inspect.iscoroutinefunction(getattr(hook, name)), f"hook.{name} is awaited by Snakemake"
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_snakemake_still_keeps_its_plan_here(name):
+    source = inspect.getsource(DAG.__init__)
+    assert re.search(rf"self\.{name}\b.* = ", source), f"DAG.{name} is gone or renamed"
+
+
+def test_snakemake_still_has_the_rest():
+    assert inspect.iscoroutinefunction(method("finish")), "DAG.finish is no coroutine any more"
+    assert isinstance(Workflow.is_main_process, property), "hook.ours asks it who decides"
+    assert "get_names" in vars(Reason), "hook._Why puts its own words there"
+    execute = inspect.getsource(Workflow.execute)
+    assert "self.persistence.lock()" in execute and "check_initial=True" in execute, (
+        "restoring rests on this: postprocess(check_initial=True) is called once, under the lock"
+    )

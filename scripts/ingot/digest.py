@@ -132,10 +132,6 @@ def read(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def read_bytes(text: bytes) -> str:
-    return hashlib.sha256(text).hexdigest()
-
-
 def tree(folder: Path) -> tuple[str, list[dict]]:
     """The digest of a folder, and its entries sorted by path: file, link or empty folder."""
     entries: list[dict] = []
@@ -197,7 +193,7 @@ def link(source: Path, target: Path) -> None:
         vouch(target, before, digest)
 
 
-def copy(source: Path, target: Path, digest: str | None = None) -> Path:
+def copy(source: Path, target: Path, digest: str | None = None) -> None:
     """Copy a file, hashing as it goes; an OSError when that is not `digest`."""
     found = hashlib.sha256()
     with source.open("rb") as reader, target.open("wb") as writer:
@@ -207,4 +203,3 @@ def copy(source: Path, target: Path, digest: str | None = None) -> Path:
     if digest and digest != f"sha256:{found.hexdigest()}":
         target.unlink()
         raise OSError(f"{source}: changed while it was copied")
-    return target

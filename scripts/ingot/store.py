@@ -265,8 +265,9 @@ class Store:
         pointer.parent.mkdir(parents=True, exist_ok=True)
         with self.temporary(pointer) as partial:
             partial.write_bytes(name.encode() + b"\n" + text)
-        self.index(add=Record(rule, key, manifest, name, pointer))
-        return Record(rule, key, manifest, name, pointer)
+        record = Record(rule, key, manifest, name, pointer)
+        self.index(add=record)
+        return record
 
     def lookup(self, rule: str, key: str) -> Record | None:
         """The record of an action; None when there is none, or when it is damaged."""
@@ -334,7 +335,6 @@ class Store:
                 with self.temporary(self.root / "oci-layout") as partial:
                     partial.write_text(LAYOUT)
             if not (self.root / "index.json").exists():
-                self.put_bytes(b"{}")
                 self.index()
             with self.locked("content", shared=True):
                 return os.access(self.blob(""), os.W_OK)

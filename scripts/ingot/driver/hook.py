@@ -1,7 +1,7 @@
 """Where Ingot meets Snakemake: the few private names of Snakemake 9.27.1 that the store rests on.
 
 `install` puts six methods of its DAG in place of its own.  Snakemake then schedules what plan.py
-says, on any executor, and hits are restored before a job is submitted.  tests/test_hook.py fails
+says, and hits are restored before a job is handed to any executor.  tests/test_hook.py fails
 with a clear text when these names change.
 """
 

@@ -124,7 +124,7 @@ def gc(store: Store, days: float, keys: dict[str, bool], dry_run: bool) -> dict:
                 kept_names |= {record.digest, record.manifest["config"]["digest"]}
             else:
                 drop.append(record)
-        kept_names |= standing | {f"sha256:{digest.read_bytes(b'{}')}"}
+        kept_names |= standing
         blobs = [
             path
             for path in store.root.glob("blobs/sha256/[0-9a-f]*")

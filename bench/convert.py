@@ -26,7 +26,8 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
 import checkpoints  # noqa: E402
 from ingot.driver import toolchains  # noqa: E402
 
-LIMITS = {"bf16": 3, "f16": 3, "q8_0": 7, "irpa": 2}  # times cp
+LIMITS = {"bf16": 3, "f16": 3, "q8_0": 7, "irpa": 2, "tp8": 2.5, "tp8 hf": 3}  # times cp
+FASTER = {"irpa": 1, "tp8": 8, "tp8 hf": 8}  # than the peer
 RSS_LIMIT = 150  # MB
 PEER_LIMIT = 4  # times faster than llama.cpp's converter
 
@@ -91,6 +92,19 @@ def copy(source, folder):
     return seconds
 
 
+def theirs_sharded(iree, folder, tp):
+    tool = [iree, "-m", "sharktank.examples.sharding.shard_llm_dataset"]
+    files = ["--irpa-file", folder / "m.irpa", "--output-irpa-file", folder / "theirs.irpa"]
+    return [*tool, *files, "--tensor-parallelism-size", tp]
+
+
+def compare_sets(folder, tp):
+    for name in ("", *(f".rank{rank}" for rank in range(tp))):
+        pair = [folder / f"{whose}{name}.irpa" for whose in ("ours", "theirs")]
+        if subprocess.run(["cmp", *pair]).returncode:
+            sys.exit(f"tp{tp}: {pair[0].name} is not sharktank's")
+
+
 def main():
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=os.environ.get("INGOT_BENCH_DIR")))
     try:
@@ -124,7 +138,7 @@ def run(folder):
 
     def row(word, seconds, base, rss, rss_small, peer, more=""):
         good = seconds <= LIMITS[word] * base and rss <= RSS_LIMIT and rss <= 1.1 * rss_small
-        good &= word == "irpa" or peer >= PEER_LIMIT * seconds
+        good &= peer >= FASTER.get(word, PEER_LIMIT) * seconds
         kept.append(good)
         print(
             f"{word:8}{seconds:7.2f}s{seconds / base:7.2f}{LIMITS[word]:7}{rss:6.0f}MB"
@@ -157,21 +171,39 @@ def run(folder):
             (folder / "m.gguf").rename(folder / "f16.gguf")
             (folder / "s.gguf").rename(folder / "f16-small.gguf")
 
-    def rewrite(source):
+    def rewrite(source, out):
         script = ROOT / "scripts/gguf_to_irpa.py"
-        return [convert, script, "--gguf", folder / source, "--irpa", folder / "m.irpa"]
+        return [convert, script, "--gguf", folder / source, "--irpa", folder / out]
 
     base = copy(folder / "f16.gguf", folder)
-    seconds, rss = measure(rewrite("f16.gguf"), folder)
+    seconds, rss = measure(rewrite("f16.gguf", "m.irpa"), folder)
     theirs = [iree, "-m", "sharktank.tools.dump_gguf", "--gguf-file", folder / "f16.gguf"]
     peer, _ = measure([*theirs, "--output-irpa", folder / "p.irpa"], folder, 1)
     if subprocess.run(["cmp", folder / "m.irpa", folder / "p.irpa"]).returncode:
         sys.exit("irpa: not the bytes of sharktank's dump_gguf")
-    _, rss_small = measure(rewrite("f16-small.gguf"), folder, 1)
+    _, rss_small = measure(rewrite("f16-small.gguf", "small.irpa"), folder, 1)
     row("irpa", seconds, base, rss, rss_small, peer)
-    print(
-        "\npeers: llama.cpp's converter; for irpa, sharktank's dump_gguf.  All bytes equal theirs."
-    )
+    (folder / "f16.gguf").unlink()
+
+    (folder / "p.irpa").unlink()
+    for tp in (2, 4, 8):
+        peer, peer_rss = measure(theirs_sharded(iree, folder, tp), folder, 1)
+        for word, source, less in (
+            ("", ("--irpa", folder / "m.irpa"), ("--irpa", folder / "small.irpa")),
+            (" hf", ("--checkpoint", large), ("--checkpoint", small)),
+        ):
+            script = [convert, ROOT / "scripts/shard_irpa.py", "--tp", tp, "--root"]
+            base = copy(folder / "m.irpa", folder)
+            seconds, rss = measure([*script, folder / "ours.irpa", *source], folder)
+            compare_sets(folder, tp)
+            _, rss_small = measure([*script, folder / "ours.irpa", *less], folder, 1)
+            if tp == 8:
+                row(f"tp8{word}", seconds, base, rss, rss_small, peer)
+        for file in folder.glob("theirs*.irpa"):
+            file.unlink()
+    print(f"sharktank's shard_llm_dataset at tp8: {peer_rss:.0f} MB")
+    print("\npeers: llama.cpp's converter, sharktank's dump_gguf and shard_llm_dataset (3.6.0).")
+    print("All bytes equal theirs, those of the sets at tp 2, 4 and 8.")
     sys.exit(0 if all(kept) else 1)
 
 

@@ -1,4 +1,4 @@
-"""GGUF to IRPA, the parameter archive of IREE: artifacts/M[.f32|.f16|.bf16].irpa."""
+"""IRPA, the parameter archive of IREE: artifacts/M[.f32|.f16|.bf16].irpa, and sets of a rank each."""
 
 
 rule gguf_to_irpa:
@@ -20,3 +20,38 @@ rule gguf_to_irpa:
             --irpa {output:q} \
             >{log:q}
         """
+
+
+for tp in targets.SIZES[1:]:
+
+    rule:
+        name:
+            f"shard_irpa_tp{tp}"
+        input:
+            code=code("shard_irpa.py"),
+            lock=lock("convert"),
+            env=env("convert"),
+            config=config_json,
+            weights=weights,
+        output:
+            root=targets.archives("{model}", tp)[0],
+            ranks=targets.archives("{model}", tp)[1:],
+        log:
+            f"logs/shard_irpa/{{model}}_tp{tp}.log",
+        benchmark:
+            f"logs/shard_irpa/{{model}}_tp{tp}.tsv"
+        params:
+            tp=tp,
+            dtype=dtype,
+            architecture=setting("architecture"),
+        shell:
+            """
+            {PYTHON[convert]:q} {input.code[0]:q} \
+                --checkpoint {input.config:q} {input.weights:q} \
+                --dtype {params.dtype:q} \
+                --architecture {params.architecture:q} \
+                --tp {params.tp} \
+                --root {output.root:q} \
+                --ranks {output.ranks:q} \
+                >{log:q}
+            """

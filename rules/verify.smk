@@ -48,6 +48,36 @@ rule verify_irpa:
         """
 
 
+for tp in targets.SIZES[1:]:
+
+    rule:
+        name:
+            f"verify_shards_tp{tp}"
+        input:
+            code=code("verify_shards.py"),
+            lock=lock("convert"),
+            env=env("convert"),
+            config=config_json,
+            weights=weights,
+            root=targets.archives("{model}", tp)[0],
+            ranks=targets.archives("{model}", tp)[1:],
+        output:
+            f"{targets.archives('{model}', tp)[0]}.verified.json",
+        log:
+            f"logs/verify_shards/{{model}}_tp{tp}.log",
+        benchmark:
+            f"logs/verify_shards/{{model}}_tp{tp}.tsv"
+        shell:
+            """
+            {PYTHON[convert]:q} {input.code[0]:q} \
+                --checkpoint {input.config:q} {input.weights:q} \
+                --root {input.root:q} \
+                --ranks {input.ranks:q} \
+                --record {output:q} \
+                >{log:q}
+            """
+
+
 rule generate_reference:
     input:
         code=code("generate_reference.py"),
@@ -80,7 +110,7 @@ rule verify_vmfb:
         env=env("iree"),
         vmfb="artifacts/{model}_tp{tp}{hw}.vmfb",
         config="artifacts/{model}_tp{tp}.config.json",
-        irpa="artifacts/{model}.irpa",
+        parameters=parameters,
         reference="artifacts/{model}.reference.npz",
     output:
         "artifacts/{model}_tp{tp}{hw}.vmfb.verified.json",
@@ -95,7 +125,7 @@ rule verify_vmfb:
         {PYTHON[iree]:q} {input.code[0]:q} \
             --vmfb {input.vmfb:q} \
             --config {input.config:q} \
-            --parameters {input.irpa:q} \
+            --parameters {input.parameters:q} \
             --reference {input.reference:q} \
             --device {params.device:q} \
             --record {output:q} \

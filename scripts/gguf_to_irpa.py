@@ -6,7 +6,6 @@ byte-identical to the one of sharktank's dump_gguf.
 
 import argparse
 import functools
-import os
 import sys
 import threading
 from pathlib import Path
@@ -31,45 +30,34 @@ def gguf_to_irpa(gguf: Path, irpa: Path) -> None:
     front, entries, blobs, size = irpa_format.layout(
         {"schema": "GGUF", **properties}, [(t.name, t.type.name, t.shape) for t in tensors]
     )
-    with replacing(irpa) as partial:
-        source = os.open(gguf, os.O_RDONLY)
-        out = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    with replacing(irpa) as partial, gguf.open("rb") as source:
+        out = stream.Output(partial, size, irpa)
         try:
-            stream.allocate(out, size, irpa)
-            stream.write_exactly(out, memoryview(front), 0)
+            out.put(front, 0)
             progress = Progress(irpa.name, sum(t.nbytes for t in tensors))
             moves = [(t.offset, e.offset, e.nbytes) for t, e in zip(tensors, entries, strict=True)]
-            digest.written[partial] = copy(gguf, source, out, front, moves, blobs, size, progress)
+            stream.in_threads(jobs(source.fileno(), gguf, out, moves, progress), [out.turns])
+            for offset, text in sorted(blobs.items()):
+                out.put(text, offset)
         finally:
-            os.close(source)
-            os.close(out)
+            out.close()
+        digest.written[partial] = out.finish()
 
 
-def copy(gguf: Path, source: int, out: int, front: bytes, moves, blobs, size, progress) -> str:
-    """Move the tensors, then write the blobs; the digest of it all, hashed as it passes by."""
-    hashed, turns, local = stream.Digest(), stream.Turns(), threading.local()
-    hashed.update(front, 0)
+def jobs(source: int, gguf: Path, out: stream.Output, moves, progress: Progress):
+    """One job a block of bytes, in the archive's order."""
+    local = threading.local()
 
-    def block(number: int, start: int, place: int, count: int) -> None:
+    def block(ticket: int, start: int, place: int, count: int) -> None:
         data = stream.buffer_of(local, count)
         stream.read_exactly(source, data, start, gguf)
-        stream.write_exactly(out, data, place)
-        with turns.take(number):
-            hashed.update(data, place)
+        out.write(ticket, data, place)
         progress.add(count)
 
-    pieces = (
-        (start + at, place + at, min(stream.BLOCK, count - at))
-        for start, place, count in moves
-        for at in range(0, count, stream.BLOCK)
-    )
-    jobs = (functools.partial(block, number, *piece) for number, piece in enumerate(pieces))
-    stream.in_threads(jobs, [turns])
-    for offset, text in sorted(blobs.items()):
-        stream.write_exactly(out, memoryview(text), offset)
-        hashed.update(text, offset)
-    hashed.skip_to(size)
-    return hashed.hash.hexdigest()
+    for start, place, count in moves:
+        for at in range(0, count, stream.BLOCK):
+            size = min(stream.BLOCK, count - at)
+            yield functools.partial(block, out.ticket(), start + at, place + at, size)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -12,9 +12,8 @@ from pathlib import Path
 from ingot import llama
 from ingot import record as records
 from ingot.checkpoint import ModelConfig, read_config, view
-from ingot.safetensors import Tensor, read_checkpoint
-
-CHUNK = 1 << 23  # values compared at a time: 32 MiB as float32
+from ingot.compare import Tally, row_order
+from ingot.safetensors import read_checkpoint
 
 
 def verify_gguf(checkpoint: Path, gguf: Path, record: Path) -> None:
@@ -28,62 +27,31 @@ def verify_gguf(checkpoint: Path, gguf: Path, record: Path) -> None:
     plans = llama.plans(config, "f32")  # for the names; the file says its own types
     if sorted(found) != sorted(plan.name for plan in plans):
         sys.exit(f"{gguf}: {len(found)} tensors, expected {len(plans)}; build it again")
-    counts = {"tensors": len(plans), "tensors_equal": 0, "values": 0, "values_rounded": 0}
-    largest = 0.0
-    together = hashlib.sha256()
+    tally, together = Tally(gguf), hashlib.sha256()
     for plan in plans:
+        tensor = found[plan.name]
         if plan.source is None:
-            check_rope(np, gguf, config, found[plan.name].data)
-            counts["tensors_equal"] += 1
+            check_rope(np, gguf, config, tensor.data)
+            tally.equal()
             continue
-        tensor, source = found[plan.name], sources[plan.source]
-        order = row_order(np, plan.heads, config.head_dim, source.shape)
-        rows = max(1, CHUNK * source.shape[0] // max(int(np.prod(source.shape)), 1))
-        off = 0
-        for first in range(0, source.shape[0], rows):
-            last = min(first + rows, source.shape[0])
-            wanted = values(np, source, first, last)
-            got = dequantized(np, tensor, order[first:last]).reshape(wanted.shape)
-            changed = int((got != wanted).sum())
-            off += changed
-            if changed:
-                largest = max(largest, check(np, gguf, plan.name, tensor, got, wanted))
+        source = sources[plan.source]
+        order = row_order(plan.heads, config.head_dim, source.shape)
+
+        def rows(first: int, last: int, tensor=tensor, order=order):
+            got = dequantized(np, tensor, order[first:last])
             together.update(got.tobytes())
-        counts["values"] += int(np.prod(source.shape))
-        counts["values_rounded"] += off
-        counts["tensors_equal"] += off == 0
+            return got
+
+        tally.tensor(plan.name, tensor.tensor_type.name, source, rows)
     records.write(
         record,
         gguf,
         sha256,
         "the checkpoint, value by value, read by gguf-py",
-        {**counts, "largest_difference": largest, "limit": "the nearest value of the dtype"},
+        tally.checks(),
         values_sha256=together.hexdigest(),
         versions=records.versions("gguf", "numpy"),
     )
-
-
-def values(np, source: Tensor, first: int, last: int):
-    """Rows first..last of a checkpoint's tensor, as float32."""
-    row = source.nbytes // source.shape[0]
-    kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}[source.dtype]
-    raw = np.fromfile(
-        source.path, kind, (last - first) * row // np.dtype(kind).itemsize,
-        offset=source.offset + first * row,
-    )  # fmt: skip
-    if source.dtype == "BF16":
-        raw = (raw.astype(np.uint32) << 16).view(np.float32)
-    return raw.astype(np.float32).reshape(last - first, -1)
-
-
-def row_order(np, heads: int | None, head_dim: int, shape: tuple[int, ...]):
-    """Where each row of the checkpoint lies in the GGUF file."""
-    rows = np.arange(shape[0])
-    if heads is None:
-        return rows
-    head, inside = np.divmod(rows, head_dim)
-    half = head_dim // 2
-    return head * head_dim + 2 * (inside % half) + inside // half
 
 
 def check_rope(np, gguf: Path, config: ModelConfig, factors) -> None:
@@ -102,26 +70,6 @@ def dequantized(np, tensor, order):
 
     data = tensor.data if tensor.data.ndim > 1 else tensor.data.reshape(len(tensor.data), 1)
     return quants.dequantize(np.ascontiguousarray(data[order]), tensor.tensor_type)
-
-
-def check(np, gguf: Path, name: str, tensor, got, wanted) -> float:
-    """Stop unless `got` is `wanted` rounded to the tensor's type; the largest difference."""
-    kind = tensor.tensor_type.name
-    with np.errstate(over="ignore"):
-        if kind == "F16":
-            right = wanted.astype(np.float16).astype(np.float32) == got
-        elif kind == "BF16":
-            right = np.abs(got - wanted) <= np.abs(wanted) * 2.0**-8
-        elif kind == "Q8_0":
-            scale = np.abs(wanted).reshape(-1, 32).max(axis=1, keepdims=True) / 127
-            # half a step of q, and the rounding of the scale to float16
-            limit = scale * (0.5 + 127 * 2.0**-11) + 2.0**-18
-            right = np.abs(got - wanted).reshape(-1, 32) <= limit
-        else:
-            right = np.zeros(1, bool)
-    if not right.all():
-        sys.exit(f"{gguf}: tensor {name} is not the checkpoint's in {kind}; build it again")
-    return float(np.abs(np.where(np.isinf(got), 0, got) - wanted).max())
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -19,7 +19,9 @@ HEADER = struct.Struct("<4sHHQQQ7Q")  # magic, version, size, next header, flags
 ENTRY = struct.Struct("<QIQQQQQQQQ")  # size, type, flags, name, metadata, alignment, storage
 DATA_ENTRY = 2
 TABLE = 96  # where the entry table begins: the header rounded up to 16
-BLOBS = ("__SHARK_DATASET__", "__SHARK_INFERENCE_TENSORS__")
+DATASET, RANKS, TENSORS = (
+    f"__SHARK_{word}__" for word in ("DATASET", "SHARD_RANKS", "INFERENCE_TENSORS")
+)
 TORCH = {"F32": ("float32", 4), "F16": ("float16", 2), "BF16": ("bfloat16", 2)}
 
 
@@ -38,17 +40,25 @@ def layout(
     properties: dict[str, Any], tensors: list[tuple[str, str, tuple[int, ...]]]
 ) -> tuple[bytes, list[Entry], dict[int, bytes], int]:
     """The bytes before the storage, each tensor's place, the blobs by offset, the file's size."""
+    raw = {"type_name": "PrimitiveTensor"}
+    names = {name: {**raw, "raw_tensors": {"": name}} for name, _, _ in tensors}
+    described = {**properties, "SHARK_DATASET_VERSION": 1}
+    return archive(tensors, {DATASET: _json(described), TENSORS: _json(names)})
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content, indent=2).encode()
+
+
+def archive(
+    tensors: list[tuple[str, str, tuple[int, ...]]], texts: dict[str, bytes]
+) -> tuple[bytes, list[Entry], dict[int, bytes], int]:
+    """As `layout`, of any tensors (name, dtype, shape) and, after them, any texts by name."""
     parts: list[tuple[str, bytes, int]] = []
     for name, dtype, shape in tensors:
         word, itemsize = TORCH[dtype]
         parts.append((name, _metadata(word, itemsize, shape), prod(shape) * itemsize))
-    raw = {"type_name": "PrimitiveTensor"}
-    names = {name: {**raw, "raw_tensors": {"": name}} for name, _, _ in tensors}
-    texts = [
-        json.dumps(content, indent=2).encode()
-        for content in ({**properties, "SHARK_DATASET_VERSION": 1}, names)
-    ]
-    parts += [(name, b"", len(text)) for name, text in zip(BLOBS, texts, strict=True)]
+    parts += [(name, b"", len(text)) for name, text in texts.items()]
 
     table, strings, place, places = [], [], 0, []
     text_at = 0
@@ -79,7 +89,7 @@ def layout(
         Entry(name, dtype, tuple(shape), storage + at, nbytes)
         for (name, dtype, shape), at, (_, _, nbytes) in zip(tensors, places, parts, strict=False)
     ]
-    blobs = {storage + at: text for at, text in zip(places[len(tensors) :], texts, strict=True)}
+    blobs = dict(zip((storage + at for at in places[len(tensors) :]), texts.values(), strict=True))
     return front, entries, blobs, align(storage + place, PAGE)
 
 
@@ -124,6 +134,16 @@ def align(offset: int, to: int) -> int:
 
 def read(path: Path) -> tuple[dict[str, Any], list[Entry]]:
     """Properties and tensors of the archive at `path`, in file order."""
+    entries, blobs = _opened(path)
+    return json.loads(blobs.get(DATASET, b"{}")), entries
+
+
+def texts(path: Path) -> dict[str, bytes]:
+    """The texts beside the tensors: DATASET, TENSORS, in a set's root RANKS."""
+    return _opened(path)[1]
+
+
+def _opened(path: Path) -> tuple[list[Entry], dict[str, bytes]]:
     with path.open("rb") as file:
         try:
             return _read(file)
@@ -131,7 +151,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Entry]]:
             sys.exit(f"{path}: not an IRPA archive of tensors; build it again")
 
 
-def _read(file) -> tuple[dict[str, Any], list[Entry]]:
+def _read(file) -> tuple[list[Entry], dict[str, bytes]]:
     magic, *_, count, table, table_size, meta, meta_size, storage, _ = HEADER.unpack(
         file.read(HEADER.size)
     )
@@ -142,18 +162,17 @@ def _read(file) -> tuple[dict[str, Any], list[Entry]]:
     file.seek(meta)
     texts = file.read(meta_size)
     dtypes = {word: dtype for dtype, (word, _) in TORCH.items()}
-    entries, properties = [], {}
+    entries, blobs = [], {}
     for number in range(count):
         _, _, _, name_at, name_size, meta_at, size, _, place, nbytes = ENTRY.unpack_from(
             rows, number * align(ENTRY.size, 16)
         )
         name = texts[name_at : name_at + name_size].decode()
-        if name == BLOBS[0]:
+        if name in (DATASET, RANKS, TENSORS):
             file.seek(storage + place)
-            properties = json.loads(file.read(nbytes))
-        if name in BLOBS:
+            blobs[name] = file.read(nbytes)
             continue
         tensor = json.loads(texts[meta_at : meta_at + size].removeprefix(b"PYTORCH:"))
         shape = tuple(tensor["shape"])
         entries.append(Entry(name, dtypes[tensor["dtype"]], shape, storage + place, nbytes))
-    return properties, entries
+    return entries, blobs

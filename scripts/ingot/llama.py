@@ -8,6 +8,7 @@ import math
 import struct
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from ingot.checkpoint import ModelConfig
 from ingot.gguf import KV, TYPES, TensorType
@@ -133,6 +134,15 @@ def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:
         KV("llama.rope.dimension_count", "u32", c.head_dim),
         KV("general.quantization_version", "u32", 2),
     ]
+
+
+def properties(config: ModelConfig, dtype: str) -> dict[str, Any]:
+    """What an IRPA archive's properties say of the program: all but the tokenizer."""
+    pairs = {
+        kv.key: f32(kv.value) if kv.kind == "f32" else kv.value
+        for kv in hyperparameters(config, dtype)
+    }
+    return {"schema": "GGUF", "general.architecture": "llama", **pairs}
 
 
 SAMPLING = {  # in generation_config.json -> after general.sampling., type; in the order written

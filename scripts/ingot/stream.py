@@ -59,6 +59,46 @@ class Digest:
             self.done += step
 
 
+class Output:
+    """A file of known size that threads write in pieces, hashed as the pieces pass by.
+
+    The pieces are hashed in the order of their tickets, which must be that of their offsets.
+    """
+
+    def __init__(self, partial: Path, size: int, path: Path):
+        self.size, self.tickets = size, 0
+        self.turns, self.hashed = Turns(), Digest()
+        self.file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            allocate(self.file, size, path)
+        except BaseException:
+            self.close()
+            raise
+
+    def ticket(self) -> int:
+        """The next piece's number; drawn where the pieces are handed out, one after another."""
+        self.tickets += 1
+        return self.tickets - 1
+
+    def write(self, ticket: int, data, offset: int) -> None:
+        write_exactly(self.file, memoryview(data), offset)
+        with self.turns.take(ticket):
+            self.hashed.update(data, offset)
+
+    def put(self, data, offset: int) -> None:
+        """Write a piece while no thread does."""
+        write_exactly(self.file, memoryview(data), offset)
+        self.hashed.update(data, offset)
+
+    def finish(self) -> str:
+        """The SHA-256 of the whole file."""
+        self.hashed.skip_to(self.size)
+        return self.hashed.hash.hexdigest()
+
+    def close(self) -> None:
+        os.close(self.file)
+
+
 def in_threads(jobs: Iterable[Callable[[], None]], turns: Iterable[Turns] = ()) -> None:
     """Run the jobs, `THREADS` at a time; the first error stops the others and is raised here.
 

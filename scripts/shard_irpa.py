@@ -1,0 +1,159 @@
+"""Cut a model into a tensor-parallel set of IRPA archives.  Runs in envs/convert.
+
+From a checkpoint at once, or from an unsharded archive; one read and one write, a megabyte a thread
+in memory.  The files are byte-identical to those of sharktank 3.6.0's shard_llm_dataset.
+"""
+
+import argparse
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from ingot import digest, irpa, llama, shards, stream
+from ingot.atomic import replacing
+from ingot.checkpoint import read_config, view
+from ingot.progress import Progress
+from ingot.rows import Rows
+
+Block = tuple[int, int, Callable[[], memoryview]]  # first row, rows, what gives their bytes
+
+
+class Archive:
+    """The tensors of an unsharded archive, in blocks of rows: what Rows is to a checkpoint."""
+
+    def __init__(self, path: Path, progress: str):
+        self.path = path
+        self.properties, entries = irpa.read(path)
+        self.entries = {entry.name: entry for entry in entries}
+        self.file, self.local = path.open("rb"), threading.local()
+        self.progress = Progress(progress, sum(entry.nbytes for entry in entries))
+
+    def blocks(self, name: str, first: int, last: int) -> Iterator[Block]:
+        entry = self.entries[name]
+        row = entry.nbytes // entry.shape[0]
+        step = max(1, stream.BLOCK // row)
+        for start in range(first, last, step):
+            rows = min(step, last - start)
+            place = entry.offset + start * row
+            yield start, rows, functools.partial(self._read, place, rows * row)
+
+    def _read(self, offset: int, count: int) -> memoryview:
+        data = stream.buffer_of(self.local, count)
+        stream.read_exactly(self.file.fileno(), data, offset, self.path)
+        self.progress.add(count)
+        return data
+
+
+def shard_archive(archive: Path, tp: int, root: Path, ranks: list[Path]) -> None:
+    source = Archive(archive, root.name)
+    tensors = [(e.name, e.dtype, e.shape) for e in source.entries.values()]
+    with source.file:
+        write(source.properties, tensors, source.blocks, [], tp, root, ranks)
+
+
+def shard_checkpoint(
+    checkpoint: Path, dtype: str, architecture: str | None, tp: int, root: Path, ranks: list[Path]
+) -> None:
+    config = read_config(checkpoint / "config.json", architecture)
+    if reason := shards.misfit(config, tp):
+        sys.exit(f"{checkpoint / 'config.json'}: {reason}")
+    with Rows(checkpoint, config, root.name) as rows:
+        plans = {plan.name: plan for plan in rows.plans(dtype)}
+
+        def blocks(name: str, first: int, last: int) -> Iterator[Block]:
+            return rows.blocks(plans[name], first, last)
+
+        tensors = [(plan.name, plan.type.name, plan.shape) for plan in plans.values()]
+        properties = llama.properties(config, dtype)
+        write(properties, tensors, blocks, [rows.turns], tp, root, ranks)
+        rows.finish()
+
+
+def write(properties, tensors, blocks, turns, tp: int, root: Path, ranks: list[Path]) -> None:
+    """The set, from blocks(name, first row, last row) of each tensor."""
+    cuts = shards.splits(tensors)
+    for cut in cuts:
+        if cut.axis is not None and cut.shape[cut.axis] % tp:
+            sys.exit(
+                f"{root}: tensor {cut.name} has shape {list(cut.shape)}, expected axis {cut.axis} "
+                f"to be a multiple of {tp}; choose a size that divides it"
+            )
+    with ExitStack() as stack:
+        partial_root = stack.enter_context(replacing(root))  # the last to be put in place
+        partials = [stack.enter_context(replacing(path)) for path in ranks]
+        outs, places = [], []
+        for rank, (path, partial) in enumerate(zip(ranks, partials, strict=True)):
+            front, entries, size = shards.rank_layout(cuts, tp, rank)
+            outs.append(stream.Output(partial, size, path))
+            stack.callback(outs[-1].close)
+            outs[-1].put(front, 0)
+            names = {entry.name.removesuffix(f".shard.{rank}"): entry for entry in entries}
+            places.append(names)
+        work = jobs(cuts, blocks, tp, outs, places)
+        stream.in_threads(work, [*turns, *(out.turns for out in outs)])
+        partial_root.write_bytes(shards.root_archive(properties, cuts, tp))
+        for partial, out in zip(partials, outs, strict=True):
+            digest.written[partial] = out.finish()
+
+
+def jobs(cuts, blocks, tp: int, outs: list[stream.Output], places) -> Iterator[Callable[[], None]]:
+    """One job a block of rows; a block cut along the columns goes to every rank."""
+
+    def along_rows(read, ticket: int, rank: int, offset: int) -> None:
+        outs[rank].write(ticket, read(), offset)
+
+    def along_columns(read, tickets: list[int], rows: int, offsets: list[int]) -> None:
+        bits = np.frombuffer(read(), np.uint8).reshape(rows, tp, -1)
+        for rank, (ticket, offset) in enumerate(zip(tickets, offsets, strict=True)):
+            outs[rank].write(ticket, np.ascontiguousarray(bits[:, rank]).reshape(-1), offset)
+
+    for cut in cuts:
+        total = cut.shape[0]
+        row = prod(cut.shape[1:]) * irpa.TORCH[cut.dtype][1]
+        if cut.axis == 1:
+            starts = [places[rank][cut.name].offset for rank in range(tp)]
+            for first, rows, read in blocks(cut.name, 0, total):
+                offsets = [start + first * row // tp for start in starts]
+                tickets = [out.ticket() for out in outs]
+                yield functools.partial(along_columns, read, tickets, rows, offsets)
+            continue
+        ranks = 1 if cut.axis is None else tp
+        for rank in range(ranks):
+            begin, start = rank * total // ranks, places[rank][cut.name].offset
+            for first, _, read in blocks(cut.name, begin, begin + total // ranks):
+                offset = start + (first - begin) * row
+                yield functools.partial(along_rows, read, outs[rank].ticket(), rank, offset)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--checkpoint", type=Path, nargs="+", help="a folder, or files of one")
+    source.add_argument("--irpa", type=Path, help="an unsharded archive")
+    parser.add_argument("--dtype", choices=["f16", "bf16", "f32"], default="f16")
+    parser.add_argument("--architecture", help="what config.json must say")
+    parser.add_argument("--tp", type=int, required=True, help="tensor parallel size, from 2")
+    parser.add_argument("--root", type=Path, required=True, help="the root archive to write")
+    parser.add_argument(
+        "--ranks", type=Path, nargs="*", help="the ranks' archives (default: ROOT.rankN.irpa)"
+    )
+    options = parser.parse_args(argv)
+    tp, root = options.tp, options.root
+    ranks = options.ranks or shards.rank_files(root, tp)
+    if tp < 2 or ranks != shards.rank_files(root, tp):
+        sys.exit(f"{root}: {len(ranks)} ranks, expected {tp} > 1 named {root.stem}.rankN.irpa")
+    if options.irpa:
+        shard_archive(options.irpa, tp, root, ranks)
+        return
+    with view(options.checkpoint) as checkpoint:
+        shard_checkpoint(checkpoint, options.dtype, options.architecture, tp, root, ranks)
+
+
+if __name__ == "__main__":
+    main()

@@ -6,9 +6,10 @@
 
     artifacts/M.gguf, M.q8_0.gguf       GGUF at the model's dtype, or at the one named
     artifacts/M.irpa, M.bf16.irpa       unsharded IRPA
-    artifacts/M_tp1.mlir, .config.json  the exported program, and the server's config
-    artifacts/M_tp1.vmfb, .gfx942.vmfb  compiled for the model's hardware, or for the one named
-    artifacts/M_tp1.shortfin            all that the shortfin server needs, and its launch script
+    artifacts/M_tpN.irpa                a root, and an archive for each of N ranks beside it
+    artifacts/M_tpN.mlir, .config.json  the exported program, and the server's config
+    artifacts/M_tpN.vmfb, .gfx942.vmfb  compiled for the model's hardware, or for the one named
+    artifacts/M_tpN.shortfin            all that the shortfin server needs, and its launch script
     artifacts/<any>.verified.json       what it was compared with, and the numbers
 
 M is an entry of models.yaml.

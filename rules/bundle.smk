@@ -7,7 +7,7 @@ rule bundle_shortfin:
         lock=lock("iree"),
         vmfb="artifacts/{model}_tp{tp}{hw}.vmfb",
         config="artifacts/{model}_tp{tp}.config.json",
-        irpa="artifacts/{model}.irpa",
+        parameters=parameters,
         tokenizer=tokenizer,
     output:
         directory("artifacts/{model}_tp{tp}{hw}.shortfin"),
@@ -22,7 +22,7 @@ rule bundle_shortfin:
         {sys.executable:q} {input.code[0]:q} \
             --vmfb {input.vmfb:q} \
             --config {input.config:q} \
-            --parameters {input.irpa:q} \
+            --parameters {input.parameters:q} \
             --tokenizer {input.tokenizer:q} \
             --lock {input.lock[0]:q} \
             --device {params.device:q} \

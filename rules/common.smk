@@ -12,7 +12,7 @@ from ingot.sources import sources_of
 
 catalogue.complete(config, ROOT / "models.schema.json")
 targets.stop_on_wrong(sys.argv, config)
-hook.install()
+hook.install(config, ROOT)
 
 
 wildcard_constraints:
@@ -20,12 +20,15 @@ wildcard_constraints:
     tp=r"\d+",
     dtype=targets.optional(targets.FLOATS),  # with its dot, or empty: the model's own
     hw=targets.optional(config["hardware"]),
+    kernel=targets.optional(targets.KERNELS),
 
 
 # The interpreter of each toolchain.  Named in shell blocks, never in params: a path that differs
 # between machines must not decide what is rebuilt.
 PYTHON = {name: toolchains.python(ROOT, name) for name in toolchains.names(ROOT)}
 
+
+os.environ["INGOT_NOTES"] = os.path.abspath(".ingot/notes")  # where steps say what memory they took
 
 # The variables that a step sees.  No other can decide what it writes, since no other is there.
 SEEN = "HOME|PATH|TMPDIR|USER|LOGNAME|TERM|INGOT_*|XDG_CACHE_HOME|HF_*|*_VISIBLE_DEVICES|SLURM_*"
@@ -82,6 +85,15 @@ def hardware(wildcards):
 
 def device(wildcards):
     return config["hardware"][hardware(wildcards)]["device"]
+
+
+def parameters(wildcards):
+    """The archives that the program's weights are in: one, or a root and one a rank.
+
+    One comes without a list around it: then its content is in the key, and its name is not.
+    """
+    found = targets.archives(wildcards.model, int(wildcards.tp))
+    return found[0] if len(found) == 1 else found
 
 
 def prompts(wildcards):

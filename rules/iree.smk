@@ -8,16 +8,25 @@ def export_flags(wildcards):
     """The catalogue's `iree` settings in the words of sharktank's exporter."""
     settings = model(wildcards)["iree"]
     listed = {name: ",".join(map(str, settings[name])) for name in ("bs_prefill", "bs_decode")}
-    plain = ("block_seq_stride", "device_block_count", "attention_kernel")
+    plain = ("block_seq_stride", "device_block_count")
     words = {**listed, **{name: settings[name] for name in plain}}
+    words["attention_kernel"] = wildcards.kernel.lstrip(".") or settings["attention_kernel"]
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in words.items()]
     return flags + settings["export_flags"]
 
 
 def compile_flags(wildcards):
-    """The flags of the hardware, then the model's own."""
-    table = config["hardware"][hardware(wildcards)]
-    return table["flags"] + model(wildcards)["iree"]["compile_flags"]
+    """Each device, the flags of the hardware, then the model's own."""
+    table, tp = config["hardware"][hardware(wildcards)], int(wildcards.tp)
+    devices = [table["target"]] if tp == 1 else [f"{table['target']}[{n}]" for n in range(tp)]
+    flags = [f"--iree-hal-target-device={device}" for device in devices] + table["flags"]
+    return flags + (table["several"] if tp > 1 else []) + model(wildcards)["iree"]["compile_flags"]
+
+
+def program(wildcards):
+    """The program exported with the attention kernel that the hardware needs."""
+    kernel = config["hardware"][hardware(wildcards)].get("kernel")
+    return f"artifacts/{{model}}_tp{{tp}}{'.' + kernel if kernel else ''}.mlir"
 
 
 rule export_mlir:
@@ -27,12 +36,12 @@ rule export_mlir:
         env=env("iree"),
         config=config_json,
     output:
-        mlir="artifacts/{model}_tp{tp}.mlir",
-        config="artifacts/{model}_tp{tp}.config.json",
+        mlir="artifacts/{model}_tp{tp}{kernel}.mlir",
+        config="artifacts/{model}_tp{tp}{kernel}.config.json",
     log:
-        "logs/export_mlir/{model}_tp{tp}.log",
+        "logs/export_mlir/{model}_tp{tp}{kernel}.log",
     benchmark:
-        "logs/export_mlir/{model}_tp{tp}.tsv"
+        "logs/export_mlir/{model}_tp{tp}{kernel}.tsv"
     params:
         dtype=dtype,
         architecture=setting("architecture"),
@@ -43,6 +52,7 @@ rule export_mlir:
             --config {input.config:q} \
             --dtype {params.dtype:q} \
             --architecture {params.architecture:q} \
+            --tp {wildcards.tp} \
             --mlir {output.mlir:q} \
             --server-config {output.config:q} \
             -- {params.flags:q} \
@@ -55,7 +65,7 @@ rule compile_vmfb:
         code=code("compile_vmfb.py"),
         lock=lock("iree"),
         env=env("iree"),
-        mlir="artifacts/{model}_tp{tp}.mlir",
+        mlir=program,
     output:
         "artifacts/{model}_tp{tp}{hw}.vmfb",
     log:

@@ -18,7 +18,7 @@ LAUNCH = """\
 # Arguments are added to the server's own, and win: ./serve --port 8080 --device_ids 0
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 cd "$here" || exit 1
-exec "${{PYTHON:-python3}}" -m shortfin_apps.llm.server \\
+{environment}exec "${{PYTHON:-python3}}" -m shortfin_apps.llm.server \\
     --tokenizer_json=tokenizer.json \\
     --tokenizer_config_json=tokenizer_config.json \\
     --model_config=config.json \\
@@ -59,13 +59,24 @@ def bundle_shortfin(
         for name, path in files.items():
             place(path, partial / name)
         launch = partial / "serve"
-        ids = "" if device == "local-task" else "--device_ids 0 \\\n    "
-        names = " ".join(parameter_names(len(parameters)))
-        launch.write_text(LAUNCH.format(parameters=names, device=device, device_ids=ids))
+        launch.write_text(launch_script(device, len(parameters)))
         launch.chmod(0o755)
         digests = {path.name: digest.of(path) for path in sorted(partial.iterdir())}
         sums = [f"{found.removeprefix('sha256:')}  {name}\n" for name, found in digests.items()]
         (partial / "SHA256SUMS").write_text("".join(sums))
+
+
+def launch_script(device: str, archives: int) -> str:
+    """How to serve on as many devices as there are ranks: a set's root is no rank."""
+    devices = max(1, archives - 1)
+    environment = ids = ""
+    if device != "local-task":
+        ids = f"--device_ids {' '.join(map(str, range(devices)))} \\\n    "
+    elif devices > 1:  # else it makes one device of each NUMA node, whatever it is asked for
+        nodes = ",".join("0" * devices)
+        environment = f"export SHORTFIN_HOSTCPU_TOPOLOGY_NODES={nodes}\n"
+    names = " ".join(parameter_names(archives))
+    return LAUNCH.format(parameters=names, device=device, device_ids=ids, environment=environment)
 
 
 def parameter_names(count: int) -> list[str]:

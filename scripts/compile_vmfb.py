@@ -5,6 +5,7 @@ would get other bytes in another folder.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,18 @@ from pathlib import Path
 from ingot.atomic import replacing
 from ingot.quiet import beating
 
+DEVICE = "--iree-hal-target-device="
+
 
 def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
     from iree.compiler.tools.binaries import find_tool
 
+    named, wanted = sum(flag.startswith(DEVICE) for flag in flags), ranks(mlir)
+    if named not in (0, wanted):
+        sys.exit(
+            f"{mlir}: is for {wanted} devices, the flags name {named}; name {wanted}, or compile the "
+            f"program of _tp{named}"
+        )
     with replacing(vmfb) as partial, mlir.open("rb") as program:
         command = [find_tool("iree-compile"), "-", *flags, "-o", str(partial)]
         with beating(f"{vmfb}: compiling"):
@@ -29,6 +38,17 @@ def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
             sys.exit(
                 f"{mlir}: iree-compile wrote nothing with {' '.join(flags)}; is -o overridden?"
             )
+
+
+def ranks(mlir: Path) -> int:
+    """How many devices the program is for: its weights lie on them, before its first function."""
+    most = 0
+    with mlir.open() as program:
+        for line in program:
+            most = max([most, *map(int, re.findall(r"@__device_(\d+)", line))])
+            if "func.func" in line:
+                break
+    return most + 1
 
 
 def errors(text: str) -> str:

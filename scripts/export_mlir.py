@@ -1,17 +1,20 @@
 """Export a model's program as MLIR, from its config.json alone.  Runs in envs/iree.
 
-No weight is read: the exporter gets an archive of the right names, shapes and dtypes whose data is
-a hole in the file system.  The program is the same as from the real archive (tests/test_iree.py).
+No weight is read: the exporter gets archives of the right names, shapes and dtypes whose data are
+holes in the file system.  It traces the first blocks of the model only; ingot/stitch.py makes the
+whole program of them.  It is the same as from the real archive, traced whole (tests/test_iree.py).
 """
 
 import argparse
+import dataclasses
 import os
 import sys
 import tempfile
+from math import gcd
 from pathlib import Path
 from typing import Any
 
-from ingot import irpa, llama
+from ingot import irpa, llama, shards, stitch
 from ingot.atomic import replacing
 from ingot.checkpoint import Llama3Rope, ModelConfig, read_config
 from ingot.quiet import chatter_to_stdout
@@ -21,9 +24,11 @@ def export_mlir(
     config: Path,
     dtype: str,
     architecture: str | None,
+    tp: int,
     mlir: Path,
     server_config: Path,
     parameters: Path | None,
+    whole: bool,
     flags: list[str],
 ) -> None:
     model = read_config(config, architecture)
@@ -32,49 +37,95 @@ def export_mlir(
             f"{config}: tie_word_embeddings is true, expected false: sharktank exports no tied "
             "output layer; give the checkpoint an lm_head.weight of its own"
         )
+    if reason := shards.misfit(model, tp):
+        sys.exit(f"{config}: {reason}")
+    if model.context % (stride := page_size(flags)):
+        sys.exit(
+            f"{config}: max_position_embeddings is {model.context}, expected a multiple of the page "
+            f"size, {stride} tokens; choose {gcd(model.context, stride)} as block_seq_stride"
+        )
+    traced = model.layers if whole or model.layers <= stitch.TRACED else stitch.TRACED
     with (
         tempfile.TemporaryDirectory() as folder,
         replacing(mlir) as partial_mlir,
         replacing(server_config) as partial_config,
     ):
+        program = partial_mlir if traced == model.layers else Path(folder, "traced.mlir")
         if parameters is None:
             parameters = Path(folder) / "skeleton.irpa"
-            write_skeleton(model, dtype, parameters)
+            write_skeleton(model, dtype, tp, traced, parameters)
         argv = [
             f"--irpa-file={parameters}",
-            f"--output-mlir={partial_mlir}",
+            f"--output-mlir={program}",
             f"--output-config={partial_config}",
+            f"--tensor-parallelism-size={tp}",
+            *([MASK] if tp > 1 and MASK not in flags else []),
             *flags,
         ]
         with chatter_to_stdout(f"{mlir}: exporting"):
-            run_exporter(argv, model.rope)
+            run_exporter(argv, model, traced)
+        if program != partial_mlir:
+            write_stitched(program, model.layers, partial_mlir, mlir)
 
 
-def write_skeleton(model: ModelConfig, dtype: str, path: Path) -> None:
-    """An archive of `model` whose tensors are a hole: some kilobytes on disk, whatever its size."""
-    plans = llama.plans(model, dtype)
-    front, _, blobs, size = irpa.layout(
-        skeleton_properties(model, dtype), [(p.name, p.type.name, p.shape) for p in plans]
-    )
+def page_size(flags: list[str]) -> int:
+    """Tokens of a page of the KV cache."""
+    sizes = [flag.partition("=")[2] for flag in flags if flag.startswith("--block-seq-stride=")]
+    return int(sizes[-1]) if sizes else 32
+
+
+# Without it, a program for several devices compiles and crashes at its first prefill.
+MASK = "--use-attention-mask"
+
+
+def write_stitched(program: Path, layers: int, partial: Path, mlir: Path) -> None:
+    try:
+        with partial.open("w") as file:
+            file.writelines(f"{line}\n" for line in stitch.stitch(program.read_text(), layers))
+    except stitch.Unlike as unlike:
+        sys.exit(
+            f"{mlir}: {unlike}, expected equal blocks; drop the export flag that makes them differ"
+        )
+
+
+def write_skeleton(model: ModelConfig, dtype: str, tp: int, blocks: int, path: Path) -> None:
+    """Archives of the first blocks of `model` whose tensors are holes: some kilobytes on disk."""
+    properties = llama.properties(model, dtype)
+    plans = llama.plans(dataclasses.replace(model, layers=blocks), dtype)
+    tensors = [(plan.name, plan.type.name, plan.shape) for plan in plans]
+    if tp == 1:
+        front, _, blobs, size = irpa.layout(properties, tensors)
+        write_holes(path, {0: front, **blobs}, size)
+        return
+    cuts = shards.splits(tensors)
+    path.write_bytes(shards.root_archive(properties, cuts, tp))
+    for rank, file in enumerate(shards.rank_files(path, tp)):
+        front, _, size = shards.rank_layout(cuts, tp, rank)
+        write_holes(file, {0: front}, size)
+
+
+def write_holes(path: Path, texts: dict[int, bytes], size: int) -> None:
     with path.open("wb") as file:
-        file.write(front)
-        for offset, text in blobs.items():
+        for offset, text in texts.items():
             file.seek(offset)
             file.write(text)
         os.truncate(file.fileno(), size)
 
 
-def skeleton_properties(model: ModelConfig, dtype: str) -> dict[str, Any]:
-    """The properties that decide the program: all that a GGUF file says, but for the tokenizer."""
-    pairs = {
-        kv.key: llama.f32(kv.value) if kv.kind == "f32" else kv.value
-        for kv in llama.hyperparameters(model, dtype)
-    }
-    return {"schema": "GGUF", "general.architecture": "llama", **pairs}
+def run_exporter(argv: list[str], model: ModelConfig, traced: int) -> None:
+    """sharktank's exporter with four changes, made from outside before it is imported."""
+    tell_rope_scaling(model.rope)
+    share_rotary_tables()
+    share_replicas()
+    trace_blocks(model.layers, traced)
+    from sharktank.examples import export_paged_llm_v1
+
+    sys.argv = ["export_paged_llm_v1", *argv]
+    export_paged_llm_v1.main()
 
 
-def run_exporter(argv: list[str], rope: Llama3Rope | None) -> None:
-    """sharktank's exporter, told of the rope scaling that neither of its importers passes on."""
+def tell_rope_scaling(rope: Llama3Rope | None) -> None:
+    """Pass on the rope scaling, which neither of sharktank's importers does."""
     from sharktank.layers.configs.llm_configs import LlamaHParams
 
     stock = LlamaHParams.from_gguf_props
@@ -88,11 +139,61 @@ def run_exporter(argv: list[str], rope: Llama3Rope | None) -> None:
             hparams.yarn_original_context_len = rope.original_context
         return hparams
 
-    LlamaHParams.from_gguf_props = staticmethod(from_gguf_props)  # before the exporter is imported
-    from sharktank.examples import export_paged_llm_v1
+    LlamaHParams.from_gguf_props = staticmethod(from_gguf_props)
 
-    sys.argv = ["export_paged_llm_v1", *argv]
-    export_paged_llm_v1.main()
+
+def share_rotary_tables() -> None:
+    """Compute a prefill's rotary tables once, and send them to each device once, not twice a block.
+
+    Their constants would give the compiler 22 initializers a block, each of which many of its passes
+    hold against every weight: most of the 40 minutes that 126 blocks on 8 devices took.
+    """
+    from sharktank.layers.rotary_embedding import ShardedRotaryLayer
+    from sharktank.models.llm.llm import PagedLlmModelV1
+
+    prefill, table, tables = PagedLlmModelV1.prefill, ShardedRotaryLayer.rotary_embed_table, {}
+
+    def fresh_prefill(self, *arguments: Any, **named: Any) -> Any:
+        tables.clear()  # they belong to one trace
+        return prefill(self, *arguments, **named)
+
+    def forward(self, *, xt: Any, start_index: int) -> Any:
+        import torch
+
+        key = (id(self), start_index)
+        if key not in tables:
+            positions = torch.arange(xt.shape[1], device=self._device).unsqueeze(0) + start_index
+            tables[key] = table(self, positions)
+        if hasattr(tables[key][0], "shards"):
+            return self.apply_batched_mask(xt=xt, mask=tables[key])
+        return self._rotary_layer(q=xt, sincos_cache=tables[key])
+
+    PagedLlmModelV1.prefill = fresh_prefill
+    ShardedRotaryLayer.forward = forward
+
+
+def share_replicas() -> None:
+    """Let replicas of a tensor share its storage; sharktank copies it, 29 GB for a 405B model."""
+    import copy
+
+    import torch
+    from sharktank.types import tensors
+
+    def shared(tensor: Any) -> Any:
+        if type(tensor) is not torch.Tensor:
+            return copy.deepcopy(tensor)
+        replica = tensor.detach()
+        replica.__dict__.update(tensor.__dict__)  # its name in the archive, its device
+        return replica
+
+    tensors.deepcopy = shared
+
+
+def trace_blocks(layers: int, traced: int) -> None:
+    """Build `traced` blocks of `layers`, but the KV cache of all: only the loop over them is cut."""
+    from sharktank.models.llm import llm
+
+    llm.range = lambda *bounds: range(*((traced,) if bounds == (layers,) else bounds))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -100,11 +201,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, required=True, help="the checkpoint's config.json")
     parser.add_argument("--dtype", default="f16", help="dtype of the weights (default: f16)")
     parser.add_argument("--architecture", help="what config.json must say")
+    parser.add_argument("--tp", type=int, default=1, help="tensor parallel size (default: 1)")
     parser.add_argument("--mlir", type=Path, required=True, help="the program to write")
     parser.add_argument(
         "--server-config", type=Path, required=True, help="the server's config to write"
     )
     parser.add_argument("--parameters", type=Path, help="a real archive, not the skeleton")
+    parser.add_argument(
+        "--whole", action="store_true", help="trace every block, instead of a few and stitching"
+    )
     parser.add_argument("flags", nargs="*", help="after --: flags for sharktank's exporter")
     export_mlir(**vars(parser.parse_args(argv)))
 

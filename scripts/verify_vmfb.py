@@ -73,32 +73,43 @@ def verify_vmfb(
 
 
 class Program:
-    """A vmfb on one device, called as the server calls it: paged KV cache, page 0 as scratch."""
+    """A vmfb on its devices, called as the server calls it: paged KV cache, page 0 as scratch.
+
+    A program for N devices takes N caches, one a rank; a CPU is as many devices as wanted.
+    """
 
     def __init__(self, vmfb: Path, config: dict, parameters: list[Path], device: str):
         import iree.runtime as rt
         import numpy as np
 
         self.rt, self.np = rt, np
-        instance, self.device = rt.VmInstance(), rt.get_device(device)
+        cache = config["paged_kv_cache"]
+        elements = cache["paged_kv_block_size_elements_per_device"]
+        # With 8 ranks on local-task every prompt ends in hal.device.queue.alloca: ABORTED.
+        several = device == "local-task" and len(elements) > 1
+        instance, driver = rt.VmInstance(), rt.get_driver("local-sync" if several else device)
+        if device == "local-task":
+            devices = [driver.create_default_device() for _ in elements]
+        else:
+            devices = [driver.create_device(number) for number in range(len(elements))]
+        self.device = devices[0]
         index = rt.ParameterIndex()
-        for path in parameters:
+        for path in parameters[1:] or parameters:  # a set's root holds no tensor
             index.load(str(path))
         self.module = rt.load_vm_modules(
             rt.create_io_parameters_module(instance, index.create_provider("model")),
-            rt.create_hal_module(instance, devices=[self.device]),
+            rt.create_hal_module(instance, devices=devices),
             rt.VmModule.mmap(instance, str(vmfb)),
             config=rt.Config(device=self.device),
         )[-1]
-        cache = config["paged_kv_cache"]
         self.stride, self.dtype = cache["block_seq_stride"], cache["kv_cache_dtype"]
         self.prefill_sizes = sorted(config["prefill_batch_sizes"])
         self.decode_sizes = sorted(config["decode_batch_sizes"])
         pages = -(-config["max_seq_len"] // self.stride) + 1
-        self.pages = rt.asdevicearray(
-            self.device,
-            np.zeros((pages, cache["paged_kv_block_size_elements_per_device"][0]), self.dtype),
-        )
+        self.pages = [
+            rt.asdevicearray(one, np.zeros((pages, count), self.dtype))
+            for one, count in zip(devices, elements, strict=True)
+        ]
 
     def logits(self, turn: int, prompt: list[int], tokens: list[int]):
         """Float32 [len(tokens), vocab]: what each of `tokens` would be chosen from.
@@ -128,7 +139,7 @@ class Program:
 
     def call(self, kind: str, rows: int, *arguments):
         arrays = [self.rt.asdevicearray(self.device, array) for array in arguments]
-        return self.module[f"{kind}_bs{rows}"](*arrays, self.pages).to_host()
+        return self.module[f"{kind}_bs{rows}"](*arrays, *self.pages).to_host()
 
     def column(self, rows: int, first: int, rest: int):
         return self.np.array([first] + [rest] * (rows - 1), self.np.int64)

@@ -88,6 +88,47 @@ def write_weights(
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+PUBLIC = {  # hidden, layers, ffn, heads; all with 8 KV heads and 128256 tokens
+    "llama8b": (4096, 32, 14336, 32),
+    "llama70b": (8192, 80, 28672, 64),
+    "llama405b": (16384, 126, 53248, 128),
+}
+
+
+def public_config(name: str) -> dict:
+    """The numbers of Llama 3.1's own config.json."""
+    hidden, layers, ffn, heads = PUBLIC[name]
+    return llama_config(
+        hidden_size=hidden, num_hidden_layers=layers, intermediate_size=ffn,
+        num_attention_heads=heads, num_key_value_heads=8, head_dim=128, vocab_size=128256,
+        max_position_embeddings=131072, bos_token_id=128000, eos_token_id=128001,
+        rope_scaling={**LLAMA3_ROPE, "original_max_position_embeddings": 8192},
+    )  # fmt: skip
+
+
+def weightless(folder: Path, name: str, shards: int) -> Path:
+    """A checkpoint of real headers and shapes whose weights are holes, in the hub's layout."""
+    folder.mkdir(parents=True)
+    config = public_config(name)
+    write_json(folder / "config.json", config)
+    write_json(folder / "generation_config.json", {"temperature": 0.6, "top_p": 0.9})
+    tokenizer_of_demo(folder)
+    names, weight_map = list(shapes(config).items()), {}
+    for n in range(shards):
+        part = f"model-{n + 1:05d}-of-{shards:05d}.safetensors"
+        header, place = {}, 0
+        for tensor, shape in names[n * len(names) // shards : (n + 1) * len(names) // shards]:
+            end = place + 2 * int(np.prod(shape))
+            header[tensor] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [place, end]}
+            weight_map[tensor], place = part, end
+        text = json.dumps(header).encode()
+        with (folder / part).open("wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + place)
+    write_json(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": weight_map})
+    return folder
+
+
 def llama_config(**changes) -> dict:
     return {
         "architectures": ["LlamaForCausalLM"],

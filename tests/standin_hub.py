@@ -24,6 +24,7 @@ class Hub:
 
     def __init__(self, root: Path):
         self.root, self.faults, self.requests = root, {}, []
+        self.sent = 0  # bytes of bodies
         self.lock = threading.Lock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(self))
         self.server.daemon_threads = True
@@ -56,6 +57,10 @@ class Hub:
 
 
 def described(path: Path) -> dict:
+    state = path.stat()
+    if state.st_blocks * 512 < state.st_size // 2:  # holes that stand for weights nobody may fetch
+        made_up = hashlib.sha256(str(path).encode()).hexdigest()
+        return {"size": state.st_size, "sha256": made_up, "git": made_up[:40]}
     data = path.read_bytes()
     return {
         "size": len(data),
@@ -109,6 +114,7 @@ def handler_of(hub: Hub):
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)
+                hub.sent += len(body)
 
         def refuse(self, status, code, **headers):
             body = json.dumps({"error": code}).encode()
@@ -205,6 +211,7 @@ def handler_of(hub: Hub):
             for start in range(0, len(data), 1 << 18):
                 self.wfile.write(data[start : start + (1 << 18)])
                 self.wfile.flush()
+                hub.sent += len(data[start : start + (1 << 18)])
                 time.sleep(pause / 4)
 
     return Handler

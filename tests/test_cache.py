@@ -387,7 +387,7 @@ def test_a_step_sees_only_the_variables_that_are_listed(clone, build):
 
 def test_a_rule_whose_shell_text_hides_something_has_no_key(clone, build):
     folder = clone("a")
-    edit(folder / "rules/irpa.smk", '"""GGUF to IRPA', 'HIDDEN = "x"\n"""GGUF to IRPA')
+    edit(folder / "rules/irpa.smk", '"""IRPA, the', 'HIDDEN = "x"\n"""IRPA, the')
     edit(folder / "rules/irpa.smk", "--gguf {input.gguf:q}", "--gguf {input.gguf:q} {HIDDEN}")
     said = build(folder, fails=True)
     assert "rule gguf_to_irpa: its shell text fills in {HIDDEN}, expected only inputs" in said

@@ -47,7 +47,7 @@ def export(run, config, folder, *more):
 def compiled(run, mlir, vmfb, hardware):
     return run(
         "iree", "compile_vmfb.py", "--mlir", mlir, "--vmfb", vmfb, "--",
-        *HARDWARE[hardware]["flags"],
+        f"--iree-hal-target-device={HARDWARE[hardware]['target']}", *HARDWARE[hardware]["flags"],
     )  # fmt: skip
 
 
@@ -116,7 +116,8 @@ def test_compiles_for_hardware_that_is_not_here(hardware, demo, ok, tmp_path):
 def test_a_failing_compile_shows_its_errors_and_keeps_the_rest_in_the_log(demo, step, tmp_path):
     done = step(
         "iree", "compile_vmfb.py", "--mlir", demo / "demo_tp1.mlir", "--vmfb", tmp_path / "m.vmfb",
-        "--", *HARDWARE["cpu"]["flags"], "--iree-llvmcpu-stack-allocation-limit=1024",
+        "--", "--iree-hal-target-device=local", *HARDWARE["cpu"]["flags"],
+        "--iree-llvmcpu-stack-allocation-limit=1024",
     )  # fmt: skip
     assert done.returncode == 1
     assert "exceeded stack allocation limit" in done.stderr

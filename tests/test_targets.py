@@ -16,13 +16,21 @@ def catalogue():
 
 
 WRONG = {
-    "llama999b_tp3.vmfb": ("unknown model llama999b", "artifacts/llama405b_tp1.vmfb"),
-    "demo_tp3.vmfb": ("tensor parallel size 3, expected one of 1, 2, 4, 8", "demo_tp1.vmfb"),
-    "demo_tp8.vmfb": ("tensor parallel size 8 is legal, but", "demo_tp1.vmfb"),
+    "llama999b_tp3.vmfb": ("unknown model llama999b", "_tp"),
+    "demo_tp3.vmfb": ("tensor parallel size 3, expected one of 1, 2, 4, 8", "demo_tp2.vmfb"),
+    "demo_tp16.vmfb": (
+        "tensor parallel size 16, expected one of 1, 2, 4, 8",
+        ": artifacts/demo_tp8",
+    ),
+    "demo_tp8.shortfin": ("the server's CPU devices stand 4 ranks", "demo_tp"),
+    "demo_tp1.irpa": ("one rank holds the whole model; ask for artifacts/demo.irpa", "demo"),
+    "demo_tp2.rank2.irpa": ("unknown variant rank2, expected one of rank0, rank1", "demo"),
+    "demo_tp2.rank0.irpa.verified.json": ("the set is verified as one; ask for", "demo_tp2"),
+    "demo_tp1.sm80.shortfin": ("the shortfin server runs on no cuda device", "demo_tp1"),
     "demo_tp1.gfx999.vmfb": ("unknown variant gfx999, expected one of cpu, gfx942", "demo_tp1."),
     "demo.zip": ("not a target, expected demo[_tpN][.VARIANT].{gguf,", "demo."),
     "demo.vmfb": ("a vmfb is built for a tensor parallel size, none", "demo_tp1.vmfb"),
-    "demo_tp1.gguf": ("sharded gguf is not built", "demo.gguf"),
+    "demo_tp1.gguf": ("a gguf is of the whole model", "demo.gguf"),
     "demo.q4_k_x.gguf": ("unknown variant q4_k_x", "demo.q4_k_m.gguf"),
     "demo_tp01.vmfb": ("not a target", "demo_tp1.vmfb"),
     "nosuch.reference.npz": ("unknown model nosuch", ""),
@@ -113,7 +121,7 @@ def test_the_rules_that_each_target_needs(name, snakemake, tmp_path):
 
 
 def test_a_program_needs_config_json_and_no_weight(snakemake, tmp_path):
-    done = snakemake(tmp_path, "-n", "--", "artifacts/llama405b_tp1.vmfb")
+    done = snakemake(tmp_path, "-n", "--", "artifacts/llama405b_tp8.vmfb")
     assert "artifacts/llama405b.hf/config.json" in done.stdout + done.stderr
     assert ".safetensors" not in done.stdout + done.stderr
 

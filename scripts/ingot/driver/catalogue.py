@@ -31,7 +31,8 @@ def complete(config: dict, schema_file: Path) -> None:
 
 def _flags(config: dict):
     for name, table in config["hardware"].items():
-        yield f"hardware.{name}.flags", table["flags"]
+        for key in ("flags", "several"):
+            yield f"hardware.{name}.{key}", table[key]
     for name, entry in config["models"].items():
         for key in ("export_flags", "compile_flags"):
             yield f"models.{name}.iree.{key}", entry["iree"][key]

@@ -9,9 +9,11 @@ MODEL = "[a-z0-9][a-z0-9-]*"
 FLOATS = ("f32", "f16", "bf16", "q8_0")  # dtypes that the converter writes
 K_QUANTS = ("q4_k_m", "q4_k_s", "q5_k_m", "q5_k_s", "q6_k")  # variants that libllama writes
 PROGRAM_DTYPES = ("f16",)  # what programs are exported for and verified in
-BUILT_TP = (1,)  # tensor parallel sizes that the programs of this version are exported for
+SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes that there are rules for
+CPU_RANKS = 4  # on the server's CPU devices, 8 end each prompt in hal.device.queue.alloca: ABORTED
+KERNELS = ("decomposed",)  # attention kernels that some hardware needs instead of the model's
 FORMATS = ("gguf", "irpa", "mlir", "config.json", "vmfb", "shortfin")
-SHARDED = ("mlir", "config.json", "vmfb", "shortfin")  # formats whose name says _tpN
+SHARDED = ("mlir", "config.json", "vmfb", "shortfin")  # formats whose name always says _tpN
 RECORD = ".verified.json"
 SMALL_FILES = (
     "added_tokens.json",
@@ -48,6 +50,14 @@ def hub_files(pre: str) -> list[str]:
     return [*names, "tokenizer.model"] if pre == "default" else names
 
 
+def archives(model: str, tp: int) -> list[str]:
+    """The IRPA archives of a model's weights, in the order that a server takes them."""
+    if tp == 1:
+        return [f"artifacts/{model}.irpa"]
+    stem = f"artifacts/{model}_tp{tp}"
+    return [f"{stem}.irpa", *(f"{stem}.rank{rank}.irpa" for rank in range(tp))]
+
+
 def stop_on_wrong(argv: list[str], config: dict) -> None:
     """Exit with one line when a target on the command line cannot be built.
 
@@ -63,8 +73,7 @@ def stop_on_wrong(argv: list[str], config: dict) -> None:
 def wrong(target: str, config: dict) -> str | None:
     """Why `target` cannot be built, or None when it can."""
     models = config["models"]
-    stem = target.removeprefix("artifacts/").rstrip("/")
-    model = re.split(r"[._]", stem)[0]
+    stem, model = target.removeprefix("artifacts/").rstrip("/"), model_of(target)
     if model not in models:
         return f"unknown model {model}"
     if stem == f"{model}.reference.npz" or (
@@ -77,25 +86,33 @@ def wrong(target: str, config: dict) -> str | None:
     tp, variant, kind, record = match["tp"], match["variant"], match["format"], match["record"]
     if kind in SHARDED and tp is None:
         return f"a {kind} is built for a tensor parallel size, none is named"
-    if kind not in SHARDED and tp is not None:
-        return f"sharded {kind} is not built by this version"
+    if kind == "gguf" and tp is not None:
+        return "a gguf is of the whole model: servers split it themselves"
     if tp is not None and int(tp) not in models[model]["tp"]:
         legal = ", ".join(map(str, models[model]["tp"]))
         return f"tensor parallel size {tp}, expected one of {legal} for {model}"
-    if tp is not None and int(tp) not in BUILT_TP:
-        return f"tensor parallel size {tp} is legal, but this version exports tp1 only"
-    allowed = variants(kind, config)
+    if kind == "irpa" and tp == "1":
+        return f"one rank holds the whole model; ask for artifacts/{model}.irpa"
+    allowed = variants(kind, config, int(tp or 1))
+    if record and kind == "irpa" and tp and variant:
+        return f"the set is verified as one; ask for artifacts/{model}_tp{tp}.irpa{RECORD}"
     if variant is not None and variant not in allowed:
         return f"unknown variant {variant}, expected one of {', '.join(allowed) or 'none'}"
     if record and kind in ("mlir", "config.json"):
         return f"a {kind} is verified by running its vmfb"
     if record and variant in K_QUANTS:
         return "k-quants are libllama's own: there is no lossless source to compare with"
-    hw = variant or models[model]["hardware"]
-    if record and kind in SHARDED and config["hardware"][hw]["device"] != "local-task":
+    hw = config["hardware"].get(variant or models[model]["hardware"], {})
+    if kind == "shortfin" and "device" not in hw:
+        return f"the shortfin server runs on no {hw['target']} device; a vmfb can be compiled"
+    if kind == "shortfin" and hw["device"] == "local-task" and int(tp) > CPU_RANKS:
+        return (
+            f"the server's CPU devices stand {CPU_RANKS} ranks; the vmfb's record runs it without"
+        )
+    if record and kind in SHARDED and hw.get("device") != "local-task":
         return f"this version verifies by running on cpu only; ask for {model}_tp{tp}.cpu.{kind}"
     dtype = models[model]["dtype"]
-    if kind == "irpa" and variant is None and dtype == "q8_0":
+    if kind == "irpa" and (variant is None or tp) and dtype == "q8_0":
         return "an IRPA archive is float, and the model's dtype is q8_0; name a variant"
     if kind in SHARDED and dtype not in PROGRAM_DTYPES:
         legal = ", ".join(PROGRAM_DTYPES)
@@ -103,10 +120,19 @@ def wrong(target: str, config: dict) -> str | None:
     return None
 
 
-def variants(kind: str, config: dict) -> list[str]:
+def model_of(target: str) -> str:
+    """The model that a target, or a bare name, speaks of."""
+    return re.split(r"[._]", target.removeprefix("artifacts/"))[0]
+
+
+def variants(kind: str, config: dict, tp: int = 1) -> list[str]:
     """The variants that a format comes in."""
     if kind == "gguf":
         return [*FLOATS, *K_QUANTS]
+    if kind in ("mlir", "config.json"):
+        return list(KERNELS)
+    if kind == "irpa" and tp > 1:
+        return [f"rank{rank}" for rank in range(tp)]
     if kind == "irpa":
         return [dtype for dtype in FLOATS if dtype != "q8_0"]
     return list(config["hardware"]) if kind in ("vmfb", "shortfin") else []
@@ -116,9 +142,10 @@ def legal(config: dict) -> Iterator[str]:
     """Every target that can be built, but for records."""
     for model, entry in config["models"].items():
         for kind in FORMATS:
-            sizes = [tp for tp in entry["tp"] if tp in BUILT_TP] if kind in SHARDED else [None]
+            sizes = entry["tp"] if kind in SHARDED else [None]
+            sizes += [tp for tp in entry["tp"] if tp > 1] if kind == "irpa" else []
             for tp in sizes:
-                for variant in (None, *variants(kind, config)):
+                for variant in (None, *variants(kind, config, tp or 1)):
                     middle = (f"_tp{tp}" if tp else "") + (f".{variant}" if variant else "")
                     target = f"artifacts/{model}{middle}.{kind}"
                     if not wrong(target, config):
@@ -126,5 +153,19 @@ def legal(config: dict) -> Iterator[str]:
 
 
 def nearest(target: str, config: dict) -> str:
-    close = difflib.get_close_matches(target.removesuffix(RECORD), legal(config), n=3, cutoff=0.4)
+    """The legal targets that are most like `target`; of several sizes, those nearest its own."""
+    plain = target.removesuffix(RECORD)
+    size = re.search(r"_tp(\d+)", plain)
+    wanted = int(size[1]) if size else 1
+
+    def distance(other: str) -> int:
+        found = re.search(r"_tp(\d+)", other)
+        return abs(int(found[1]) - wanted) if found else 0
+
+    without = {name: re.sub(r"_tp\d+", "", name) for name in legal(config)}
+    alike = difflib.get_close_matches(
+        re.sub(r"_tp\d+", "", plain), set(without.values()), n=3, cutoff=0.4
+    )
+    found = [name for name in without if without[name] in alike]
+    close = sorted(found, key=lambda name: (distance(name), alike.index(without[name])))[:3]
     return f"nearest: {', '.join(close)}" if close else "see `ingot targets`"

@@ -1,6 +1,7 @@
 """The `ingot` command: what stands around Snakemake.
 
 ingot targets [MODEL]     what can be asked for
+ingot plan TARGET...      what it takes: time, memory, disk, downloads, GPUs to serve it
 ingot explain TARGET...   why a target would be built: the field that differs
 ingot store du|fsck|gc    what lies in the store, whether it is whole, what may go
 ingot toolchain NAME      build a toolchain into the cache
@@ -10,6 +11,8 @@ ingot demo                build, serve and ask the demo
 """
 
 import argparse
+import os
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,6 +35,22 @@ def explain(target: list[str], json: bool, configfile: str | None) -> None:
     from ingot.driver.explain import show
 
     show(ROOT, target, json, configfile)
+
+
+def plan(
+    target: list[str],
+    json: bool,
+    configfile: str | None,
+    cores: int | None,
+    context: int | None,
+    gpu_memory: float | None,
+    kv_heads: int,
+    nominal: float | None,
+    svg: Path | None,
+) -> None:
+    from ingot.driver import planner
+
+    planner.run(ROOT, target, json, configfile, cores, context, gpu_memory, kv_heads, nominal, svg)
 
 
 def store(
@@ -86,6 +105,21 @@ def main(argv: list[str] | None = None) -> None:
     named = ("target", {"nargs": "+", "help": "such as artifacts/M_tp1.vmfb"})
     command(explain, named, as_json, catalogue)
     command(
+        plan,
+        ("target", {"nargs": "+", "help": "artifacts/M_tpN..., or a model's name: serving alone"}),
+        as_json,
+        catalogue,
+        ("--cores", {"type": int, "help": "jobs at once (those of this machine)"}),
+        ("--context", {"type": int, "help": "tokens of one request (the model's)"}),
+        ("--gpu-memory", {"type": float, "help": "GiB of a GPU (that of the hardware, or 80)"}),
+        ("--kv-heads", {"type": int, "default": 0, "help": "instead of config.json's"}),
+        (
+            "--nominal",
+            {"type": float, "help": "billions of parameters, instead of the real number"},
+        ),
+        ("--svg", {"type": Path, "help": "draw the disk over time into this file"}),
+    )
+    command(
         store,
         ("what", {"choices": ("du", "fsck", "gc"), "help": "look, check, or drop what is idle"}),
         ("target", {"nargs": "*", "help": "gc: keep what these need"}),
@@ -103,7 +137,11 @@ def main(argv: list[str] | None = None) -> None:
     )
     command(demo)
     arguments = vars(parser.parse_args(argv))
-    arguments.pop("function")(**arguments)
+    try:
+        arguments.pop("function")(**arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

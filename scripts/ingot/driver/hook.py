@@ -6,21 +6,22 @@ with a clear text when these names change.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import json
 import os
 import sys
 from pathlib import Path
 
-from ingot.driver import leases, plan
+from ingot.driver import costs, forecast, leases, plan, rolling
 from ingot.driver.explain import nearest
 
 VERSION = "9.27.1"
 LINES = 40  # of the plan that are shown
 
 
-def install() -> None:
-    """Replace the methods, once a process."""
+def install(catalogue: dict, root: Path) -> None:
+    """Replace the methods, once a process.  `catalogue` may lie in another file than last time."""
     import snakemake
     from snakemake.dag import DAG
 
@@ -29,6 +30,7 @@ def install() -> None:
             f"snakemake: version {snakemake.__version__}, expected {VERSION}: the store rests on it; "
             "install the version in envs/driver/requirements.lock"
         )
+    DAG.ingot_catalogue = (catalogue, root)
     if getattr(DAG, "ingot", None):
         return
     DAG.ingot = {}
@@ -89,13 +91,16 @@ async def update_needrun(dag, create_inventory=False) -> None:
             return False
         return job.rule in dag.forcerules or not dag.forcefiles.isdisjoint(job.output)
 
+    catalogue, root = dag.ingot_catalogue
     dag.plan = plan.Plan(dag, forced)
+    dag.plan.costs = costs.Costs(catalogue, root, dag.plan.store)
+    dag.rolling = catalogue["keep"] == "targets"
     _decide(dag)
 
 
 def _decide(dag) -> None:
     """Ask the plan what has to run, and tell Snakemake."""
-    running = set(_members(dag._running))
+    running = set(plan.members(dag._running))
     try:
         dag.decision = dag.plan.decide(done=dag._finished | running)
     except (ValueError, OSError) as error:  # a rule without a key, a file that cannot be read
@@ -113,12 +118,6 @@ def _decide(dag) -> None:
         dag._reason[job] = _why(why)
         dag._n_until_ready[job] = sum(1 for dep in dag.dependencies[job] if dep in waiting)
     dag._len = len(dag._finished | dag._needrun)
-
-
-def _members(jobs):
-    """The jobs, those of groups one by one."""
-    for job in jobs:
-        yield from job if job.is_group() else [job]
 
 
 def _why(text: str):
@@ -167,13 +166,15 @@ async def finish(dag, job, *arguments, **options):
     """A job is done: keep what it wrote, then see whether that changes what is left to do."""
     if not ours(dag) or dag.workflow.dryrun:
         return await dag.ingot["finish"](dag, job, *arguments, **options)
-    for member in _members([job]):
+    for member in plan.members([job]):
         dag.plan.finished(member)
     await dag.ingot["finish"](dag, job, *arguments, **options)
     before = set(dag.decision.run)
     _decide(dag)
     _restore(dag)
-    for spared in before - dag._finished - set(_members(dag._running)) - set(dag.decision.run):
+    if dag.rolling:
+        rolling.drop(dag)
+    for spared in before - dag._finished - set(plan.members(dag._running)) - set(dag.decision.run):
         text = "as before: restored" if spared in dag.decision.restore else "not needed any more"
         print(f"{spared.output[0]}: {text}", file=sys.stderr)
     dag.update_priority()
@@ -194,12 +195,18 @@ def _tell(dag) -> None:
     if len(lines) > LINES:
         restored = sum(map(len, decision.restore.values()))
         print(f"in all: {restored} files restored, {len(decision.run)} jobs run", file=sys.stderr)
-    if place := os.environ.get("INGOT_EXPLAIN"):
-        Path(place).write_text(json.dumps([_described(dag, job) for job in dag.jobs]))
+    place = os.environ.get("INGOT_EXPLAIN")
+    if place or (dag.workflow.dryrun and decision.run):
+        jobs = [_described(dag, job) for job in dag.jobs]
+        if place:
+            Path(place).write_text(json.dumps(jobs))
+        else:
+            print(forecast.summary(jobs, set(dag.targetfiles), os.cpu_count()), file=sys.stderr)
 
 
 def _described(dag, job) -> dict:
     decision, found = dag.decision, {"rule": job.rule.name, "outputs": list(job.output)}
+    found |= {"inputs": list(job.input), "model": job.wildcards.get("model")}
     if job in dag.plan.keys:
         key, fields = dag.plan.keys[job]
         found |= {"key": key}
@@ -210,6 +217,8 @@ def _described(dag, job) -> dict:
                 found |= {"nearest": {"key": near.record.key, "outputs": [
                     output["title"] for output in near.record.outputs]}}  # fmt: skip
     if job in decision.run:
+        expected = dag.plan.costs.of(job)
+        found |= {"forecast": dataclasses.asdict(expected) if expected else None}
         return {**found, "action": "run", "why": decision.run[job]}
     if job in decision.restore:
         return {**found, "action": "restore", "files": list(decision.restore[job])}

@@ -62,9 +62,11 @@ def folders(store: Store) -> Iterator[Path]:
             note.unlink(missing_ok=True)
 
 
-def alive(store: Store) -> Iterator[dict]:
+def alive(store: Store, but_ours: bool = False) -> Iterator[dict]:
     """The leases of runs that are alive; those of the dead are removed."""
     for place in store.root.glob("leases/*"):
+        if but_ours and place.name == f"{socket.gethostname()}-{os.getpid()}":
+            continue
         with contextlib.suppress(OSError), place.open() as lease:
             try:
                 fcntl.flock(lease, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingot import digest, weights
-from ingot.driver import actions
+from ingot.atomic import memory_note
+from ingot.driver import actions, costs
 from ingot.driver.actions import Later, Unknown
 from ingot.driver.explain import nearest
-from ingot.store import Record, Store
+from ingot.store import SMALL, Record, Store
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Plan:
         self.bad: set = set()  # jobs whose record could not be restored
         self.samples: dict[str, set[str]] = {}  # rule: samples of the shards that are on record
         self.reasons: dict[str, str] = {}  # key: why it has to run
+        self.fresh: set[str] = set()  # blobs that this run brought into the store
+        self.costs: costs.Costs | None = None
 
     # What is known
 
@@ -198,15 +201,23 @@ class Plan:
             with self._held():
                 outputs = []
                 for path in job.output:
+                    if not self.store.blob(self.made[path]).exists():
+                        self.fresh.add(self.made[path])
                     taken = self.store.take(Path(path))
                     if taken["digest"] != self.made[path]:
                         raise OSError(f"{path} changed while it was stored")
                     outputs.append({**taken, "title": os.path.basename(path)})
                 self.records[job] = self.store.record(
-                    job.rule.name, key, found, outputs, cost(job), actions.about(job)
+                    job.rule.name, key, found, outputs, self._cost(job, outputs), actions.about(job)
                 )
         except (OSError, Unknown) as error:
             print(f"{job.output[0]}: built, but not stored ({error})", file=sys.stderr)
+
+    def _cost(self, job, outputs: list[dict]) -> dict:
+        """What the job took, and what it was expected to take by the constants alone."""
+        found = cost(job) | {"bytes": sum(map(_own_bytes, outputs))}
+        expected = costs.expected(self.costs, job) if self.costs and "seconds" in found else {}
+        return found | expected
 
     def _stands(self, job, path: str) -> bool:
         """Does the input still hold what it did when the job was decided?"""
@@ -216,18 +227,34 @@ class Plan:
         return path.is_ancient or digest.of(path) == self.content(job, path)
 
 
+def members(jobs):
+    """The jobs, those of groups one by one."""
+    for job in jobs:
+        yield from job if job.is_group() else [job]
+
+
 def cached(job) -> bool:
     """Is what the job writes decided by its action alone?  A rule says no by params: volatile."""
     return bool(job.output) and not job.params.get("volatile")
 
 
+def _own_bytes(output: dict) -> int:
+    """Bytes that lie nowhere else: large files of a folder are links of what it was made from."""
+    shared = sum(e["size"] for e in output.get("entries", ()) if "size" in e and e["size"] >= SMALL)
+    return output["size"] - shared
+
+
 def cost(job) -> dict:
-    """Seconds, peak memory and bytes moved, as Snakemake measured them."""
+    """Seconds and bytes moved as Snakemake measured them, peak memory as the step said."""
     if not job.benchmark or not os.path.exists(job.benchmark):
         return {}
     with open(job.benchmark) as file:
         row = next(csv.DictReader(file, delimiter="\t"), {})
     names = {"s": "seconds", "max_rss": "peak_rss_mb", "io_in": "read_mb", "io_out": "written_mb"}
-    return {
+    found = {
         names[name]: float(row[name]) for name in names if row.get(name, "NA") not in ("NA", "-")
     }
+    notes = [note for path in job.output if (note := memory_note(path)) and note.exists()]
+    if notes:
+        found["peak_rss_mb"] = max(int(note.read_text()) for note in notes) / 1e6
+    return found

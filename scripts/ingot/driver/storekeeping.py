@@ -112,19 +112,19 @@ def gc(store: Store, days: float, keys: dict[str, bool], dry_run: bool) -> dict:
     with store.locked("content"):
         for lease in leases.alive(store):
             keys = {**keys, **dict.fromkeys(lease["keys"], True)}
-        standing = set(_standing(store))
+        here = set(standing(store))
         keep, drop = [], []
         kept_names: set[str] = set()
         for record in store.records():
             young = time.time() - _used(record) < days * DAY
-            whole = young or keys.get(record.key) or bool(standing & set(_names(record)))
+            whole = young or keys.get(record.key) or bool(here & set(_names(record)))
             if whole or record.key in keys:
                 keep.append(record)
                 kept_names |= set(_names(record)) if whole else set()
                 kept_names |= {record.digest, record.manifest["config"]["digest"]}
             else:
                 drop.append(record)
-        kept_names |= standing
+        kept_names |= here
         blobs = [
             path
             for path in store.root.glob("blobs/sha256/[0-9a-f]*")
@@ -164,7 +164,7 @@ def _drop_memos(store: Store) -> None:
                 place.unlink()
 
 
-def _standing(store: Store):
+def standing(store: Store):
     """Blobs that artifacts of this host's working folders point to."""
     blobs = store.blob("").resolve()
     for folder in leases.folders(store):

@@ -1,0 +1,172 @@
+"""What a build will take: the jobs one after another on so many cores, and the disk meanwhile.
+
+A file counts in full from the start of the job that writes it, once for artifacts/ and the store
+together.  With `keep=targets` an intermediate goes when its last reader is done.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+KINDS = ("checkpoint", "gguf", "irpa", "shards", "program", "other")  # of files, as they are drawn
+
+
+@dataclass
+class Job:
+    """A job of the plan: what it reads and writes by path, and what it will take."""
+
+    name: str
+    reads: list[str]
+    files: dict[str, int]  # bytes, by path
+    seconds: float
+    memory: int  # bytes
+    download: int = 0
+    threads: int = 1
+    links: bool = False  # what it writes holds links of what it reads, as a bundle does
+
+
+@dataclass
+class Course:
+    """How a build goes: what it takes in all, and the disk over time."""
+
+    seconds: float = 0.0
+    memory: int = 0  # peak of all that runs at once, bytes
+    disk: int = 0  # peak
+    kept: int = 0  # in the end
+    download: int = 0
+    started: dict[str, float] = field(default_factory=dict)
+    timeline: list[tuple[float, dict[str, int]]] = field(default_factory=list)  # seconds, by kind
+
+
+def kind(path: str) -> str:
+    """Which of KINDS a file is."""
+    if re.search(r"\.hf/", path):
+        return "checkpoint"
+    if re.search(r"_tp\d+(\.rank\d+)?\.irpa$", path):
+        return "shards"
+    for ending, word in (
+        (".gguf", "gguf"),
+        (".irpa", "irpa"),
+        (".mlir", "program"),
+        (".vmfb", "program"),
+    ):
+        if path.endswith(ending):
+            return word
+    return "other"
+
+
+def course(jobs: list[Job], targets: set[str], cores: int, rolling: bool) -> Course:
+    """Run the jobs in their order, as many at once as there are cores."""
+    made = {path: job for job in jobs for path in job.files}
+    readers: dict[str, set[str]] = {}
+    for job in jobs:
+        for path in job.reads:
+            readers.setdefault(path, set()).add(job.name)
+    held = set(targets)
+    for job in jobs:
+        if job.links and targets & set(job.files):
+            held.update(job.reads)
+    waiting, running, done = list(jobs), [], set()
+    now, found, here = 0.0, Course(), dict.fromkeys(KINDS, 0)
+
+    def read(job: Job) -> int:
+        """As Snakemake does, those that read most come first: so a chain is finished early."""
+        return sum(made[path].files.get(path, 0) for path in job.reads if path in made)
+
+    def mark() -> None:
+        found.timeline.append((now, dict(here)))
+        found.disk = max(found.disk, sum(here.values()))
+
+    mark()
+    while waiting or running:
+        for job in sorted(waiting, key=lambda job: -read(job)):
+            ready = all(made[path].name in done for path in job.reads if path in made)
+            if ready and sum(one.threads for _, one in running) < cores:
+                waiting.remove(job)
+                running.append((now + job.seconds, job))
+                found.started[job.name] = now
+                found.download += job.download
+                for path, size in job.files.items():
+                    here[kind(path)] += size
+                found.memory = max(found.memory, sum(one.memory for _, one in running))
+                mark()
+        end, job = min(running, key=lambda pair: pair[0])
+        running.remove((end, job))
+        now = end
+        done.add(job.name)
+        if rolling:
+            for path in [*job.reads, *job.files]:
+                left = readers.get(path, set()) - done
+                if path in made and made[path].name in done and not left and path not in held:
+                    here[kind(path)] -= made[path].files.get(path, 0)
+                    made[path].files.pop(path, None)
+        mark()
+    found.seconds, found.kept = now, sum(here.values())
+    return found
+
+
+def jobs_of(described: list[dict[str, Any]]) -> Iterator[Job]:
+    """The jobs that will run, in an order in which they can, from what the hook tells."""
+    left = [one for one in described if one["action"] == "run" and one.get("forecast")]
+    made = {path for one in left for path in one["outputs"]}
+    there: set[str] = set()
+    while left:
+        ready = [one for one in left if all(p in there or p not in made for p in one["inputs"])]
+        for one in ready:
+            left.remove(one)
+            there.update(one["outputs"])
+            cost = one["forecast"]
+            yield Job(
+                one["outputs"][0],
+                [path for path in one["inputs"] if path in made],
+                dict(cost["files"]),
+                cost["seconds"],
+                cost["memory"],
+                cost["download"],
+                links=one["rule"].startswith("bundle"),
+            )
+
+
+def summary(described: list[dict[str, Any]], targets: set[str], cores: int) -> str:
+    """One line for a dry run."""
+    unknown = [one for one in described if one["action"] == "run" and not one.get("forecast")]
+    if unknown:
+        models = ", ".join(sorted({one["model"] for one in unknown if one["model"]}))
+        return (
+            f"what it takes is known once config.json is here ({models}); `ingot plan` fetches it"
+        )
+    found = both(described, targets, cores)
+    everything, rolling = found["all"], found["targets"]
+    return (
+        f"it takes about {duration(everything.seconds)}, {size(everything.memory)} of memory, "
+        f"{size(everything.disk)} of disk ({size(rolling.disk)} with --config keep=targets) and "
+        f"{size(everything.download)} of downloads; `ingot plan` says more"
+    )
+
+
+def duration(seconds: float) -> str:
+    """90 -> 2 min"""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def size(count: float) -> str:
+    """Bytes in decimal units, as disks are sold."""
+    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= scale:
+            return (
+                f"{count / scale:.3g} {unit}"
+                if count < 1000 * scale
+                else f"{count / scale:.0f} {unit}"
+            )
+    return f"{count / 1e3:.0f} kB"
+
+
+def both(described: list[dict[str, Any]], targets: set[str], cores: int) -> dict[str, Course]:
+    """The course of a build that keeps all, and of one that keeps the targets only."""
+    return {
+        keep: course(list(jobs_of(described)), targets, cores, keep == "targets")
+        for keep in ("all", "targets")
+    }

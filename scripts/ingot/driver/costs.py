@@ -39,7 +39,7 @@ class Cost:
 STREAM = {
     "fetch_file": Cost(1.5, 10.0, 90, 0),  # 100 MB/s
     "safetensors_to_gguf": Cost(0.2, 2.0, 40, 0),
-    "gguf_to_irpa": Cost(0.1, 1.2, 23, 0),
+    "gguf_to_irpa": Cost(0.1, 2.0, 23, 0),
     "shard_irpa": Cost(0.2, 2.0, 40, 0),
     "verify_gguf": Cost(0.3, 6.0, 53, 1090),
     "verify_irpa": Cost(0.2, 1.5, 45, 1005),

@@ -199,6 +199,15 @@ def test_keep_targets_leaves_the_targets_and_the_records(clone, build, store):
     assert "safetensors_to_gguf" in said and (folder / "artifacts/demo.gguf").exists()
 
 
+def test_keep_targets_leaves_what_a_rule_without_output_asks_for(clone, build):
+    folder = clone("a")
+    text = (folder / "Snakefile").read_text()
+    text += f'\n\nrule mine:\n    input:\n        "{IRPA}",\n'
+    (folder / "Snakefile").write_text(text)
+    build(folder, "--config", "keep=targets", "--", "mine")
+    assert (folder / IRPA).exists() and not os.path.lexists(folder / "artifacts/demo.gguf")
+
+
 def test_keep_targets_takes_nothing_that_was_there_before(clone, build, store):
     first, second = clone("a"), clone("b")
     build(first, "--", "artifacts/demo.gguf")

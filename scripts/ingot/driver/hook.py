@@ -201,7 +201,7 @@ def _tell(dag) -> None:
         if place:
             Path(place).write_text(json.dumps(jobs))
         else:
-            print(forecast.summary(jobs, set(dag.targetfiles), os.cpu_count()), file=sys.stderr)
+            print(forecast.summary(jobs, rolling.targets(dag), os.cpu_count()), file=sys.stderr)
 
 
 def _described(dag, job) -> dict:

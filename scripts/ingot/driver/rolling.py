@@ -15,12 +15,12 @@ from ingot.driver.plan import cached, members
 
 def drop(dag) -> None:
     """Remove what no job of this run needs any more."""
-    plan, spent = dag.plan, []
+    plan, wanted, spent = dag.plan, targets(dag), []
     for job in dag._finished:
         if not cached(job):
             continue
         for path in job.output:
-            named = path in dag.targetfiles
+            named = path in wanted
             if (
                 not named
                 and plan.made.get(path)
@@ -31,6 +31,14 @@ def drop(dag) -> None:
     if spent and plan.writable:
         with plan.store.locked("content"):  # nobody restores meanwhile
             _remove(plan, spent)
+
+
+def targets(dag) -> set[str]:
+    """The files that were asked for: by name, or as what a rule without output, such as `all`, needs."""
+    found = set(dag.targetfiles)
+    for job in dag.targetjobs:
+        found |= set(job.input if not job.output else ())
+    return found
 
 
 def _read(dag, job, path: str) -> bool:

@@ -58,6 +58,7 @@ RUN = {  # unit: thousands of tokens x billions of weights
     "verify_vmfb": Cost(3, 1200, 60, 550),
     "verify_shortfin": Cost(6, 1900, 340, 550),
 }
+TOKENS = 4000  # that a verification runs: 26 prompts and their answers
 SMALL = Cost(0.2, 0, 17, 0, 0.002, 0)
 
 
@@ -162,7 +163,7 @@ class Costs:
         if family in ("export_mlir", "compile_vmfb"):
             return self._program(family, config, job)
         if family in RUN:
-            work = self._tokens(model) * serving.parameters(config) / 1e12
+            work = TOKENS * serving.parameters(config) / 1e12
             return "", work, RUN[family], dict.fromkeys(outputs, RUN[family].written * 1e6 or 2000)
         size = self._small_files(model) if family == "bundle_shortfin" else 2000
         return "", 0, SMALL, dict.fromkeys(outputs, size)
@@ -230,10 +231,6 @@ class Costs:
         """The tokenizer, which a bundle copies."""
         return 9e6 if "hub" in self.catalogue["models"][model] else 2e5
 
-    def _tokens(self, model: str) -> float:
-        """Tokens that verification runs: some thousands of prompt, some hundreds of answer."""
-        return 4000
-
     # The past
 
     def _correction(
@@ -245,12 +242,13 @@ class Costs:
 
     def nearest(self, family: str, kind: str, work: float, but: str | None = None) -> dict | None:
         """The past job of the same family and kind that did most nearly as much work."""
-        alike = [p for p in self._past(family) if p["kind"] == kind and p["key"] != but]
+        alike = [p for p in self.past_jobs(family) if p["kind"] == kind and p["key"] != but]
         return min(
             alike, key=lambda p: abs(math.log((p["work"] + 1e-3) / (work + 1e-3))), default=None
         )
 
-    def _past(self, family: str) -> list[dict]:
+    def past_jobs(self, family: str) -> list[dict]:
+        """What jobs of a family took, and what the constants say of them."""
         if family not in self.past:
             self.past[family] = [] if self.store is None else list(self._read_past(family))
         return self.past[family]
@@ -290,7 +288,7 @@ def errors(costs: Costs, families: Iterable[str]) -> list[dict]:
     """Each past job as it would have been forecast from the others: the forecast's own error."""
     found = []
     for family in families:
-        for past in costs._past(family):
+        for past in costs.past_jobs(family):
             near = costs.nearest(family, past["kind"], past["work"], but=past["key"])
             if near is None:
                 continue

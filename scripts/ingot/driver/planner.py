@@ -44,7 +44,9 @@ def run(
         jobs = explain.ask(root, built, catalogue_file) if built else []
         fetched()
         if any(job["action"] == "run" and not job.get("forecast") for job in jobs):
-            jobs = explain.ask(root, built, catalogue_file)  # they were asked side by side
+            jobs = explain.ask(
+                root, built, catalogue_file
+            )  # asked side by side: 2.2 s, 2.6 in turn
         known = costs.Costs(catalogue, root, Store())
         found = {
             "targets": wanted,
@@ -157,7 +159,7 @@ def building(jobs: list[dict], wanted: set[str], cores: int, known: costs.Costs)
         "keep": totals,
         "error": {
             "past_jobs": len(past),
-            "known": any(known._past(family) for family in families),
+            "known": any(known.past_jobs(family) for family in families),
             **{
                 word: costs.spread(one["ratios"][n] for one in past)
                 for n, word in enumerate(("seconds", "memory", "disk"))

@@ -9,9 +9,9 @@ from math import ceil, prod
 
 from ingot import llama
 from ingot.checkpoint import ModelConfig
+from ingot.driver.targets import SIZES
 
 GIB = 1 << 30
-SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes that are looked at
 STAGES = (1, 2, 3, 4, 8)
 UTILIZATION = 0.9  # of a GPU's memory that weights, cache and the rest may take
 REST = 4 * GIB  # activations, context and graphs of a GPU; grows with the batch
@@ -97,11 +97,6 @@ def layouts(config: ModelConfig, engine: Engine, memory: int, context: int) -> I
     for tp in SIZES:
         for pp in STAGES if engine is VLLM else (1,):
             yield layout(config, tp, pp, engine, memory, context)
-
-
-def legal_sizes(config: ModelConfig) -> list[int]:
-    """The tensor parallel sizes that a program can be built for."""
-    return [tp for tp in SIZES if not illegal(config, tp, 1, SHORTFIN)]
 
 
 @dataclass(frozen=True)

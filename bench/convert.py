@@ -76,12 +76,13 @@ def make_checkpoint(folder, layers):
         shard, number = {}, number + 1
 
     for name, shape in names:
-        values = np.resize(np.roll(noise, len(weight_map)), int(np.prod(shape)))
+        values = np.resize(np.roll(noise, len(weight_map) + len(shard)), int(np.prod(shape)))
         shard[name] = ("BF16", shape, values.tobytes())
         if sum(len(raw) for _, _, raw in shard.values()) > 500_000_000:
             flush()
     flush()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    index = {"metadata": {}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
 def copy(source, folder):

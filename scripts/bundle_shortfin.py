@@ -9,7 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from ingot import digest
+from ingot import digest, folder
 from ingot.atomic import replacing
 
 LAUNCH = """\
@@ -61,9 +61,7 @@ def bundle_shortfin(
         launch = partial / "serve"
         launch.write_text(launch_script(device, len(parameters)))
         launch.chmod(0o755)
-        digests = {path.name: digest.of(path) for path in sorted(partial.iterdir())}
-        sums = [f"{found.removeprefix('sha256:')}  {name}\n" for name, found in digests.items()]
-        (partial / "SHA256SUMS").write_text("".join(sums))
+        folder.seal(partial)
 
 
 def launch_script(device: str, archives: int) -> str:

@@ -18,6 +18,8 @@ CHUNK = 1 << 20  # bytes
 TICK = 20_000_000  # ns; two edits closer than a kernel tick (4 or 10 ms) can share a stamp
 COARSE = 2_000_000_000  # ns; the same on file systems that count seconds
 BESIDE = Path(".ingot/store")  # in the working folder, when the store is read-only
+TENSORS = ".tensors"  # the other identity of a checkpoint's shard: see weights.py
+KINDS = ("", TENSORS)
 ORCHESTRATOR = ".snakemake_timestamp"  # Snakemake's own, in each directory output
 
 
@@ -171,26 +173,28 @@ def finished(partial: Path, final: Path) -> None:
     vouch(final, before, f"sha256:{digest}")  # a rename changes ctime
 
 
-def vouch(path: Path, before: os.stat_result, digest: str) -> None:
+def vouch(path: Path, before: os.stat_result, digest: str, kind: str = "") -> None:
     """Remember `digest` under the file's new stamp, unless more than its names changed."""
     after = path.stat()
     if (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns):
-        remember(stamp(after), digest)
+        remember(stamp(after), digest, kind)
 
 
 def link(source: Path, target: Path) -> None:
     """A hard link `target` of the file `source`, whose ctime changes by it; or a copy."""
     source = source.resolve()
-    digest, before = known(source), source.stat()
+    digests = {kind: known(source, kind) for kind in KINDS}
+    before = source.stat()
     try:
         os.link(source, target)
     except OSError:  # across file systems, or where there are no links
-        copy(source, target, digest)
-        if digest:
-            remember(stamp_of(target), digest)
+        copy(source, target, digests[""])
+        if digests[""]:
+            remember(stamp_of(target), digests[""])
         return
-    if digest:
-        vouch(target, before, digest)
+    for kind, digest in digests.items():
+        if digest:
+            vouch(target, before, digest, kind)
 
 
 def copy(source: Path, target: Path, digest: str | None = None) -> None:

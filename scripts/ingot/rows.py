@@ -46,29 +46,33 @@ class Rows:
     def plans(self, dtype: str) -> list[llama.Plan]:
         """The plan of each tensor, as llama.cpp orders them: computed ones, then shard by shard."""
         planned = {plan.source or plan.name: plan for plan in llama.plans(self.config, dtype)}
+        self.check({plan.source: plan.shape for plan in planned.values() if plan.source})
+        computed = [plan for plan in planned.values() if plan.source is None]
+        return computed + [planned[name] for name in self.tensors if name in planned]
+
+    def check(self, expected: dict[str, tuple[int, ...]]) -> None:
+        """Stop unless the checkpoint holds just the tensors `expected`, each of its shape."""
         extra = [
             name
             for name in self.tensors
-            if name not in planned and not name.endswith(llama.DROPPED)
+            if name not in expected and not name.endswith(llama.DROPPED)
         ]
         if extra:
             sys.exit(
-                f"{self.tensors[extra[0]].path}: {len(extra)} tensors have no GGUF name, first "
-                f"{extra[0]}; this architecture is not plain Llama or Mistral"
+                f"{self.tensors[extra[0]].path}: {len(extra)} tensors have no name in the new "
+                f"file, first {extra[0]}; this architecture is not plain Llama or Mistral"
             )
-        for source, plan in planned.items():
-            if plan.source and source not in self.tensors:
+        for name, shape in expected.items():
+            if name not in self.tensors:
                 sys.exit(
-                    f"{self.checkpoint}: tensor {source} is in no shard, expected by config.json"
+                    f"{self.checkpoint}: tensor {name} is in no shard, expected by config.json"
                 )
-            if plan.source and self.tensors[source].shape != plan.shape:
-                tensor = self.tensors[source]
+            if self.tensors[name].shape != shape:
+                tensor = self.tensors[name]
                 sys.exit(
-                    f"{tensor.path}: tensor {source} has shape {list(tensor.shape)}, expected "
-                    f"{list(plan.shape)} by config.json; the two do not belong together"
+                    f"{tensor.path}: tensor {name} has shape {list(tensor.shape)}, expected "
+                    f"{list(shape)} by config.json; the two do not belong together"
                 )
-        computed = [plan for plan in planned.values() if plan.source is None]
-        return computed + [planned[name] for name in self.tensors if name in planned]
 
     def blocks(self, plan: llama.Plan, first: int = 0, last: int | None = None) -> Iterator:
         """(first row, rows, read) of rows first..last; `read` gives the block's bytes, once.

@@ -55,8 +55,11 @@ def read_checkpoint(folder: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def read_header(path: Path) -> dict[str, Tensor]:
-    """The tensors of one shard, checked: inside the file, no overlap, sizes that match shapes."""
+def read_header(path: Path, itemsize: dict[str, int] = ITEMSIZE) -> dict[str, Tensor]:
+    """The tensors of one shard, checked: inside the file, no overlap, sizes that match shapes.
+
+    `itemsize` names the dtypes that are expected, and the bytes of a value.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         length = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))[0] if size >= 8 else 0
@@ -70,23 +73,25 @@ def read_header(path: Path) -> dict[str, Tensor]:
         entries = json.loads(text)
         items = [(name, entry) for name, entry in entries.items() if name != "__metadata__"]
         start = 8 + length
-        tensors = {name: _tensor(path, name, entry, start, size) for name, entry in items}
+        tensors = {name: _tensor(path, name, entry, start, size, itemsize) for name, entry in items}
     except (ValueError, AttributeError, KeyError, TypeError) as error:
         sys.exit(f"{path}: header is not a safetensors header ({error}); fetch it again")
     _no_overlap(path, tensors)
     return tensors
 
 
-def _tensor(path: Path, name: str, entry: dict, start: int, size: int) -> Tensor:
+def _tensor(
+    path: Path, name: str, entry: dict, start: int, size: int, itemsize: dict[str, int]
+) -> Tensor:
     dtype, shape = entry["dtype"], tuple(entry["shape"])
     begin, end = entry["data_offsets"]
-    if dtype not in ITEMSIZE:
-        known = ", ".join(sorted(ITEMSIZE))
+    if dtype not in itemsize:
+        known = ", ".join(sorted(itemsize))
         sys.exit(
             f"{path}: tensor {name} has dtype {dtype}, expected one of {known}; "
             "start from an unquantised checkpoint"
         )
-    nbytes = prod(shape) * ITEMSIZE[dtype]
+    nbytes = prod(shape) * itemsize[dtype]
     if not 0 <= begin <= end or end - begin != nbytes:
         sys.exit(
             f"{path}: tensor {name} has offsets {begin}..{end}, expected {nbytes} bytes for "

@@ -15,7 +15,7 @@ from ingot import digest, stream
 from ingot.progress import Progress
 from ingot.safetensors import read_header
 
-KIND = ".tensors"  # of memo
+KIND = digest.TENSORS  # of memo
 SAMPLES, SAMPLE = 16, 4096  # blocks of a shard and their bytes, that tell two of one size apart
 
 

@@ -1,0 +1,155 @@
+"""Quantise a checkpoint by NVIDIA's ModelOpt into a TensorRT-LLM checkpoint.  Runs in envs/modelopt.
+
+The tensors are ModelOpt's own; config.json is ours, as for unquantised checkpoints.  The whole model
+is in memory, three times its size.
+"""
+
+import argparse
+import copy
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from ingot import folder, trtllm
+from ingot.atomic import replacing
+from ingot.checkpoint import read_config, view
+from ingot.quiet import chatter_to_stdout
+
+RECIPES = {  # ours -> ModelOpt's
+    "fp8": "FP8_DEFAULT_CFG",
+    "int4_awq": "INT4_AWQ_CFG",
+    "int8_sq": "INT8_SMOOTHQUANT_CFG",
+}
+GROUP = 128  # input channels that share an int4 scale
+LONGEST = 512  # tokens of a text that are calibrated on
+
+
+def quantize_trtllm(
+    checkpoint: Path,
+    calibration: Path,
+    quant: str,
+    dtype: str,
+    mapping: trtllm.Mapping,
+    trtllm_checkpoint: Path,
+    architecture: str | None = None,
+) -> None:
+    config = read_config(checkpoint / "config.json", architecture)
+    if reason := trtllm.misfit(config, mapping) or misfit(config, mapping, quant):
+        sys.exit(f"{checkpoint / 'config.json'}: {reason}")
+    with chatter_to_stdout(f"{trtllm_checkpoint.name}: quantising by ModelOpt"):
+        prompts = read_prompts(checkpoint, calibration, min(LONGEST, config.context))
+        with replacing(trtllm_checkpoint) as partial:
+            exported = partial / "modelopt"
+            exported.mkdir(parents=True)
+            export(checkpoint, prompts, quant, dtype, mapping, exported)
+            theirs = json.loads((exported / "config.json").read_bytes())
+            document = trtllm.document(config, mapping, dtype)
+            document["quantization"] = theirs["quantization"]
+            document["vocab_size"] = theirs["vocab_size"]  # int4_awq's is padded to 64
+            for rank in range(mapping.world):
+                name = f"rank{rank}.safetensors"
+                (exported / name).rename(partial / name)
+                (partial / name).chmod(0o644)
+            shutil.rmtree(exported)
+            (partial / "config.json").write_text(json.dumps(document, indent=2) + "\n")
+            folder.seal(partial)
+
+
+def misfit(config, mapping: trtllm.Mapping, quant: str) -> str | None:
+    """Why ModelOpt cannot write `quant` so; or None."""
+    if mapping.embedding != "rows":
+        return "ModelOpt splits the embedding by rows only; set trtllm.embedding to rows"
+    inputs = {
+        "hidden channels": config.hidden,
+        "attention channels of a rank": config.heads * config.head_dim // mapping.tp,
+        "feed-forward channels of a rank": config.ffn // mapping.tp,
+    }
+    for what, count in inputs.items():
+        if quant == "int4_awq" and count % GROUP:
+            return f"{count} {what} do not come in groups of {GROUP}, which int4_awq scales by"
+    return None
+
+
+def read_prompts(checkpoint: Path, calibration: Path, longest: int) -> list[list[int]]:
+    """Token ids of the calibration's lines."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    lines = calibration.read_text(encoding="utf-8").splitlines()
+    found = [tokenizer.encode(line, add_special_tokens=False).ids[:longest] for line in lines]
+    if not any(found):
+        sys.exit(f"{calibration}: holds no text, expected one to calibrate on a line")
+    return [ids for ids in found if ids]
+
+
+def export(
+    checkpoint: Path,
+    prompts: list[list[int]],
+    quant: str | None,
+    dtype: str,
+    mapping: trtllm.Mapping,
+    place: Path,
+) -> None:
+    """ModelOpt's own export; unquantised when `quant` is None."""
+    import modelopt.torch.quantization as quantization
+    import torch
+    from modelopt.torch.export import export_tensorrt_llm_checkpoint
+    from transformers import AutoModelForCausalLM
+
+    kind = getattr(torch, trtllm.DTYPES[dtype])
+    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=kind, use_safetensors=True)
+    model = model.eval()
+
+    def calibrate(model) -> None:
+        with torch.no_grad():
+            for number, ids in enumerate(prompts, 1):
+                model(input_ids=torch.tensor([ids]), use_cache=False)
+                print(f"text {number} of {len(prompts)}: {len(ids)} tokens", flush=True)
+
+    if quant:
+        recipe = copy.deepcopy(getattr(quantization, RECIPES[quant]))
+        model = quantization.quantize(model, recipe, calibrate)
+    export_tensorrt_llm_checkpoint(
+        model,
+        "llama",  # its word for Mistral too
+        kind,
+        place,
+        inference_tensor_parallel=mapping.tp,
+        inference_pipeline_parallel=mapping.pp,
+    )
+    wanted = {f"rank{rank}.safetensors" for rank in range(mapping.world)}
+    if missing := sorted(wanted - {path.name for path in place.iterdir()}):
+        sys.exit(f"{missing[0]}: not written by ModelOpt; its words in the log say why")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--checkpoint", type=Path, nargs="+", required=True, help="a folder, or files of one"
+    )
+    parser.add_argument(
+        "--calibration",
+        type=Path,
+        required=True,
+        help="texts like those it will serve, a line each",
+    )
+    parser.add_argument("--quant", choices=sorted(RECIPES), required=True)
+    parser.add_argument("--dtype", choices=["f16", "bf16"], default="f16", help="of the rest")
+    parser.add_argument("--architecture", help="what config.json must say")
+    parser.add_argument("--tp", type=int, default=1, help="tensor parallel size")
+    parser.add_argument("--pp", type=int, default=1, help="number of pipeline stages")
+    parser.add_argument("--embedding", choices=list(trtllm.EMBEDDING), default="rows")
+    parser.add_argument(
+        "--trtllm-checkpoint", type=Path, required=True, help="the directory to write"
+    )
+    options = vars(parser.parse_args(argv))
+    if options["tp"] < 1 or options["pp"] < 1:
+        parser.error("--tp and --pp: numbers from 1 are expected")
+    mapping = trtllm.Mapping(*(options.pop(name) for name in ("tp", "pp", "embedding")))
+    with view(options.pop("checkpoint")) as checkpoint:
+        quantize_trtllm(checkpoint, mapping=mapping, **options)
+
+
+if __name__ == "__main__":
+    main()

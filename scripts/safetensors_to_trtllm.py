@@ -1,0 +1,125 @@
+"""Cut a Hugging Face checkpoint into a TensorRT-LLM checkpoint.  Runs in envs/convert.
+
+One read and one write, a megabyte a thread in memory, neither torch nor tensorrt_llm.  The tensors
+are bit for bit those of NVIDIA's ModelOpt 0.47.0.
+"""
+
+import argparse
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from ingot import digest, folder, stream, trtllm
+from ingot.atomic import replacing
+from ingot.checkpoint import read_config, view
+from ingot.gguf import TYPES
+from ingot.llama import Plan
+from ingot.rows import Rows
+
+
+def safetensors_to_trtllm(
+    checkpoint: Path,
+    trtllm_checkpoint: Path,
+    dtype: str,
+    mapping: trtllm.Mapping,
+    architecture: str | None = None,
+) -> None:
+    config = read_config(checkpoint / "config.json", architecture)
+    if reason := trtllm.misfit(config, mapping):
+        sys.exit(f"{checkpoint / 'config.json'}: {reason}")
+    cuts = trtllm.cuts(config, mapping)
+    with (
+        Rows(checkpoint, config, trtllm_checkpoint.name) as rows,
+        replacing(trtllm_checkpoint) as partial,
+        ExitStack() as stack,
+    ):
+        rows.check({cut.source: cut.shape for cut in cuts})
+        partial.mkdir()
+        document = trtllm.document(config, mapping, dtype)
+        outs, offsets = [], []
+        for rank in range(mapping.world):
+            tensors = trtllm.shapes(trtllm.of_stage(cuts, rank // mapping.tp))
+            head, places, size = trtllm.layout(tensors, document["dtype"])
+            path = partial / f"rank{rank}.safetensors"
+            outs.append(stream.Output(path, size, trtllm_checkpoint / path.name))
+            stack.callback(outs[-1].close)
+            outs[-1].put(head, 0)
+            offsets.append(places)
+        work = jobs(rows, cuts, dtype, mapping, outs, offsets)
+        stream.in_threads(work, [rows.turns, *(out.turns for out in outs)])
+        rows.finish()
+        for rank, out in enumerate(outs):
+            digest.written[partial / f"rank{rank}.safetensors"] = out.finish()
+        (partial / "config.json").write_text(json.dumps(document, indent=2) + "\n")
+        folder.seal(partial)
+
+
+def jobs(
+    rows: Rows, cuts: list[trtllm.Cut], dtype: str, mapping: trtllm.Mapping, outs, offsets
+) -> Iterator[Callable[[], None]]:
+    """One job a block of rows, read once and written to every rank that has a part of it."""
+    kind, tp = TYPES[dtype.upper()], mapping.tp
+
+    def whole(read, ranks: list[int], tickets: list[int], places: list[int]) -> None:
+        data = read()
+        for rank, ticket, place in zip(ranks, tickets, places, strict=True):
+            outs[rank].write(ticket, data, place)
+
+    def columns(read, count, ranks: list[int], tickets: list[int], places: list[int]) -> None:
+        bits = np.frombuffer(read(), np.uint8).reshape(count, tp, -1)
+        for part, (rank, ticket, place) in enumerate(zip(ranks, tickets, places, strict=True)):
+            data = np.ascontiguousarray(bits[:, part]).reshape(-1)
+            outs[rank].write(ticket, data, place)
+
+    for cut in cuts:
+        plan = Plan(cut.source, cut.name, cut.shape, kind)
+        row = prod(cut.columns()) * kind.size
+        parts = [(0, cut.shape[0], list(range(tp)))]
+        if cut.axis == 0:
+            parts = list(trtllm.places(cut, tp))
+        for begin, end, local in parts:
+            ranks = [mapping.rank(cut.stage, rank) for rank in local]
+            for first, count, read in rows.blocks(plan, begin, end):
+                place = (cut.start + first - begin) * row
+                places = [offsets[rank][cut.name] + place for rank in ranks]
+                tickets = [outs[rank].ticket() for rank in ranks]
+                if cut.axis == 1:
+                    yield functools.partial(columns, read, count, ranks, tickets, places)
+                else:
+                    yield functools.partial(whole, read, ranks, tickets, places)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--checkpoint", type=Path, nargs="+", required=True, help="a folder, or files of one"
+    )
+    parser.add_argument("--dtype", choices=sorted(trtllm.DTYPES), default="f16")
+    parser.add_argument("--architecture", help="what config.json must say")
+    parser.add_argument("--tp", type=int, default=1, help="tensor parallel size")
+    parser.add_argument("--pp", type=int, default=1, help="number of pipeline stages")
+    parser.add_argument(
+        "--embedding",
+        choices=list(trtllm.EMBEDDING),
+        default="rows",
+        help="how the embedding lies over the ranks",
+    )
+    parser.add_argument(
+        "--trtllm-checkpoint", type=Path, required=True, help="the directory to write"
+    )
+    options = vars(parser.parse_args(argv))
+    if options["tp"] < 1 or options["pp"] < 1:
+        parser.error("--tp and --pp: numbers from 1 are expected")
+    mapping = trtllm.Mapping(*(options.pop(name) for name in ("tp", "pp", "embedding")))
+    with view(options.pop("checkpoint")) as checkpoint:
+        safetensors_to_trtllm(checkpoint, mapping=mapping, **options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Merge the ranks of a TensorRT-LLM checkpoint and hold them against their source.  Runs in envs/convert.
+
+Every value of every tensor in every rank, copies and padding too.  Written without the converter's
+table.  A quantised weight is multiplied out by its scales, and must be within half a step.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from ingot import record as records
+from ingot import trtllm_checkpoint
+from ingot.checkpoint import read_config, view
+from ingot.compare import Tally, chunks, values
+from ingot.safetensors import Tensor, read_checkpoint
+from ingot.trtllm_checkpoint import Checkpoint
+from ingot.trtllm_weights import check_scales, multiplied, rows_of
+
+MERGED = {  # tensor of a layer -> the checkpoint's that lie in it one below the other; split axis
+    "input_layernorm": (["input_layernorm"], None),
+    "attention.qkv": (["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], 0),
+    "attention.dense": (["self_attn.o_proj"], 1),
+    "post_layernorm": (["post_attention_layernorm"], None),
+    "mlp.fc": (["mlp.gate_proj"], 0),
+    "mlp.gate": (["mlp.up_proj"], 0),
+    "mlp.proj": (["mlp.down_proj"], 1),
+}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows start.. of one rank's tensor, that are `rows` rows of the source's."""
+
+    rank: int
+    name: str
+    start: int
+    rows: int
+
+
+def verify_trtllm(checkpoint: Path, trtllm_checkpoint_: Path, record: Path) -> None:
+    sha256 = records.digest(trtllm_checkpoint_)
+    built = trtllm_checkpoint.read(trtllm_checkpoint_)
+    told = read_config(checkpoint / "config.json")
+    if built.quant and told.vocab <= built.config.vocab < told.vocab + 64:
+        told = replace(told, vocab=built.config.vocab)  # ModelOpt pads it
+    for key, name in trtllm_checkpoint.NUMBERS.items():
+        if getattr(told, name) != getattr(built.config, name):
+            sys.exit(
+                f"{trtllm_checkpoint_ / 'config.json'}: {key} is {getattr(built.config, name)}, "
+                f"expected {getattr(told, name)} by the source; build it again"
+            )
+    if built.config.architecture != told.architecture:
+        sys.exit(
+            f"{trtllm_checkpoint_ / 'config.json'}: architecture is {built.config.architecture}, "
+            f"expected {told.architecture} by the source; build it again"
+        )
+    if told.rope != built.config.rope:
+        sys.exit(
+            f"{trtllm_checkpoint_ / 'config.json'}: rotary_scaling is {built.config.rope}, expected "
+            f"{told.rope} by the source; build it again"
+        )
+    sources = read_checkpoint(checkpoint)
+    vocab = sources["model.embed_tokens.weight"].shape[0]
+    tally, padding = Tally(trtllm_checkpoint_), 0
+    for source, axis, pieces in merges(built, told.tied, vocab):
+        compare(built, tally, sources[source], axis, pieces)
+    for rank, name, used in padded(built, vocab):
+        rest = rows_of(built.ranks[rank][name], used, built.ranks[rank][name].shape[0])
+        if rest.any():
+            sys.exit(
+                f"{trtllm_checkpoint_}: padding of {name} is not zero in rank {rank}; build it again"
+            )
+        padding += len(rest)
+    quantised = {}
+    if built.quant:
+        algorithm = built.document["quantization"]["quant_algo"]
+        quantised = {"quant_algo": algorithm, "limit": "half a step of the quantised weight"}
+    records.write(
+        record,
+        trtllm_checkpoint_,
+        sha256,
+        "the checkpoint, value by value, the ranks merged",
+        {**tally.checks(), **quantised, "ranks": built.mapping.world, "rows_of_padding": padding},
+        versions=records.versions("numpy"),
+    )
+
+
+def merges(
+    built: Checkpoint, tied: bool, vocab: int
+) -> Iterator[tuple[str, int | None, list[Piece]]]:
+    """Each source tensor, the axis it is split along, and the pieces that make up one copy of it."""
+    c, m = built.config, built.mapping
+    last = (m.pp - 1) * m.tp
+    embedding = {"rows": 0, "columns": 1}.get(m.embedding) if m.tp > 1 else None
+    yield from copies(
+        m.tp, "model.embed_tokens.weight", "transformer.vocab_embedding.weight", 0, embedding,
+        vocab, -(-c.vocab // m.tp) if embedding == 0 else vocab,
+    )  # fmt: skip
+    yield from copies(m.tp, "model.norm.weight", "transformer.ln_f.weight", last, None, 0, c.hidden)
+    head = "model.embed_tokens.weight" if tied else "lm_head.weight"
+    yield from copies(m.tp, head, "lm_head.weight", last, 0, vocab, -(-c.vocab // m.tp))
+    each = c.layers // m.pp
+    heads = {"q_proj": c.heads, "k_proj": c.kv_heads, "v_proj": c.kv_heads}
+    for layer in range(c.layers):
+        first = layer // each * m.tp
+        for here, (there, axis) in MERGED.items():
+            name, start = f"transformer.layers.{layer % each}.{here}.weight", 0
+            for source in there:
+                kind = source.split(".")[-1]
+                total = heads[kind] * c.head_dim if kind in heads else c.ffn
+                rows = max(total // m.tp, c.head_dim) if kind in heads else c.ffn // m.tp
+                if axis != 0:
+                    rows = c.hidden
+                source = f"model.layers.{layer}.{source}.weight"
+                repeats = kind in heads  # KV heads may be fewer than ranks
+                yield from copies(m.tp, source, name, first, axis, total, rows, start, repeats)
+                start += rows
+
+
+def copies(tp, source, name, first, axis, total, rows, start=0, repeats=False):
+    """One list of pieces for each time that the ranks hold the source."""
+    if axis == 0:
+        parts = -(-total // rows)
+        repeated = tp // parts if repeats else 1
+        for copy in range(repeated):
+            ranks = [first + part * repeated + copy for part in range(parts)]
+            ends = [min(rows, total - part * rows) for part in range(parts)]
+            pieces = [Piece(r, name, start, n) for r, n in zip(ranks, ends, strict=True)]
+            yield source, axis, pieces
+    elif axis == 1:
+        yield source, axis, [Piece(first + rank, name, start, rows) for rank in range(tp)]
+    else:
+        for rank in range(tp):
+            yield source, axis, [Piece(first + rank, name, start, rows)]
+
+
+def padded(built: Checkpoint, vocab: int) -> Iterator[tuple[int, str, int]]:
+    """Rank, tensor and the number of rows in use, of those that the vocabulary does not fill."""
+    c, m = built.config, built.mapping
+    rows = -(-c.vocab // m.tp)
+    tensors = {"lm_head.weight": (m.pp - 1) * m.tp}
+    if m.embedding == "rows" and m.tp > 1:
+        tensors["transformer.vocab_embedding.weight"] = 0
+    for name, first in tensors.items():
+        for rank in range(m.tp):
+            used = min(max(vocab - rank * rows, 0), rows)
+            if used < rows:
+                yield first + rank, name, used
+
+
+def compare(built, tally: Tally, source: Tensor, axis: int | None, pieces: list[Piece]) -> None:
+    """Hold one copy of a source against it."""
+    quantised = built.quant is not None and pieces[0].name.removesuffix(".weight").endswith(
+        trtllm_checkpoint.LINEAR
+    )
+    if not quantised:
+        kind = built.ranks[pieces[0].rank][pieces[0].name].dtype
+
+        def stored(piece: Piece, first: int, last: int) -> np.ndarray:
+            return rows_of(built.ranks[piece.rank][piece.name], first, last)
+
+        def plain(first: int, last: int) -> np.ndarray:
+            return merged(axis, pieces, first, last, stored)
+
+        tally.tensor(source.name, kind, source, plain)
+        return
+    layer = pieces[0].name.removesuffix(".weight")
+    for rank in {piece.rank for piece in pieces}:
+        check_scales(built.quant, built.ranks[rank], layer)
+
+    def product(which: int):
+        def rows(piece: Piece, first: int, last: int) -> np.ndarray:
+            return multiplied(built.quant, built.ranks[piece.rank], layer, first, last)[which]
+
+        return rows
+
+    for first, last in chunks(source.shape):
+        wanted = values(source, first, last)
+        got = merged(axis, pieces, first, last, product(0))
+        step = merged(axis, pieces, first, last, product(1))
+        away = np.abs(got - wanted)
+        if not (away <= step).all():  # NaN is not
+            sys.exit(
+                f"{built.folder}: tensor {source.name} is {away.max():.3g} away from the source in "
+                f"{pieces[0].name}, expected half a step at most; build it again"
+            )
+        tally.largest = max(tally.largest, float(away.max()))
+        tally.counts["values_rounded"] += int((got != wanted).sum())
+    tally.counts["values"] += int(np.prod(source.shape))
+    tally.equal(False)
+
+
+def merged(axis: int | None, pieces: list[Piece], first: int, last: int, rows) -> np.ndarray:
+    """Rows first..last of the source, out of the pieces' `rows(piece, first, last)`."""
+    if axis != 0:
+        return np.hstack([rows(p, p.start + first, p.start + last) for p in pieces])
+    found, at = [], 0
+    for p in pieces:
+        begin, end = max(first, at), min(last, at + p.rows)
+        if begin < end:
+            found.append(rows(p, p.start + begin - at, p.start + end - at))
+        at += p.rows
+    return np.vstack(found)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--checkpoint", type=Path, nargs="+", required=True, help="a folder, or files of one"
+    )
+    parser.add_argument(
+        "--trtllm-checkpoint", type=Path, required=True, dest="trtllm_checkpoint_",
+        help="the directory to verify",
+    )  # fmt: skip
+    parser.add_argument("--record", type=Path, required=True, help="the record to write")
+    options = vars(parser.parse_args(argv))
+    with view(options.pop("checkpoint")) as checkpoint:
+        verify_trtllm(checkpoint, **options)
+
+
+if __name__ == "__main__":
+    main()

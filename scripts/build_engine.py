@@ -1,0 +1,105 @@
+"""Build a TensorRT-LLM engine by trtllm-build, on a GPU.  Runs in the driver's environment.
+
+The checkpoint is checked before, the engine's own description after.  Engines are not reproducible:
+what counts is what went in.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from ingot import folder, nvidia, trtllm_checkpoint
+from ingot.atomic import replacing
+from ingot.checkpoint import read_json
+from ingot.quiet import beating
+
+
+def build_engine(
+    trtllm_checkpoint_: Path,
+    engine: Path,
+    compute_capability: str,
+    versions: str,
+    workers: int,
+    flags: list[str],
+) -> None:
+    if reason := nvidia.missing(compute_capability):
+        sys.exit(f"{engine}: {reason}")
+    if (found := nvidia.versions()) != versions:
+        sys.exit(f"{engine}: TensorRT-LLM and TensorRT are {found} here, planned with {versions}")
+    built = trtllm_checkpoint.read(trtllm_checkpoint_)
+    lengths(built, engine, flags)
+    with replacing(engine) as partial, tempfile.TemporaryDirectory() as scratch:
+        partial.mkdir()
+        command = [nvidia.program(), "--checkpoint_dir", trtllm_checkpoint_.absolute()]
+        command += ["--output_dir", partial.absolute(), "--workers", workers, *flags]
+        run([str(word) for word in command], scratch, engine, compute_capability)
+        check(partial, engine, built.mapping.world, versions)
+        folder.seal(partial)
+
+
+def lengths(built: trtllm_checkpoint.Checkpoint, engine: Path, flags: list[str]) -> None:
+    """What the flags ask for must be within what the model was trained for."""
+    told = dict(flag[2:].split("=") for flag in flags if "=" in flag)
+    for name in ("max_seq_len", "max_input_len"):
+        if int(told.get(name, 0)) > built.config.context:
+            sys.exit(
+                f"{engine}: {name} is {told[name]}, but the model was trained for "
+                f"{built.config.context} tokens; set trtllm.build.{name} to that or less"
+            )
+
+
+def run(command: list[str], scratch: str, engine: Path, capability: str) -> None:
+    """In an empty folder: trtllm-build leaves a timing cache where it stands."""
+    uuids = [uuid for uuid, _, found in nvidia.gpus() if found == capability]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids)}
+    if libraries := os.environ.get("INGOT_LIBRARY_PATH"):  # containers find CUDA's libraries by it
+        environment["LD_LIBRARY_PATH"] = libraries
+    last = "nothing"
+    with beating(f"{engine}: trtllm-build"):
+        process = subprocess.Popen(
+            command, cwd=scratch, env=environment, stdout=subprocess.PIPE, text=True,
+            stderr=subprocess.STDOUT, errors="replace",
+        )  # fmt: skip
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line.strip() or last
+        code = process.wait()
+    if code:
+        sys.exit(f"{engine}: trtllm-build ended with {code}: {last}")
+
+
+def check(partial: Path, engine: Path, world: int, versions: str) -> None:
+    """An engine of each rank, and a description by the version that was asked for."""
+    for rank in range(world):
+        path = partial / f"rank{rank}.engine"
+        if not path.is_file() or not path.stat().st_size:
+            sys.exit(f"{engine / path.name}: not written by trtllm-build; its log says why")
+    told = read_json(partial / "config.json")
+    wanted = versions.split()[0].split("+")[0]
+    if told.get("version") != wanted:
+        sys.exit(f"{engine / 'config.json'}: version is {told.get('version')}, expected {wanted}")
+    # where it was built is nobody's business, and decides nothing
+    told["pretrained_config"].get("mapping", {}).pop("rank", None)
+    (partial / "config.json").write_text(json.dumps(told, indent=4) + "\n")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--trtllm-checkpoint", type=Path, required=True, dest="trtllm_checkpoint_",
+        help="the checkpoint to build from",
+    )  # fmt: skip
+    parser.add_argument("--engine", type=Path, required=True, help="the directory to write")
+    parser.add_argument("--compute-capability", required=True, help="of the GPU, such as 9.0")
+    parser.add_argument("--versions", required=True, help="of TensorRT-LLM and of TensorRT")
+    parser.add_argument("--workers", type=int, default=1, help="ranks built at a time, a GPU each")
+    parser.add_argument("flags", nargs="*", help="after --: flags of trtllm-build")
+    build_engine(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""What this machine has to build engines with: its GPUs, and trtllm-build."""
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+TRTLLM, TENSORRT = "1.2.1", "10.14.1.48"  # the last that builds engines, and what it is built with
+PROGRAM = "INGOT_TRTLLM"  # trtllm-build, where it is not on the PATH
+UNKNOWN = "unknown"
+ASK = "from importlib.metadata import version as v; print(v('tensorrt_llm'), v('tensorrt'))"
+
+
+def gpus() -> list[tuple[str, str, str]]:
+    """UUID, name and compute capability of each NVIDIA GPU that CUDA_VISIBLE_DEVICES leaves."""
+    fields = "--query-gpu=uuid,name,compute_cap"
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", fields, "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    found = [tuple(part.strip() for part in line.split(",")) for line in lines if "," in line]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return found
+    words = visible.split(",")
+    return [gpu for n, gpu in enumerate(found) if str(n) in words or gpu[0] in words]
+
+
+def program() -> Path | None:
+    """trtllm-build on this machine."""
+    found = os.environ.get(PROGRAM) or shutil.which("trtllm-build")
+    return Path(found) if found and Path(found).is_file() else None
+
+
+def versions() -> str:
+    """Of TensorRT-LLM and TensorRT, as `1.2.1 10.14.1.48`; those that we pin where it is not here."""
+    tool = program()
+    if tool is None:
+        return f"{TRTLLM} {TENSORRT}"
+    try:
+        done = subprocess.run(
+            [*_interpreter(tool), "-c", ASK],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return UNKNOWN
+    return done.stdout.strip() if done.returncode == 0 else UNKNOWN
+
+
+def _interpreter(tool: Path) -> list[str]:
+    """The Python of a program that pip installed: its first line, or the second of a shell script."""
+    with tool.open("rb") as file:
+        first, second = (file.readline().decode(errors="replace").strip() for _ in range(2))
+    if second.startswith("'''exec' "):  # pip's way around long paths
+        return shlex.split(second.removeprefix("'''exec' "))[:1]
+    return shlex.split(first.removeprefix("#!"))
+
+
+def missing(capability: str) -> str | None:
+    """Why no engine for `capability` can be built on this machine; or None."""
+    here = gpus()
+    if not here:
+        return (
+            "an engine is built on an NVIDIA GPU, none is on this machine; run on one that has it"
+        )
+    if capability not in [found for *_, found in here]:
+        _, name, found = here[0]
+        return (
+            f"built for compute capability {capability}, but {name} has {found}; name the variant "
+            "of this GPU, or run on another"
+        )
+    if program() is None:
+        return (
+            f"trtllm-build {TRTLLM} is not on the PATH; install it as envs/trtllm says, or "
+            f"set {PROGRAM} to it"
+        )
+    found = versions()
+    if found == UNKNOWN:
+        return f"{program()} does not say its version; set {PROGRAM} to the one that pip installed"
+    if [part.split("+")[0] for part in found.split()] != [TRTLLM, TENSORRT]:
+        return (
+            f"TensorRT-LLM and TensorRT are {found}, expected {TRTLLM} and "
+            f"{TENSORRT}; install them as envs/trtllm says"
+        )
+    return None

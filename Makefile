@@ -20,7 +20,7 @@ demo: $(READY) ## build the demo model's shortfin bundle, serve it, ask it
 	@$(VENV)/bin/ingot demo
 
 test: $(READY) ## build the toolchains once, run all tests
-	@for name in hub convert llamacpp iree; do $(VENV)/bin/ingot toolchain $$name || exit 1; done
+	@for name in hub convert llamacpp iree modelopt triton rtx; do $(VENV)/bin/ingot toolchain $$name || exit 1; done
 	@$(VENV)/bin/python -m pytest
 
 lint: $(READY) ## check style: ruff, snakefmt
@@ -34,7 +34,7 @@ fmt: $(READY) ## put files into the house's style
 	@PATH=$(VENV)/bin:$$PATH $(VENV)/bin/snakefmt Snakefile rules
 
 bench: $(READY) ## time and memory of the converters beside cp and their peers
-	@for name in hub convert llamacpp iree; do $(VENV)/bin/ingot toolchain $$name || exit 1; done
+	@for name in hub convert llamacpp iree modelopt triton rtx; do $(VENV)/bin/ingot toolchain $$name || exit 1; done
 	@$(VENV)/bin/python bench/convert.py
 
 dag: $(READY) ## draw the way to TARGET (default: the demo's bundle) as mermaid

@@ -10,6 +10,10 @@
     artifacts/M_tpN.mlir, .config.json  the exported program, and the server's config
     artifacts/M_tpN.vmfb, .gfx942.vmfb  compiled for the model's hardware, or for the one named
     artifacts/M_tpN.shortfin            all that the shortfin server needs, and its launch script
+    artifacts/M_tpN.trtllm-ckpt         a TensorRT-LLM checkpoint; M_tpN.fp8.trtllm-ckpt quantised
+    artifacts/M_tpN.trtllm, .sm90.trtllm   its engine, built on a GPU
+    artifacts/M_tpN.triton              a Triton model repository, and its launch script
+    artifacts/M.rtx                     a TensorRT for RTX engine (proprietary compiler, optional)
     artifacts/<any>.verified.json       what it was compared with, and the numbers
 
 M is an entry of models.yaml.
@@ -26,6 +30,9 @@ include: "rules/gguf.smk"
 include: "rules/irpa.smk"
 include: "rules/iree.smk"
 include: "rules/bundle.smk"
+include: "rules/trtllm.smk"
+include: "rules/triton.smk"
+include: "rules/rtx.smk"
 include: "rules/verify.smk"
 
 

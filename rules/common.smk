@@ -1,5 +1,6 @@
 """What the rules share: functions and tables only, no rule."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -29,6 +30,8 @@ PYTHON = {name: toolchains.python(ROOT, name) for name in toolchains.names(ROOT)
 
 
 os.environ["INGOT_NOTES"] = os.path.abspath(".ingot/notes")  # where steps say what memory they took
+# Only trtllm-build and tritonserver are given it: containers find CUDA's libraries by it.
+os.environ["INGOT_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")
 
 # The variables that a step sees.  No other can decide what it writes, since no other is there.
 SEEN = "HOME|PATH|TMPDIR|USER|LOGNAME|TERM|INGOT_*|XDG_CACHE_HOME|HF_*|*_VISIBLE_DEVICES|SLURM_*"
@@ -46,9 +49,11 @@ def code(script):
 
 
 def lock(name):
-    """The lock of toolchain `name`, and what else it is built by."""
+    """The lock of toolchain `name`, and what else it is built by; the pins of one that we cannot."""
     folder = ROOT / "envs" / name
     files = [folder / "requirements.lock", folder / "build.py"]
+    if not files[0].exists():
+        files = [folder / "requirements.in"]
     return [os.path.relpath(path) for path in files if path.exists()]
 
 

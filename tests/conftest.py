@@ -10,7 +10,9 @@ import pytest
 from ingot.driver import toolchains
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "envs", "profiles")
+PARTS = (
+    "Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "triton", "envs", "profiles",
+)  # fmt: skip
 IRPA = "artifacts/demo.irpa"
 
 

@@ -28,6 +28,15 @@ WRONG = {
     "demo_tp2.rank0.irpa.verified.json": ("the set is verified as one; ask for", "demo_tp2"),
     "demo_tp1.sm80.shortfin": ("the shortfin server runs on no cuda device", "demo_tp1"),
     "demo_tp1.gfx999.vmfb": ("unknown variant gfx999, expected one of cpu, gfx942", "demo_tp1."),
+    "demo.trtllm": ("a trtllm is built for a tensor parallel size, none", "demo_tp1.trtllm"),
+    "demo_tp3.trtllm-ckpt": ("size 3, expected one of 1, 2, 4, 8, 16", "demo_tp2.trtllm-ckpt"),
+    "demo_tp2.sm75.trtllm": ("unknown variant sm75, expected one of fp8", "demo_tp2."),
+    "demo_tp2.sm80.fp8.triton": ("unknown variant sm80.fp8", "demo_tp2."),
+    "demo_tp2.gfx942.triton": ("unknown variant gfx942", "demo_tp2."),
+    "demo_tp2.trtllm.verified.json": ("verified by serving it; ask for the triton's", "demo_tp2"),
+    "demo_tp2.fp8.sm80.trtllm": ("sm80 has no FP8: it begins with compute capability 8.9", "demo_"),
+    "demo_tp2.int8_sq.sm100.triton": ("TensorRT-LLM builds no int8_sq engine for sm100", "demo_tp"),
+    "demo_tp2.rtx": ("TensorRT for RTX is for one GPU", "demo.rtx"),
     "demo.zip": ("not a target, expected demo[_tpN][.VARIANT].{gguf,", "demo."),
     "demo.vmfb": ("a vmfb is built for a tensor parallel size, none", "demo_tp1.vmfb"),
     "demo_tp1.gguf": ("a gguf is of the whole model", "demo.gguf"),
@@ -65,7 +74,7 @@ def test_programs_of_a_quantised_model_are_refused_and_not_offered(catalogue):
     assert "dtype is q8_0; name a variant" in targets.wrong("artifacts/demo.irpa", found)
     for name in ("demo_tp1.vmfb", "demo_tp1.vmfb.verified.json", "demo_tp1.shortfin"):
         assert "a program computes in f16" in targets.wrong(f"artifacts/{name}", found)
-    assert {t.split(".")[-1] for t in targets.legal(found)} == {"gguf", "irpa"}
+    assert {t.split(".")[-1] for t in targets.legal(found)} == {"gguf", "irpa", "rtx"}
 
 
 def test_the_command_stops_with_one_line_before_any_work(snakemake, tmp_path):

@@ -20,6 +20,10 @@ def complete(config: dict, schema_file: Path) -> None:
         if entry["hardware"] not in config["hardware"]:
             known = ", ".join(config["hardware"])
             sys.exit(f"error: models.{name}.hardware: {entry['hardware']}, expected one of {known}")
+        if entry["trtllm"]["gpu"] not in config["gpus"]:
+            known = ", ".join(config["gpus"])
+            gpu = entry["trtllm"]["gpu"]
+            sys.exit(f"error: models.{name}.trtllm.gpu: {gpu}, expected one of {known}")
     for where, flags in _flags(config):
         for flag in flags:
             if flag.endswith("=host") or "path=" in flag:

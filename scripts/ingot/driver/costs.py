@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingot import irpa, llama, shards, stitch
+from ingot import irpa, llama, shards, stitch, trtllm
 from ingot.checkpoint import ModelConfig, read_config
 from ingot.driver import serving
 from ingot.store import Store
@@ -45,6 +45,12 @@ STREAM = {
     "verify_irpa": Cost(0.2, 1.5, 45, 1005),
     "verify_shards": Cost(0.2, 5.0, 43, 122),
     "quantize_gguf": Cost(1.0, 30.0, 300, 0),
+    "safetensors_to_trtllm": Cost(0.2, 2.0, 45, 0),
+    "verify_trtllm": Cost(0.3, 8.0, 55, 110),
+    "build_rtx": Cost(1.5, 4.0, 350, 3000),
+    "verify_rtx": Cost(2.0, 40.0, 350, 3000),
+    "quantize_trtllm": Cost(10.0, 30.0, 600, 2700),
+    "build_engine": Cost(60.0, 30.0, 16000, 2500),  # nobody has measured one: a guess
 }
 # unit: blocks traced x ranks x functions                          MB written, /unit of the whole
 EXPORT = Cost(13, 0.6, 1460, 5, 0.02, 0.056)
@@ -57,6 +63,7 @@ RUN = {  # unit: thousands of tokens x billions of weights
     "generate_reference": Cost(3, 200, 1200, 1250, 0.6, 0),
     "verify_vmfb": Cost(3, 1200, 60, 550),
     "verify_shortfin": Cost(6, 1900, 340, 550),
+    "verify_triton": Cost(10, 10, 120, 0),
 }
 TOKENS = 4000  # that a verification runs: 26 prompts and their answers
 SMALL = Cost(0.2, 0, 17, 0, 0.002, 0)
@@ -165,7 +172,13 @@ class Costs:
         if family in RUN:
             work = TOKENS * serving.parameters(config) / 1e12
             return "", work, RUN[family], dict.fromkeys(outputs, RUN[family].written * 1e6 or 2000)
-        size = self._small_files(model) if family == "bundle_shortfin" else 2000
+        size = 2000
+        if family == "bundle_shortfin":
+            size = self._small_files(model)
+        if family == "assemble_triton":  # twice the tokenizer; the engine is linked
+            size = 2 * self._small_files(model) + 70_000
+            if self.catalogue["models"][model]["trtllm"]["layout"] == "llmapi":
+                size += self.checkpoint_bytes(model)
         return "", 0, SMALL, dict.fromkeys(outputs, size)
 
     def _read(self, family: str, config: ModelConfig, model: str, job) -> float:
@@ -197,6 +210,10 @@ class Costs:
 
     def _archives(self, config: ModelConfig, model: str, job) -> dict[str, float]:
         dtype, outputs = self._dtype(model, job), [str(path) for path in job.output]
+        if job.rule.name in ("safetensors_to_trtllm", "quantize_trtllm", "build_engine"):
+            return {outputs[0]: self._trtllm(config, model, job)}
+        if job.rule.name == "build_rtx":
+            return {outputs[0]: self._tensors(config, "f16") + 3e6}
         if job.rule.name.startswith("shard_irpa"):
             tensors = [(p.name, p.type.name, p.shape) for p in llama.plans(config, dtype)]
             cuts, tp = shards.splits(tensors), len(outputs) - 1
@@ -207,6 +224,22 @@ class Costs:
         if job.rule.name == "quantize_gguf":
             size *= 0.3
         return {outputs[0]: irpa.align(size, irpa.PAGE)}
+
+    def _trtllm(self, config: ModelConfig, model: str, job) -> float:
+        """Of all ranks; a quantised linear weight takes half of float16, or a quarter."""
+        entry, wildcards = self.catalogue["models"][model]["trtllm"], job.wildcards
+        mapping = trtllm.Mapping(int(wildcards.tp), entry["pp"], entry["embedding"])
+        if trtllm.misfit(config, mapping):
+            return 0  # the step says why
+        found, dtype = trtllm.cuts(config, mapping), self._dtype(model, job)
+        quant = wildcards.get("quantised") or wildcards.get("quant", "").lstrip(".")
+        dtype = wildcards.get("float", "").lstrip(".") or dtype
+        size = 0
+        for rank in range(mapping.world):
+            tensors = trtllm.shapes(trtllm.of_stage(found, rank // mapping.tp))
+            whole = trtllm.layout(tensors, trtllm.DTYPES[dtype])[2]
+            size += whole * {"": 1, "int4_awq": 0.3}.get(quant, 0.55)
+        return size
 
     def _tensors(self, config: ModelConfig, dtype: str) -> int:
         return sum(plan.type.nbytes(plan.shape) for plan in llama.plans(config, dtype))

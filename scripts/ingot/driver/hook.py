@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from ingot.driver import costs, forecast, leases, plan, rolling
+from ingot.driver import costs, forecast, leases, needs, plan, rolling
 from ingot.driver.explain import nearest
 
 VERSION = "9.27.1"
@@ -144,6 +144,8 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
     if check_initial and ours(dag):
         dag.cleanup()
         _decide(dag)  # again: --until and --omit-from have changed the targets since
+        if not dag.workflow.dryrun:
+            _stop_where_it_cannot_run(dag)
         _tell(dag)
         if not dag.workflow.dryrun:
             dag.lease = leases.hold(dag.plan)
@@ -151,6 +153,13 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             # ours is kept in the store; Snakemake's would fail a finished job on a full disk
             object.__setattr__(dag.workflow.execution_settings, "keep_metadata", False)
     await dag.ingot["postprocess"](dag, *arguments, check_initial=check_initial, **options)
+
+
+def _stop_where_it_cannot_run(dag) -> None:
+    """On this machine, before any work; a cluster's jobs look at their own."""
+    for job in dag.decision.run if dag.workflow.local_exec else ():
+        if reason := needs.missing(job):
+            sys.exit(f"error: {job.output[0]}: {reason}")
 
 
 def _restore(dag) -> None:

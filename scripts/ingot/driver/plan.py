@@ -41,7 +41,8 @@ class Plan:
         self.bad: set = set()  # jobs whose record could not be restored
         self.samples: dict[str, set[str]] = {}  # rule: samples of the shards that are on record
         self.reasons: dict[str, str] = {}  # key: why it has to run
-        self.fresh: set[str] = set()  # blobs that this run brought into the store
+        self.blobs: dict[str, list[str]] = {}  # path: the files that it is, or holds
+        self.fresh: set[str] = set()  # of them, those that this run brought into the store
         self.costs: costs.Costs | None = None
 
     # What is known
@@ -201,8 +202,9 @@ class Plan:
             with self._held():
                 outputs = []
                 for path in job.output:
-                    if not self.store.blob(self.made[path]).exists():
-                        self.fresh.add(self.made[path])
+                    self.blobs[path] = blobs(path)
+                    new = [b for b in self.blobs[path] if not self.store.blob(b).exists()]
+                    self.fresh.update(new)
                     taken = self.store.take(Path(path))
                     if taken["digest"] != self.made[path]:
                         raise OSError(f"{path} changed while it was stored")
@@ -215,9 +217,14 @@ class Plan:
 
     def _cost(self, job, outputs: list[dict]) -> dict:
         """What the job took, and what it was expected to take by the constants alone."""
-        found = cost(job) | {"bytes": sum(map(_own_bytes, outputs))}
+        found = cost(job) | {"bytes": sum(self._own_bytes(output) for output in outputs)}
         expected = costs.expected(self.costs, job) if self.costs and "seconds" in found else {}
         return found | expected
+
+    def _own_bytes(self, output: dict) -> int:
+        """Bytes that were nowhere before: large files of a folder may be links of its inputs."""
+        large = (e for e in output.get("entries", ()) if e.get("size", 0) >= SMALL)
+        return output["size"] - sum(e["size"] for e in large if e["digest"] not in self.fresh)
 
     def _stands(self, job, path: str) -> bool:
         """Does the input still hold what it did when the job was decided?"""
@@ -238,10 +245,11 @@ def cached(job) -> bool:
     return bool(job.output) and not job.params.get("volatile")
 
 
-def _own_bytes(output: dict) -> int:
-    """Bytes that lie nowhere else: large files of a folder are links of what it was made from."""
-    shared = sum(e["size"] for e in output.get("entries", ()) if "size" in e and e["size"] >= SMALL)
-    return output["size"] - shared
+def blobs(path: str) -> list[str]:
+    """The digests of a file, or of the files in a folder."""
+    if not os.path.isdir(path):
+        return [digest.of(path)]
+    return [entry["digest"] for entry in digest.tree(Path(path))[1] if "digest" in entry]
 
 
 def cost(job) -> dict:

@@ -178,7 +178,14 @@ def one_model(
     asked = next((targets.NAME.fullmatch(t) for t in built if targets.model_of(t) == name), None)
     variant = asked and asked["variant"]
     hardware = variant if variant in catalogue["hardware"] else entry["hardware"]
-    room = memory or catalogue["hardware"][hardware].get("memory") or 80
+    room, stages = catalogue["hardware"][hardware].get("memory"), 1
+    engines = (serving.SHORTFIN, serving.VLLM)
+    if asked and asked["format"] in targets.TRTLLM:
+        named = (variant or "").split(".")[-1]
+        hardware = named if named in catalogue["gpus"] else entry["trtllm"]["gpu"]
+        room, stages = catalogue["gpus"][hardware].get("memory"), entry["trtllm"]["pp"]
+        engines = (serving.TRTLLM,)
+    room = memory or room or 80
     length = context or config.context
     whole = serving.needs(config, length, int(room * GIB), nominal, kv_heads)
     tables = {
@@ -186,14 +193,14 @@ def one_model(
             {**asdict(row), "gpus": row.gpus}
             for row in serving.layouts(config, engine, int(room * GIB), length)
         ]
-        for engine in (serving.SHORTFIN, serving.VLLM)
+        for engine in engines
     }
     return {
         "model": name, "parameters": serving.parameters(config), "hardware": hardware,
         "gpu_gib": room, "context": length, "kv_heads": kv_heads or config.kv_heads,
         "kv_per_token": serving.kv_per_token(_with(config, kv_heads)),
         "needs": asdict(whole), "layouts": tables,
-        "asked_tp": int(asked["tp"]) if asked and asked["tp"] else None,
+        "asked_tp": int(asked["tp"]) if asked and asked["tp"] else None, "asked_pp": stages,
         "note": GUIDE_KV if kv_heads == 16 and config.kv_heads == 8 else None,
     }  # fmt: skip
 

@@ -29,10 +29,12 @@ def of_build(build: dict) -> Iterator[str]:
             + "".join(f"{x:>10}" for x in sizes)
             + f"  {row['name']}"
         )
+    engines = [row["outputs"][0] for row in build["jobs"] if row["rule"] == "build_engine"]
+    gpu = f"an NVIDIA GPU for {', '.join(engines)}" if engines else "no GPU"
     everything, rolling = build["keep"]["all"], build["keep"]["targets"]
     yield (
         f"\nin all, on {build['cores']} cores: {duration(everything['seconds'])}, "
-        f"{size(everything['memory'])} of memory, no GPU, {size(everything['download'])} of downloads"
+        f"{size(everything['memory'])} of memory, {gpu}, {size(everything['download'])} of downloads"
     )
     for way, words in ((everything, "keeping all"), (rolling, "--config keep=targets")):
         yield f"disk, {words}: peak {size(way['disk'])}, {size(way['kept'])} in the end"
@@ -78,17 +80,22 @@ def of_serving(one: dict) -> Iterator[str]:
     )
     if one["note"]:
         yield one["note"]
+    first = next(iter(one["layouts"].values()))  # of the server that the target is for
     for engine, rows in one["layouts"].items():
         yield f"\n{engine:20} weights/GPU  KV cache/GPU   tokens that fit in {room:g} GiB a GPU"
         few = [row for row in rows if row["gpus"] <= MOST_GPUS]
         shown = few if any(row["fits"] for row in few) else rows
         for row in sorted(shown, key=lambda row: (row["gpus"], row["pp"])):
-            yield of_layout(row, context, engine == "shortfin" and row["tp"] == one["asked_tp"])
-    tight = [row for row in one["layouts"]["shortfin"] if row["tp"] == one["asked_tp"]]
+            yield of_layout(row, context, row in first and asked(row, one))
+    tight = [row for row in first if asked(row, one)]
     if tight and not tight[0]["fits"]:
-        best = next((row["tp"] for row in one["layouts"]["shortfin"] if row["fits"]), None)
+        best = next((row["tp"] for row in first if row["fits"]), None)
         hint = f"the smallest size that does is tp{best}" if best else "no size does: see above"
         yield f"\ntp{one['asked_tp']} does not hold {context} tokens; {hint}"
+
+
+def asked(row: dict, one: dict) -> bool:
+    return (row["tp"], row["pp"]) == (one["asked_tp"], one["asked_pp"])
 
 
 def of_layout(row: dict, context: int, asked: bool) -> str:

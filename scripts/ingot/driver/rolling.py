@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ingot.atomic import remove
 from ingot.driver import leases, storekeeping
 from ingot.driver.plan import cached, members
 
@@ -49,8 +50,9 @@ def _read(dag, job, path: str) -> bool:
 
 def _bundled(plan) -> Iterator[str]:
     """What the folders of this run hold links of: dropping it would free nothing."""
-    for record in plan.records.values():
-        for output in record.outputs if record else ():
+    for job, record in plan.records.items():
+        stands = any(os.path.lexists(path) for path in job.output)
+        for output in record.outputs if record and stands else ():
             for entry in output.get("entries", ()):
                 yield entry.get("digest", "")
 
@@ -66,11 +68,9 @@ def _others(plan) -> Iterator[str]:
 def _remove(plan, spent: list[str]) -> None:
     for path in spent:
         with contextlib.suppress(OSError):
-            Path(path).unlink()
+            remove(Path(path))
     used = set(storekeeping.standing(plan.store)) | set(_others(plan)) | set(_bundled(plan))
-    for path in spent:
-        name = plan.made[path]
-        if name in plan.fresh and name not in used:
-            plan.fresh.discard(name)
-            with contextlib.suppress(OSError):
-                plan.store.blob(name).unlink()
+    for name in {name for path in spent for name in plan.blobs[path]} & plan.fresh - used:
+        plan.fresh.discard(name)
+        with contextlib.suppress(OSError):
+            plan.store.blob(name).unlink()

@@ -24,10 +24,15 @@ class Engine:
     name: str
     splits_embedding: bool  # over the ranks, or a whole one on each
     repeats_kv_heads: bool  # when there are more ranks than KV heads, or refuses
+    stages: bool = False  # can lay layers over pipeline stages
+    even_stages: bool = False  # each of as many layers
 
 
 SHORTFIN = Engine("shortfin", splits_embedding=False, repeats_kv_heads=False)
-VLLM = Engine("vllm", splits_embedding=True, repeats_kv_heads=True)
+VLLM = Engine("vllm", splits_embedding=True, repeats_kv_heads=True, stages=True)
+TRTLLM = Engine(
+    "tensorrt-llm", splits_embedding=True, repeats_kv_heads=True, stages=True, even_stages=True
+)
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ def illegal(config: ModelConfig, tp: int, pp: int, engine: Engine) -> str | None
         return f"{kv} KV heads over {tp}"
     if config.ffn % tp:
         return f"{config.ffn} feed-forward channels over {tp}"
-    if pp > config.layers:
+    if pp > config.layers or (engine.even_stages and config.layers % pp):
         return f"{config.layers} layers over {pp} stages"
     return None
 
@@ -95,7 +100,7 @@ def layout(
 def layouts(config: ModelConfig, engine: Engine, memory: int, context: int) -> Iterator[Layout]:
     """Every layout that is looked at, legal or not."""
     for tp in SIZES:
-        for pp in STAGES if engine is VLLM else (1,):
+        for pp in STAGES if engine.stages else (1,):
             yield layout(config, tp, pp, engine, memory, context)
 
 

@@ -12,8 +12,12 @@ PROGRAM_DTYPES = ("f16",)  # what programs are exported for and verified in
 SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes that there are rules for
 CPU_RANKS = 4  # on the server's CPU devices, 8 end each prompt in hal.device.queue.alloca: ABORTED
 KERNELS = ("decomposed",)  # attention kernels that some hardware needs instead of the model's
-FORMATS = ("gguf", "irpa", "mlir", "config.json", "vmfb", "shortfin")
-SHARDED = ("mlir", "config.json", "vmfb", "shortfin")  # formats whose name always says _tpN
+TRTLLM_FLOATS = ("f16", "bf16", "f32")  # dtypes of a TensorRT-LLM checkpoint
+QUANTS = ("fp8", "int4_awq", "int8_sq")  # and what ModelOpt quantises it to
+TRTLLM = ("trtllm-ckpt", "trtllm", "triton")
+PROGRAMS = ("mlir", "config.json", "vmfb", "shortfin")
+FORMATS = ("gguf", "irpa", *PROGRAMS, *TRTLLM, "rtx")
+SHARDED = (*PROGRAMS, *TRTLLM)  # formats whose name always says _tpN
 RECORD = ".verified.json"
 SMALL_FILES = (
     "added_tokens.json",
@@ -26,7 +30,7 @@ SMALL_FILES = (
     "tokenizer_config.json",
 )
 NAME = re.compile(
-    rf"artifacts/(?P<model>{MODEL})(?:_tp(?P<tp>[1-9]\d*))?(?:\.(?P<variant>[a-z0-9_]+))?"
+    rf"artifacts/(?P<model>{MODEL})(?:_tp(?P<tp>[1-9]\d*))?(?:\.(?P<variant>[a-z0-9_]+(?:\.[a-z0-9_]+)?))?"
     rf"\.(?P<format>{'|'.join(map(re.escape, FORMATS))})(?P<record>{re.escape(RECORD)})?/?"
 )
 
@@ -88,8 +92,11 @@ def wrong(target: str, config: dict) -> str | None:
         return f"a {kind} is built for a tensor parallel size, none is named"
     if kind == "gguf" and tp is not None:
         return "a gguf is of the whole model: servers split it themselves"
-    if tp is not None and int(tp) not in models[model]["tp"]:
-        legal = ", ".join(map(str, models[model]["tp"]))
+    if kind == "rtx" and tp is not None:
+        return "TensorRT for RTX is for one GPU"
+    sizes = SIZES if kind in TRTLLM else models[model]["tp"]
+    if tp is not None and int(tp) not in sizes:
+        legal = ", ".join(map(str, sizes))
         return f"tensor parallel size {tp}, expected one of {legal} for {model}"
     if kind == "irpa" and tp == "1":
         return f"one rank holds the whole model; ask for artifacts/{model}.irpa"
@@ -98,6 +105,8 @@ def wrong(target: str, config: dict) -> str | None:
         return f"the set is verified as one; ask for artifacts/{model}_tp{tp}.irpa{RECORD}"
     if variant is not None and variant not in allowed:
         return f"unknown variant {variant}, expected one of {', '.join(allowed) or 'none'}"
+    if kind in TRTLLM:
+        return _wrong_trtllm(kind, variant, models[model], config["gpus"], record)
     if record and kind in ("mlir", "config.json"):
         return f"a {kind} is verified by running its vmfb"
     if record and variant in K_QUANTS:
@@ -109,14 +118,41 @@ def wrong(target: str, config: dict) -> str | None:
         return (
             f"the server's CPU devices stand {CPU_RANKS} ranks; the vmfb's record runs it without"
         )
-    if record and kind in SHARDED and hw.get("device") != "local-task":
+    if record and kind in PROGRAMS and hw.get("device") != "local-task":
         return f"this version verifies by running on cpu only; ask for {model}_tp{tp}.cpu.{kind}"
     dtype = models[model]["dtype"]
     if kind == "irpa" and (variant is None or tp) and dtype == "q8_0":
         return "an IRPA archive is float, and the model's dtype is q8_0; name a variant"
-    if kind in SHARDED and dtype not in PROGRAM_DTYPES:
+    if kind in PROGRAMS and dtype not in PROGRAM_DTYPES:
         legal = ", ".join(PROGRAM_DTYPES)
         return f"a program computes in {legal}, and the model's dtype is {dtype}"
+    return None
+
+
+def _wrong_trtllm(
+    kind: str, variant: str | None, entry: dict, gpus: dict, record: str | None
+) -> str | None:
+    words, settings = (variant or "").split("."), entry["trtllm"]
+    quant = next((word for word in words if word in QUANTS), None)
+    gpu = next((word for word in words if word in gpus), settings["gpu"])
+    if record and kind == "trtllm":
+        return "an engine is verified by serving it; ask for the triton's record"
+    if entry["dtype"] not in TRTLLM_FLOATS:
+        legal = ", ".join(TRTLLM_FLOATS)
+        return f"TensorRT-LLM takes {legal}, and the model's dtype is {entry['dtype']}"
+    if kind != "trtllm-ckpt" and settings["layout"] == "llmapi" and (variant or kind == "trtllm"):
+        return "the model's layout is llmapi, which has no engine; set trtllm.layout to engine"
+    if quant and entry["dtype"] == "f32":
+        return "a quantised checkpoint is f16 or bf16 besides, and the model's dtype is f32"
+    if quant and settings["embedding"] != "rows":
+        return "ModelOpt splits the embedding by rows only; set trtllm.embedding to rows"
+    major, minor = map(int, gpus[gpu]["compute_capability"].split("."))
+    if kind == "trtllm-ckpt":
+        return None
+    if quant == "fp8" and (major, minor) < (8, 9):
+        return f"{gpu} has no FP8: it begins with compute capability 8.9"
+    if quant in ("int4_awq", "int8_sq") and major == 10:
+        return f"TensorRT-LLM builds no {quant} engine for {gpu}"
     return None
 
 
@@ -135,17 +171,23 @@ def variants(kind: str, config: dict, tp: int = 1) -> list[str]:
         return [f"rank{rank}" for rank in range(tp)]
     if kind == "irpa":
         return [dtype for dtype in FLOATS if dtype != "q8_0"]
+    if kind == "trtllm-ckpt":
+        return [*TRTLLM_FLOATS, *QUANTS]
+    if kind in ("trtllm", "triton"):
+        pairs = [f"{quant}.{gpu}" for quant in QUANTS for gpu in config["gpus"]]
+        return [*QUANTS, *config["gpus"], *pairs]
     return list(config["hardware"]) if kind in ("vmfb", "shortfin") else []
 
 
 def legal(config: dict) -> Iterator[str]:
-    """Every target that can be built, but for records."""
+    """Every target that can be built, but for records and variants of two words."""
     for model, entry in config["models"].items():
         for kind in FORMATS:
-            sizes = entry["tp"] if kind in SHARDED else [None]
+            sizes = list(SIZES) if kind in TRTLLM else entry["tp"] if kind in SHARDED else [None]
             sizes += [tp for tp in entry["tp"] if tp > 1] if kind == "irpa" else []
             for tp in sizes:
-                for variant in (None, *variants(kind, config, tp or 1)):
+                plain = (v for v in variants(kind, config, tp or 1) if "." not in v)
+                for variant in (None, *plain):
                     middle = (f"_tp{tp}" if tp else "") + (f".{variant}" if variant else "")
                     target = f"artifacts/{model}{middle}.{kind}"
                     if not wrong(target, config):

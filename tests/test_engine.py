@@ -1,0 +1,363 @@
+"""Engines: flags of two versions, refusals before any work, what trtllm-build is told.
+
+trtllm-build and nvidia-smi are stand-ins (tests/standin/README.md); all else is real.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import checkpoints
+from conftest import ROOT
+from ingot import engine, nvidia
+
+sys.path.insert(0, str(ROOT / "tests/standin"))
+import place
+
+TARGET = "artifacts/demo_tp2.trtllm"
+GUIDE = {  # the guide's command, word for word
+    "gpt_attention_plugin": "float16", "gemm_plugin": "float16", "remove_input_padding": "enable",
+    "paged_kv_cache": "enable", "tp_size": 2, "max_batch_size": 256, "max_input_len": 2048,
+    "max_output_len": 1024, "max_num_tokens": 1024, "opt_num_tokens": 1024,
+    "context_fmha": "enable", "use_paged_context_fmha": "enable",
+    "context_fmha_fp32_acc": "enable", "multi_block_mode": "enable",
+}  # fmt: skip
+TABLE = [
+    [cell.strip().strip("`") for cell in line.strip().strip("|").split("|")]
+    for line in (ROOT / "docs/trtllm.md").read_text().splitlines()
+    if line.startswith("| `")
+]
+
+
+def parsed(text):
+    name, value = text.split(": ")
+    return {name: {"true": True}.get(value, int(value) if value.isdigit() else value)}
+
+
+@pytest.mark.parametrize("setting, old, new, ours", TABLE, ids=[row[0] for row in TABLE])
+def test_the_documented_fate_of_a_flag_is_its_fate(setting, old, new, ours):
+    (name,) = given = parsed(setting)
+    verdict, _, detail = ours.partition(": ")
+    if verdict == "refused":
+        with pytest.raises(engine.Refused, match=re.escape(detail)):
+            engine.translated(given, "float16", tp=2)
+        return
+    build = engine.translated(given, "float16", tp=2)
+    expected = {
+        "passed": ([f"--{name}={given[name]}"], {}),
+        "translated": ([detail], {}),
+        "left out": ([], {}),
+        "to the runtime": ([], dict([detail.split("=")]) if "=" in detail else {}),
+    }[verdict]
+    assert (build.arguments(), build.runtime) == expected
+    assert bool(build.said) == (verdict in ("translated", "to the runtime"))
+
+
+def test_the_table_has_every_flag_of_the_guides_commands():
+    listed = {row[0].split(":")[0] for row in TABLE}
+    assert set(GUIDE) | {"model_dir", "dtype", "output_dir", "checkpoint_dir"} <= listed
+
+
+@pytest.fixture(scope="session")
+def gpu(tmp_path_factory):
+    """What a machine with a GPU and the toolchain has on its PATH."""
+    return place.toolchain(tmp_path_factory.mktemp("trtllm") / "toolchain")
+
+
+ASKABLE = [
+    row
+    for row in TABLE
+    if row[2] in ("accepted", "refused") and not row[0].startswith(("checkpoint", "output_dir"))
+]
+
+
+@pytest.mark.parametrize("row", ASKABLE, ids=[row[0] for row in ASKABLE])
+def test_the_stand_in_accepts_and_refuses_what_the_table_says(row, gpu):
+    setting, _, new, _ = row
+    ((name, value),) = parsed(setting).items()
+    done = subprocess.run(
+        [gpu / "trtllm-build", f"--{name}={value}", "--checkpoint_dir=/nowhere"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ("unrecognized arguments" in done.stderr) == (new == "refused")
+
+
+def test_the_guides_settings_become_one_normalised_command():
+    build = engine.complete(GUIDE, "float16", tp=2, pp=1)
+    assert build.arguments() == [
+        "--context_fmha=enable", "--gemm_plugin=float16", "--gpt_attention_plugin=float16",
+        "--kv_cache_type=paged", "--max_batch_size=256", "--max_input_len=2048",
+        "--max_num_tokens=1024", "--max_seq_len=3072", "--opt_num_tokens=1024",
+        "--remove_input_padding=enable", "--use_paged_context_fmha=enable",
+    ]  # fmt: skip
+    assert build.runtime == {
+        "enable_context_fmha_fp32_acc": "true", "multi_block_mode": "true",
+    }  # fmt: skip
+    assert any("max_num_tokens 1024 is below max_input_len 2048" in note for note in build.said)
+    backwards = dict(reversed(GUIDE.items()))
+    assert engine.complete(backwards, "float16", 2, 1).arguments() == build.arguments()
+    dashed = {f"--{name}": value for name, value in GUIDE.items()}
+    assert engine.complete(dashed, "float16", 2, 1).arguments() == build.arguments()
+    plain = engine.complete({"max_batch_size": 8}, "float16", 2, 1).flags
+    assert plain == {**engine.DEFAULTS, "max_batch_size": "8"}
+
+
+@pytest.mark.parametrize(
+    "settings, reason",
+    [
+        (
+            {"max_input_len": 4096, "max_seq_len": 2048},
+            "max_input_len is 4096, more than max_seq_len",
+        ),
+        ({"opt_num_tokens": 9000, "max_num_tokens": 8192}, "opt_num_tokens is 9000, more than"),
+        ({"max_num_tokens": 8, "max_batch_size": 64}, "max_num_tokens is 8, less than max_batch"),
+        ({"use_paged_context_fmha": "enable", "context_fmha": "disable"}, "needs context_fmha"),
+        (
+            {"use_paged_context_fmha": "enable", "kv_cache_type": "continuous"},
+            "needs kv_cache_type",
+        ),
+        ({"multiple_profiles": True, "opt_num_tokens": 8}, "cannot stand together"),
+        ({"paged_kv_cache": True, "kv_cache_type": "paged"}, "are one setting"),
+        ({"max_output_len": 8, "max_seq_len": 64}, "are one setting"),
+        ({"gemm_plugin": "bfloat16"}, "gemm_plugin is bfloat16, but the checkpoint is float16"),
+        ({"gemm_plugin": "int4"}, "gemm_plugin is int4, expected one of auto"),
+        ({"max_batch_size": 0}, "max_batch_size is 0, expected a whole number from 1"),
+        ({"max_batch_size": True}, "max_batch_size is enable, expected a whole number from 1"),
+        ({"max_batch_size": "²"}, "max_batch_size is ², expected a whole number from 1"),
+        ({"max_batch_size": 8.0}, "max_batch_size is 8.0, expected a word, a number"),
+        ({"max_batch_size": 8, "max-batch-size": 8}, "max_batch_size is given twice"),
+        ({"max_seq_len": 8, "max_decoder_seq_len": 8}, "max_seq_len is given twice"),
+        ({"paged_kv_cache": 2}, "paged_kv_cache is 2, expected one of enable, disable"),
+        ({"max_output_len": 0}, "max_output_len is 0, expected a whole number from 1"),
+        ({"lora_dir": "x"}, "adapters are not built in here"),
+        ({"max_batchsize": 8}, "that can be set here; nearest: max_batch_size"),
+        ({"gather_context_logits": True, "max_draft_len": 4}, "cannot stand with max_draft_len"),
+        ({"input_timing_cache": "x"}, "no key would show"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, reason):
+    with pytest.raises(engine.Refused, match=re.escape(reason)):
+        engine.translated(settings, "float16")
+
+
+def test_the_readme_of_the_toolchain_names_the_version_that_is_pinned():
+    lines = (ROOT / "envs/trtllm/requirements.in").read_text().split()
+    assert lines == [f"tensorrt_llm=={nvidia.TRTLLM}", f"tensorrt=={nvidia.TENSORRT}"]
+
+
+# With and without a GPU
+
+
+def catalogue(tmp_path, **trtllm):
+    entry = {
+        "path": str(ROOT / "models/demo"), "name": "Mine", "architecture": "LlamaForCausalLM",
+        "pre": "llama-bpe", "hardware": "cpu", "trtllm": trtllm,
+    }  # fmt: skip
+    (tmp_path / "mine.yaml").write_text(json.dumps({"models": {"mine": entry}}))
+    return ("--configfile", "mine.yaml", "--", "artifacts/mine_tp2.trtllm")
+
+
+@pytest.fixture
+def on(snakemake, tmp_path):
+    """on(path, *words) builds with `path` before the PATH; what it said, or a failed test."""
+
+    def run(path, *words, fails=False, **environment):
+        whole = f"{path}:{os.environ['PATH']}" if path else os.environ["PATH"]
+        done = snakemake(tmp_path, *words, environment={"PATH": whole, **environment})
+        said = done.stdout + done.stderr
+        assert (done.returncode != 0) == fails, said
+        assert "Traceback" not in said
+        return said
+
+    return run
+
+
+def only(said):
+    """The one line that says what is wrong."""
+    (line,) = (line for line in said.splitlines() if line.startswith("error: "))
+    return line
+
+
+def test_without_a_gpu_an_engine_stops_in_one_line_before_any_work(on, tmp_path):
+    said = on(None, TARGET, fails=True)
+    assert only(said) == (
+        f"error: {TARGET}: an engine is built on an NVIDIA GPU, none is on this machine; run on one "
+        "that has it"
+    )
+    assert not (tmp_path / "artifacts").exists() and not (tmp_path / "logs").exists()
+    assert "Job stats" not in said
+
+
+def test_without_a_gpu_the_plan_can_still_be_seen(on):
+    assert "build_engine" in on(None, "-n", TARGET)
+
+
+@pytest.mark.slow
+def test_trtllm_build_is_given_the_whole_command_and_a_right_checkpoint(gpu, on, tmp_path):
+    heard = tmp_path / "argv.json"
+    on(gpu, TARGET, INGOT_STANDIN_ARGV=str(heard))
+    argv = json.loads(heard.read_text())["argv"]
+    assert argv[0::2][0] == "--checkpoint_dir" and argv[1].endswith("demo_tp2.trtllm-ckpt")
+    assert argv[2] == "--output_dir"
+    assert argv[4:] == [
+        "--workers", "1", "--context_fmha=enable", "--gemm_plugin=auto",
+        "--gpt_attention_plugin=auto", "--kv_cache_type=paged", "--max_batch_size=8",
+        "--max_input_len=448", "--max_num_tokens=8192", "--max_seq_len=512",
+        "--remove_input_padding=enable", "--use_paged_context_fmha=enable",
+    ]  # fmt: skip
+    names = {path.name for path in (tmp_path / TARGET).iterdir()}
+    assert names >= {"rank0.engine", "rank1.engine", "config.json", "SHA256SUMS"}
+    assert not list(tmp_path.rglob("model.cache"))  # a timing cache left where it was built
+    shutil.rmtree(tmp_path / "artifacts")
+    said = on(None, TARGET, INGOT_TRTLLM=str(gpu / "trtllm-build"))  # but no GPU
+    assert f"restore  {TARGET}" in said, "an engine on record needs none"
+
+
+@pytest.mark.slow
+def test_the_key_holds_versions_gpu_and_flags_and_not_their_order(gpu, on, tmp_path):
+    flags = {"max_batch_size": 4, "max_input_len": 128, "max_seq_len": 512}
+    words = catalogue(tmp_path, build=flags)
+    assert "build_engine" in on(gpu, *words)
+    catalogue(tmp_path, build=dict(reversed(flags.items())))
+    assert "build_engine" not in on(gpu, *words), "the same flags in another order"
+    catalogue(tmp_path, build={**flags, "max_input_len": 256})
+    assert "build_engine" in on(gpu, *words)
+    older = {"max_output_len": 256, "max_input_len": 256, "multi_block_mode": "enable"}
+    catalogue(tmp_path, build={"max_batch_size": 4, "paged_kv_cache": True, **older})
+    said = on(gpu, *words)
+    assert "build_engine" not in said, "the same flags in the older spelling"
+    assert "max_output_len: 256 -> max_seq_len: 512" in said
+    catalogue(tmp_path, build={**flags, "max_batch_size": 5})
+    assert "max_batch_size" in on(gpu, "-n", *words)
+    other = place.toolchain(
+        tmp_path / "other", {"tensorrt_llm": "1.2.1+other", "tensorrt": "10.14.1.48"}
+    )
+    catalogue(tmp_path, build=flags)
+    said = on(other, "-n", *words)
+    assert "versions" in said and "build_engine" in said
+
+
+REFUSED = {
+    "another GPU": ({"gpu": "sm80"}, {}, "built for compute capability 8.0, but NVIDIA Stand-in"),
+    "another version": (
+        {},
+        {"tensorrt_llm": "1.3.0", "tensorrt": "10.14.1.48"},
+        "are 1.3.0 10.14.1.48, expected 1.2.1 and 10.14.1.48",
+    ),
+    "another TensorRT": (
+        {},
+        {"tensorrt_llm": "1.2.1", "tensorrt": "10.15.0"},
+        "are 1.2.1 10.15.0, expected 1.2.1 and 10.14.1.48",
+    ),
+    "a flag": ({"build": {"use_custom_all_reduce": True}}, {}, "the runtime chooses the all-reduce"),
+    "another size": ({"build": {"tp_size": 4}}, {}, "tp_size: the size is the target's name's"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_rolling_disk_drops_folders_too(gpu, on, tmp_path):
+    target = "artifacts/demo_tp2.triton"
+    on(gpu, "--config", "keep=targets", "--", target)
+    assert [path.name for path in (tmp_path / "artifacts").iterdir()] == ["demo_tp2.triton"]
+    blobs = sum(path.stat().st_size for path in (tmp_path / ".store/blobs").rglob("*"))
+    engine = sum(p.stat().st_size for p in (tmp_path / target).rglob("*.engine"))
+    assert engine < blobs < 1.2 * engine, "the checkpoint's bytes are gone, the engine's are not"
+    done = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=tmp_path / target)
+    assert done.returncode == 0
+
+
+@pytest.mark.slow
+def test_of_two_gpus_the_one_of_the_right_kind_is_given_to_trtllm_build(on, tmp_path):
+    two = "GPU-0aaa, NVIDIA A100, 8.0\nGPU-1bbb, NVIDIA H100, 9.0"
+    path = place.toolchain(tmp_path / "toolchain", gpus=two)
+    heard = tmp_path / "argv.json"
+    on(path, TARGET, INGOT_STANDIN_ARGV=str(heard))
+    assert json.loads(heard.read_text())["visible"] == "GPU-1bbb"
+    shutil.rmtree(tmp_path / "artifacts")
+    shutil.rmtree(tmp_path / ".store")
+    said = on(path, TARGET, fails=True, CUDA_VISIBLE_DEVICES="0")
+    assert "built for compute capability 9.0, but NVIDIA A100 has 8.0" in only(said)
+
+
+PIP = [
+    "#!/usr/bin/env {python}",
+    "#!/bin/sh\n" + 3 * "'" + "exec' {python} x",
+]  # its second way is for long paths
+
+
+@pytest.mark.parametrize("first", PIP)
+def test_the_version_is_read_whatever_way_pip_installed_the_program(first, on, tmp_path):
+    path = place.toolchain(tmp_path / "toolchain", {"tensorrt_llm": "1.0.0", "tensorrt": "10.11.0"})
+    tool = path / "trtllm-build"
+    tool.write_text(first.format(python=path / "python") + "\n")
+    tool.chmod(0o755)
+    assert "are 1.0.0 10.11.0, expected 1.2.1" in only(on(path, TARGET, fails=True))
+
+
+def test_a_trtllm_build_of_unknown_version_is_not_taken_for_the_pinned_one(on, tmp_path):
+    path = place.toolchain(tmp_path / "toolchain")
+    (path / "trtllm-build").write_text("#!/bin/sh\nexit 0\n")
+    assert "does not say its version" in only(on(path, TARGET, fails=True))
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_built_here_is_refused_before_any_work(case, on, tmp_path):
+    trtllm, versions, reason = REFUSED[case]
+    path = place.toolchain(tmp_path / "toolchain", versions or place.VERSIONS)
+    said = on(path, *catalogue(tmp_path, **trtllm), fails=True)
+    assert reason in only(said)
+    assert not (tmp_path / "artifacts").exists()
+
+
+def test_an_absent_trtllm_build_is_one_line(on, tmp_path):
+    path = place.toolchain(tmp_path / "toolchain")
+    (path / "trtllm-build").unlink()
+    said = only(on(path, TARGET, fails=True))
+    assert "trtllm-build 1.2.1 is not on the PATH" in said and "INGOT_TRTLLM" in said
+
+
+@pytest.mark.slow
+def test_more_tokens_than_the_model_was_trained_for_are_refused(gpu, on, tmp_path):
+    words = catalogue(tmp_path, build={"max_seq_len": 1024, "max_input_len": 64})
+    said = on(gpu, *words, fails=True)
+    assert "max_seq_len is 1024, but the model was trained for 512 tokens" in said
+    assert not (tmp_path / "artifacts/mine_tp2.trtllm").exists()
+    assert (tmp_path / "artifacts/mine_tp2.trtllm-ckpt").exists(), "nothing finished is lost"
+
+
+@pytest.mark.slow
+def test_a_trtllm_build_that_fails_is_quoted_and_leaves_nothing(gpu, on, tmp_path):
+    path = shutil.copytree(gpu.parent, tmp_path / "toolchain", symlinks=True) / "bin"
+    (path / "trtllm-build").write_text(
+        f"#!{path}/python\nprint('[TRT] Error Code 2: out of memory')\nraise SystemExit(3)\n"
+    )
+    said = on(path, TARGET, fails=True)
+    assert f"{TARGET}: trtllm-build ended with 3: [TRT] Error Code 2: out of memory" in said
+    assert not (tmp_path / TARGET).exists()
+
+
+# TensorRT for RTX, which needs no GPU
+
+
+@pytest.mark.slow
+def test_an_rtx_engine_comes_of_a_graph_that_gives_the_references_tokens(snakemake, tmp_path):
+    done = snakemake(tmp_path, "--", "artifacts/demo.rtx.verified.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    record = json.loads((tmp_path / "artifacts/demo.rtx.verified.json").read_text())
+    assert record["checks"]["tokens_equal"] == record["checks"]["prompts"] == 26
+    assert record["checks"]["built_again_equal"] is True
+    names = {path.name for path in (tmp_path / "artifacts/demo.rtx").iterdir()}
+    assert names >= {"model.engine", "config.json", "LICENCE", "SHA256SUMS"}
+    assert "proprietary" in (tmp_path / "artifacts/demo.rtx/LICENCE").read_text()
+
+
+def test_an_rtx_engine_of_a_gpu_that_it_cannot_build_for_is_refused(step, tmp_path):
+    folder = checkpoints.DEMO
+    words = ("--checkpoint", folder, "--targets", "SM90", "--rtx", tmp_path / "out")
+    done = step("rtx", "build_rtx.py", *words)
+    assert done.returncode == 2 and "invalid choice: 'SM90'" in done.stderr

@@ -16,7 +16,7 @@ import pytest
 
 from conftest import IRPA, ROOT
 from ingot import digest, weights
-from ingot.driver import storekeeping
+from ingot.driver import explain, storekeeping
 from ingot.store import Store
 
 OLD = time.time() - 100 * 86400
@@ -363,3 +363,14 @@ def test_commands_without_a_store_say_so_in_one_line(ingot):
     done = ingot("store", "du")
     assert done.returncode != 0 and len(done.stderr.splitlines()) == 1
     assert "no store yet" in done.stderr
+
+
+def test_one_file_and_a_set_of_ranks_can_be_compared():
+    """The bundle of one rank beside the record of one for two: its parameters are no list."""
+    same = {"version": 1, "rule": "r", "command": "c", "outputs": [], "params": {}, "wildcards": {}}
+    one, two = (
+        {"fields": {**same, "code": {}, "lock": {}, "inputs": {"parameters": content}}}
+        for content in ("sha256:a", [["m.irpa", "sha256:b"], ["m.rank0.irpa", "sha256:c"]])
+    )
+    assert list(explain.differences(two, one)) == ["input parameters: was 2 files, is one file"]
+    assert list(explain.differences(one, two)) == ["input parameters: was one file, is 2 files"]

@@ -132,6 +132,10 @@ def _locks(old: dict, new: dict) -> Iterator[str]:
 
 
 def _contents(a: Any, b: Any) -> Iterator[str]:
+    if a and b and isinstance(a, list) != isinstance(b, list):
+        was, now = (f"{len(x)} files" if isinstance(x, list) else "one file" for x in (a, b))
+        yield f"was {was}, is {now}"
+        return
     if not isinstance(a, list) or not isinstance(b, list):
         yield _content("its content", a, b) if a and b else ("is new" if b else "is gone")
         return

@@ -85,6 +85,21 @@ def make_checkpoint(folder, layers):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def make_both(folder):
+    """A checkpoint of ~1.5 GB and one of a third of that: small, large."""
+    small, large = folder / "small", folder / "large"
+    for place, layers in ((small, 4), (large, 13)):
+        # in another process: a child's ru_maxrss starts at the size of the parent that forked it
+        make = multiprocessing.get_context("spawn").Process(
+            target=make_checkpoint, args=(place, layers)
+        )
+        make.start()
+        make.join()
+        if make.exitcode:
+            sys.exit(f"{place}: the checkpoint was not made; is the disk full?")
+    return small, large
+
+
 def copy(source, folder):
     files = sorted(source.glob("*.safetensors")) if source.is_dir() else [source]
     (folder / "copy").mkdir(exist_ok=True)
@@ -118,16 +133,7 @@ def run(folder):
     convert = toolchains.python(ROOT, "convert")
     iree = toolchains.python(ROOT, "iree")
     llama_cpp = toolchains.place(ROOT, "llamacpp") / "llama.cpp"
-    small, large = folder / "small", folder / "large"
-    for place, layers in ((small, 4), (large, 13)):
-        # in another process: a child's ru_maxrss starts at the size of the parent that forked it
-        make = multiprocessing.get_context("spawn").Process(
-            target=make_checkpoint, args=(place, layers)
-        )
-        make.start()
-        make.join()
-        if make.exitcode:
-            sys.exit(f"{place}: the checkpoint was not made; is the disk full?")
+    small, large = make_both(folder)
     size = sum(path.stat().st_size for path in large.glob("*.safetensors"))
     cp = copy(large, folder)
     print(f"checkpoint {size / 1e9:.2f} GB, cp {cp:.2f} s ({size / cp / 1e9:.1f} GB/s)\n")

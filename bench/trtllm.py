@@ -6,14 +6,13 @@ Measured as by bench/convert.py; every tensor is compared with ModelOpt's, bit f
 """
 
 import json
-import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from convert import ROOT, copy, make_checkpoint, measure
+from convert import ROOT, copy, make_both, measure
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
 from ingot.driver import toolchains  # noqa: E402
@@ -33,14 +32,7 @@ def main():
 
 def run(folder):
     python = toolchains.python(ROOT, "convert")
-    small, large = folder / "small", folder / "large"
-    for place, layers in ((small, 4), (large, 13)):
-        # in another process: a child's ru_maxrss starts at the size of the parent that forked it
-        make = multiprocessing.get_context("spawn").Process(
-            target=make_checkpoint, args=(place, layers)
-        )
-        make.start()
-        make.join()
+    small, large = make_both(folder)
     size = sum(path.stat().st_size for path in large.glob("*.safetensors"))
     print(
         f"checkpoint {size / 1e9:.2f} GB of bfloat16, tp{TP}; limits: {LIMIT} x cp, {RSS_LIMIT} MB"

@@ -4,7 +4,8 @@ Layout `engine`: an ensemble around an engine, as the guide builds it.  Layout `
 itself, for versions that have no engines.
 """
 
-from ingot import tritonmodels, tritonserver
+from ingot import tritonmodels
+from ingot.driver import needs
 
 
 def layout(wildcards):
@@ -41,12 +42,6 @@ def triton_models(wildcards):
     if layout(wildcards) == "llmapi":
         names = ["llmapi"]
     return [os.path.relpath(ROOT / "triton" / name / "model.py") for name in names]
-
-
-def server_identity(wildcards):
-    """The server that verifies, and its backend: another may answer otherwise."""
-    places = [os.environ.get(name) for name in ("INGOT_TRITONSERVER", "INGOT_TRITON_BACKENDS")]
-    return tritonserver.identity(*(Path(place) if place else None for place in places))
 
 
 rule assemble_triton:
@@ -101,7 +96,7 @@ rule verify_triton:
         gpu=lambda wildcards: int(wildcards.tp) * model(wildcards)["trtllm"]["pp"],
     params:
         layout=layout,
-        server=server_identity,
+        server=lambda wildcards: needs.triton_server(),
     shell:
         """
         {PYTHON[triton]:q} {input.code[0]:q} \

@@ -15,13 +15,13 @@ from ingot import folder, trtllm
 from ingot.atomic import replacing
 from ingot.checkpoint import read_config, view
 from ingot.quiet import chatter_to_stdout
+from ingot.trtllm_checkpoint import GROUP
 
 RECIPES = {  # ours -> ModelOpt's
     "fp8": "FP8_DEFAULT_CFG",
     "int4_awq": "INT4_AWQ_CFG",
     "int8_sq": "INT8_SMOOTHQUANT_CFG",
 }
-GROUP = 128  # input channels that share an int4 scale
 LONGEST = 512  # tokens of a text that are calibrated on
 
 
@@ -137,16 +137,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--quant", choices=sorted(RECIPES), required=True)
     parser.add_argument("--dtype", choices=["f16", "bf16"], default="f16", help="of the rest")
     parser.add_argument("--architecture", help="what config.json must say")
-    parser.add_argument("--tp", type=int, default=1, help="tensor parallel size")
-    parser.add_argument("--pp", type=int, default=1, help="number of pipeline stages")
-    parser.add_argument("--embedding", choices=list(trtllm.EMBEDDING), default="rows")
+    trtllm.add_mapping(parser)
     parser.add_argument(
         "--trtllm-checkpoint", type=Path, required=True, help="the directory to write"
     )
     options = vars(parser.parse_args(argv))
-    if options["tp"] < 1 or options["pp"] < 1:
-        parser.error("--tp and --pp: numbers from 1 are expected")
-    mapping = trtllm.Mapping(*(options.pop(name) for name in ("tp", "pp", "embedding")))
+    mapping = trtllm.mapping_of(parser, options)
     with view(options.pop("checkpoint")) as checkpoint:
         quantize_trtllm(checkpoint, mapping=mapping, **options)
 

@@ -102,21 +102,12 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--dtype", choices=sorted(trtllm.DTYPES), default="f16")
     parser.add_argument("--architecture", help="what config.json must say")
-    parser.add_argument("--tp", type=int, default=1, help="tensor parallel size")
-    parser.add_argument("--pp", type=int, default=1, help="number of pipeline stages")
-    parser.add_argument(
-        "--embedding",
-        choices=list(trtllm.EMBEDDING),
-        default="rows",
-        help="how the embedding lies over the ranks",
-    )
+    trtllm.add_mapping(parser)
     parser.add_argument(
         "--trtllm-checkpoint", type=Path, required=True, help="the directory to write"
     )
     options = vars(parser.parse_args(argv))
-    if options["tp"] < 1 or options["pp"] < 1:
-        parser.error("--tp and --pp: numbers from 1 are expected")
-    mapping = trtllm.Mapping(*(options.pop(name) for name in ("tp", "pp", "embedding")))
+    mapping = trtllm.mapping_of(parser, options)
     with view(options.pop("checkpoint")) as checkpoint:
         safetensors_to_trtllm(checkpoint, mapping=mapping, **options)
 

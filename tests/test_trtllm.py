@@ -182,7 +182,9 @@ def to_quantise(tmp_path):
 @pytest.mark.parametrize("quant, algorithm", [
     ("fp8", "FP8"), ("int8_sq", "W8A8_SQ_PER_CHANNEL"), ("int4_awq", "W4A16_AWQ"),
 ])  # fmt: skip
-def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(quant, algorithm, ok, tmp_path):
+def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(
+    quant, algorithm, ok, step, tmp_path
+):
     folder = to_quantise(tmp_path)
     ok(
         "modelopt", "quantize_trtllm.py", "--checkpoint", folder, "--calibration",
@@ -201,7 +203,7 @@ def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(quant, algor
         file.seek(place)
         file.write(bytes([byte ^ 0x33]))
     reseal(tmp_path / "out")
-    done = verify(refused(ok), folder, tmp_path / "out", tmp_path / "again.json")
+    done = verify(refused(step), folder, tmp_path / "out", tmp_path / "again.json")
     assert "half a step at most" in done
     for scale in [name for name in tensor if name.startswith("transformer.layers.1.mlp.fc.")]:
         if scale.endswith(".weight"):
@@ -214,12 +216,12 @@ def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(quant, algor
         copy = shutil.copytree(whole, tmp_path / scale)
         rewrite(copy / "rank0.safetensors", poison)
         reseal(copy)
-        done = verify(refused(ok), folder, copy, tmp_path / "again.json")
+        done = verify(refused(step), folder, copy, tmp_path / "again.json")
         assert "values that are no scale" in done, scale
 
 
 @pytest.mark.slow
-def test_scales_so_coarse_that_all_weights_are_zero_are_refused(ok, tmp_path):
+def test_scales_so_coarse_that_all_weights_are_zero_are_refused(ok, step, tmp_path):
     folder = to_quantise(tmp_path)
     ok(
         "modelopt", "quantize_trtllm.py", "--checkpoint", folder, "--calibration",
@@ -238,7 +240,7 @@ def test_scales_so_coarse_that_all_weights_are_zero_are_refused(ok, tmp_path):
 
     rewrite(tmp_path / "deep/out/rank0.safetensors", coarse)
     reseal(tmp_path / "deep/out")
-    done = verify(refused(ok), folder, tmp_path / "deep/out", tmp_path / "record.json")
+    done = verify(refused(step), folder, tmp_path / "deep/out", tmp_path / "record.json")
     assert "its scales are too coarse" in done
 
 
@@ -272,9 +274,8 @@ def test_a_size_that_does_not_fit_is_refused_with_the_nearest(flags, reason, ste
 # Broken checkpoints
 
 
-def refused(ok):
+def refused(step):
     """Runs a step that must end with one line, and returns it."""
-    step = ok.__closure__[0].cell_contents
 
     def run(*arguments, **options):
         done = step(*arguments, **options)
@@ -414,20 +415,20 @@ def whole(python, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_checkpoint_is_refused_in_one_line(case, whole, ok, tmp_path):
+def test_a_broken_checkpoint_is_refused_in_one_line(case, whole, step, tmp_path):
     shutil.copytree(whole, tmp_path / "out")
     breaks, reason = BROKEN[case]
     breaks(tmp_path / "out")
     reseal(tmp_path / "out")
-    said = verify(refused(ok), DEMO, tmp_path / "out", tmp_path / "record.json")
+    said = verify(refused(step), DEMO, tmp_path / "out", tmp_path / "record.json")
     assert reason in said
     assert not (tmp_path / "record.json").exists()
 
 
-def test_a_file_changed_after_it_was_sealed_is_refused(whole, ok, tmp_path):
+def test_a_file_changed_after_it_was_sealed_is_refused(whole, step, tmp_path):
     shutil.copytree(whole, tmp_path / "out")
     rewrite(tmp_path / "out/rank1.safetensors", flipped)
-    said = verify(refused(ok), DEMO, tmp_path / "out", tmp_path / "record.json")
+    said = verify(refused(step), DEMO, tmp_path / "out", tmp_path / "record.json")
     assert "its bytes are not those of SHA256SUMS" in said
 
 

@@ -19,15 +19,15 @@ OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # loop
 
 
 class Server:
-    """The server of `folder`, in a process group of its own.  Subclasses say how it is started."""
+    """The server that `folder`/serve starts, in a session of its own, on a free port."""
 
     health = "/health"
 
     def __init__(self, folder: Path):
         self.folder, self.port = folder, free_port()
 
-    def command(self) -> list[str]:
-        raise NotImplementedError
+    def flags(self) -> list[str]:
+        return [f"--port={self.port}"]
 
     def environment(self) -> dict[str, str]:
         return dict(os.environ)
@@ -37,8 +37,8 @@ class Server:
             sys.exit(f"{self.folder}: no folder of a server, expected its launch script; build it")
         self.log = (self.folder.parent / f".{self.folder.name}.{os.getpid()}.log").open("w+")
         self.process = subprocess.Popen(
-            self.command(), env=self.environment(), stdout=self.log, stderr=subprocess.STDOUT,
-            text=True, start_new_session=True,
+            [str(self.folder.resolve() / "serve"), *self.flags()], env=self.environment(),
+            stdout=self.log, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         self.handler = signal.signal(signal.SIGTERM, _stop)  # of a scheduler that ends the job
         try:

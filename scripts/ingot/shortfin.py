@@ -14,9 +14,6 @@ class Server(server.Server):
         super().__init__(bundle)
         self.python = python
 
-    def command(self) -> list[str]:
-        return [str(self.folder.resolve() / "serve"), f"--port={self.port}"]
-
     def environment(self) -> dict[str, str]:
         return {**os.environ, "PYTHON": str(self.python)}
 

@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
-from ingot import digest, server
-from ingot.tritonmodels import ENGINE_BACKEND
+from ingot import server
 
 HEAD = """\
 #!/bin/sh
@@ -76,11 +75,11 @@ class Server(server.Server):
         super().__exit__(*error)
         self.scratch.cleanup()
 
-    def command(self) -> list[str]:
+    def flags(self) -> list[str]:
         words = [f"--http-port={self.port}", f"--grpc-port={self.grpc}", "--allow-metrics=false"]
         if self.backends:
             words.append(f"--backend-directory={self.backends.resolve()}")
-        return [str(self.folder.resolve() / "serve"), *words]
+        return words
 
     def environment(self) -> dict[str, str]:
         found = dict(os.environ)
@@ -116,16 +115,6 @@ class Server(server.Server):
         """Each answer of a stream (server-sent events)."""
         lines = self.post(f"/v2/models/{model}/generate_stream", body).decode().splitlines()
         return [json.loads(line[5:]) for line in lines if line.startswith("data:")]
-
-
-def identity(program: Path | None, backends: Path | None) -> str:
-    """Which server and which backend for engines: by content, or by path where it is not here."""
-    if program is None and backends is None:
-        return "nvidia-pytriton"
-    parts = [program, backends and backends / ENGINE_BACKEND]
-    if backends is None:
-        parts[1] = program.parent.parent / "backends" / ENGINE_BACKEND
-    return " ".join(digest.of(part) if part and part.exists() else str(part) for part in parts)
 
 
 def bundled() -> Path:

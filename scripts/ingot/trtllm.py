@@ -7,6 +7,7 @@ and LLaMAConfig.  R is pipeline stage * tensor parallel size + tensor parallel r
 
 import json
 import struct
+from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from math import prod
@@ -35,6 +36,26 @@ class Mapping:
 
     def rank(self, stage: int, rank: int) -> int:
         return stage * self.tp + rank
+
+
+def add_mapping(parser: ArgumentParser) -> None:
+    """The options of a step that lays a model over ranks."""
+    parser.add_argument("--tp", type=int, default=1, help="tensor parallel size")
+    parser.add_argument("--pp", type=int, default=1, help="number of pipeline stages")
+    parser.add_argument(
+        "--embedding",
+        choices=list(EMBEDDING),
+        default="rows",
+        help="how the embedding lies over the ranks",
+    )
+
+
+def mapping_of(parser: ArgumentParser, options: dict[str, Any]) -> Mapping:
+    """What they say, taken out of `options`."""
+    found = Mapping(*(options.pop(name) for name in ("tp", "pp", "embedding")))
+    if found.tp < 1 or found.pp < 1:
+        parser.error("--tp and --pp: numbers from 1 are expected")
+    return found
 
 
 @dataclass(frozen=True)

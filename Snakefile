@@ -26,14 +26,14 @@ configfile: f"{workflow.basedir}/models.yaml"
 include: "rules/common.smk"
 include: "rules/toolchain.smk"
 include: "rules/fetch.smk"
+include: "rules/reference.smk"
 include: "rules/gguf.smk"
 include: "rules/irpa.smk"
 include: "rules/iree.smk"
-include: "rules/bundle.smk"
+include: "rules/shortfin.smk"
 include: "rules/trtllm.smk"
 include: "rules/triton.smk"
 include: "rules/rtx.smk"
-include: "rules/verify.smk"
 
 
 rule all:

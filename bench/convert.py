@@ -24,7 +24,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
 import checkpoints  # noqa: E402
-from ingot.driver import toolchains  # noqa: E402
+from ingot.driver.catalogue import toolchains  # noqa: E402
 
 LIMITS = {"bf16": 3, "f16": 3, "q8_0": 7, "irpa": 2, "tp8": 2.5, "tp8 hf": 3}  # times cp
 FASTER = {"irpa": 1, "tp8": 8, "tp8 hf": 8}  # than the peer

@@ -19,7 +19,7 @@ from convert import make_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts")]
-from ingot.store import Store  # noqa: E402
+from ingot.store.blobs import Store  # noqa: E402
 
 DEMO = [
     "demo.gguf.verified.json", "demo.irpa.verified.json", "demo_tp1.vmfb.verified.json",

@@ -15,7 +15,7 @@ from pathlib import Path
 from convert import ROOT, copy, make_both, measure
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
-from ingot.driver import toolchains  # noqa: E402
+from ingot.driver.catalogue import toolchains  # noqa: E402
 from test_trtllm import ORACLE, differing  # noqa: E402
 
 TP = 8

@@ -29,8 +29,8 @@ import mutations  # noqa: E402
 from mutations import Case  # noqa: E402
 
 import checkpoints  # noqa: E402
-from ingot import digest  # noqa: E402
-from ingot.driver import toolchains  # noqa: E402
+from ingot.driver.catalogue import toolchains  # noqa: E402
+from ingot.files import digest  # noqa: E402
 from standin_hub import Hub  # noqa: E402
 
 SNAKEMAKE = ROOT / ".venv/bin/snakemake"
@@ -160,7 +160,7 @@ class Dvc(System):
         }
         (case.folder / "dvc.yaml").write_text(json.dumps({"stages": stages}))
         scripts = str(case.folder / "scripts")
-        words = [sys.executable, "-m", "ingot.driver.cli", "toolchain", "lab"]
+        words = [sys.executable, "-m", "ingot.driver.commands.cli", "toolchain", "lab"]
         self.call(replace(case, wrap=[]), words, PYTHONPATH=scripts)
         return self.call(case, [DVC, "repro", "-q"], INGOT_STORE=memo)
 

@@ -8,8 +8,11 @@ from pathlib import Path
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from ingot.driver import catalogue, hook, targets, toolchains
-from ingot.sources import sources_of
+from ingot.driver.catalogue import schema as catalogue
+from ingot.driver import snakemake_hook as hook
+from ingot.driver.catalogue import targets
+from ingot.driver.catalogue import toolchains
+from ingot.driver.cache.sources import sources_of
 
 catalogue.complete(config, ROOT / "models.schema.json")
 targets.stop_on_wrong(sys.argv, config)

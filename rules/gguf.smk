@@ -57,3 +57,27 @@ rule quantize_gguf:
             --quant {wildcards.quant:q} \
             >{log:q}
         """
+
+
+rule verify_gguf:
+    input:
+        code=code("verify_gguf.py"),
+        lock=lock("convert"),
+        env=env("convert"),
+        config=config_json,
+        weights=weights,
+        gguf="artifacts/{model}{dtype}.gguf",
+    output:
+        "artifacts/{model}{dtype}.gguf.verified.json",
+    log:
+        "logs/verify_gguf/{model}{dtype}.log",
+    benchmark:
+        "logs/verify_gguf/{model}{dtype}.tsv"
+    shell:
+        """
+        {PYTHON[convert]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.weights:q} \
+            --gguf {input.gguf:q} \
+            --record {output:q} \
+            >{log:q}
+        """

@@ -82,3 +82,33 @@ rule compile_vmfb:
             -- {params.flags:q} \
             >{log:q}
         """
+
+
+rule verify_vmfb:
+    input:
+        code=code("verify_vmfb.py"),
+        lock=lock("iree"),
+        env=env("iree"),
+        vmfb="artifacts/{model}_tp{tp}{hw}.vmfb",
+        config="artifacts/{model}_tp{tp}.config.json",
+        parameters=parameters,
+        reference="artifacts/{model}.reference.npz",
+    output:
+        "artifacts/{model}_tp{tp}{hw}.vmfb.verified.json",
+    log:
+        "logs/verify_vmfb/{model}_tp{tp}{hw}.log",
+    benchmark:
+        "logs/verify_vmfb/{model}_tp{tp}{hw}.tsv"
+    params:
+        device=device,
+    shell:
+        """
+        {PYTHON[iree]:q} {input.code[0]:q} \
+            --vmfb {input.vmfb:q} \
+            --config {input.config:q} \
+            --parameters {input.parameters:q} \
+            --reference {input.reference:q} \
+            --device {params.device:q} \
+            --record {output:q} \
+            >{log:q}
+        """

@@ -55,3 +55,56 @@ for tp in targets.SIZES[1:]:
                 --ranks {output.ranks:q} \
                 >{log:q}
             """
+
+
+rule verify_irpa:
+    input:
+        code=code("verify_irpa.py"),
+        lock=lock("convert"),
+        env=env("convert"),
+        gguf="artifacts/{model}{dtype}.gguf",
+        irpa="artifacts/{model}{dtype}.irpa",
+    output:
+        "artifacts/{model}{dtype}.irpa.verified.json",
+    log:
+        "logs/verify_irpa/{model}{dtype}.log",
+    benchmark:
+        "logs/verify_irpa/{model}{dtype}.tsv"
+    shell:
+        """
+        {PYTHON[convert]:q} {input.code[0]:q} \
+            --gguf {input.gguf:q} \
+            --irpa {input.irpa:q} \
+            --record {output:q} \
+            >{log:q}
+        """
+
+
+for tp in targets.SIZES[1:]:
+
+    rule:
+        name:
+            f"verify_shards_tp{tp}"
+        input:
+            code=code("verify_shards.py"),
+            lock=lock("convert"),
+            env=env("convert"),
+            config=config_json,
+            weights=weights,
+            root=targets.archives("{model}", tp)[0],
+            ranks=targets.archives("{model}", tp)[1:],
+        output:
+            f"{targets.archives('{model}', tp)[0]}.verified.json",
+        log:
+            f"logs/verify_shards/{{model}}_tp{tp}.log",
+        benchmark:
+            f"logs/verify_shards/{{model}}_tp{tp}.tsv"
+        shell:
+            """
+            {PYTHON[convert]:q} {input.code[0]:q} \
+                --checkpoint {input.config:q} {input.weights:q} \
+                --root {input.root:q} \
+                --ranks {input.ranks:q} \
+                --record {output:q} \
+                >{log:q}
+            """

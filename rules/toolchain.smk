@@ -16,6 +16,6 @@ rule toolchain:
         volatile=True,  # it speaks of this machine
     shell:
         """
-        PYTHONPATH={ROOT:q}/scripts {sys.executable:q} -m ingot.driver.cli toolchain {params.name:q} >&2
+        PYTHONPATH={ROOT:q}/scripts {sys.executable:q} -m ingot.driver.commands.cli toolchain {params.name:q} >&2
         echo {wildcards.toolchain:q} >{output:q}
         """

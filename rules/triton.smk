@@ -4,8 +4,8 @@ Layout `engine`: an ensemble around an engine, as the guide builds it.  Layout `
 itself, for versions that have no engines.
 """
 
-from ingot import tritonmodels
-from ingot.driver import needs
+from ingot.triton import schema as tritonmodels
+from ingot.driver.catalogue import machine as needs
 
 
 def layout(wildcards):
@@ -41,7 +41,7 @@ def triton_models(wildcards):
     names = ["preprocessing", "postprocessing", "tensorrt_llm_bls"]
     if layout(wildcards) == "llmapi":
         names = ["llmapi"]
-    return [os.path.relpath(ROOT / "triton" / name / "model.py") for name in names]
+    return [os.path.relpath(ROOT / "runtime/triton" / name / "model.py") for name in names]
 
 
 rule assemble_triton:

@@ -5,9 +5,11 @@ A checkpoint needs no GPU; an engine is built on one, for it and no other.
 
 import functools
 
-from ingot import engine, nvidia, trtllm
-from ingot.checkpoint import read_config
-from ingot.driver import serving
+from ingot.tensorrt import build_flags as engine
+from ingot.tensorrt import gpus as nvidia
+from ingot.tensorrt import trtllm
+from ingot.checkpoint.config import read_config
+from ingot.driver.forecast import gpu_memory as serving
 
 
 wildcard_constraints:

@@ -10,11 +10,14 @@ import shutil
 import sys
 from pathlib import Path
 
-from ingot import digest, folder, tritonconfig, tritonmodels
-from ingot.atomic import replacing
-from ingot.checkpoint import read_config, read_json
-from ingot.tritonmodels import BACK, BLS, ENGINE, ENSEMBLE, FRONT
-from ingot.tritonserver import launch_script
+from ingot.checkpoint.config import read_config, read_json
+from ingot.files import digest
+from ingot.files import sealed as folder
+from ingot.files.atomic import replacing
+from ingot.triton import config as tritonconfig
+from ingot.triton import schema as tritonmodels
+from ingot.triton.schema import BACK, BLS, ENGINE, ENSEMBLE, FRONT
+from ingot.triton.server import launch_script
 
 REQUEST = {  # the guide's
     "text_input": "What is machine learning?",

@@ -12,10 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ingot import folder, nvidia, trtllm_checkpoint
-from ingot.atomic import replacing
-from ingot.checkpoint import read_json
-from ingot.quiet import beating
+from ingot.checkpoint.config import read_json
+from ingot.files import sealed as folder
+from ingot.files.atomic import replacing
+from ingot.files.console import beating
+from ingot.tensorrt import checkpoint as trtllm_checkpoint
+from ingot.tensorrt import gpus as nvidia
 
 
 def build_engine(

@@ -9,10 +9,12 @@ import json
 import tempfile
 from pathlib import Path
 
-from ingot import folder, onnxdecoder, rtx
-from ingot.atomic import replacing
-from ingot.checkpoint import read_config, view
-from ingot.quiet import chatter_to_stdout
+from ingot.checkpoint.config import read_config, view
+from ingot.files import sealed as folder
+from ingot.files.atomic import replacing
+from ingot.files.console import chatter_to_stdout
+from ingot.onnx import decoder as onnxdecoder
+from ingot.tensorrt import rtx
 
 MOST = 2048  # tokens, where the model's context is longer: the mask is a constant
 LICENCE = """\

@@ -9,8 +9,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from ingot import digest, folder
-from ingot.atomic import replacing
+from ingot.files import digest
+from ingot.files import sealed as folder
+from ingot.files.atomic import replacing
 
 LAUNCH = """\
 #!/bin/sh

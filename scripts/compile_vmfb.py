@@ -10,8 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ingot.atomic import replacing
-from ingot.quiet import beating
+from ingot.files.atomic import replacing
+from ingot.files.console import beating
 
 DEVICE = "--iree-hal-target-device="
 

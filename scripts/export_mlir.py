@@ -1,7 +1,7 @@
 """Export a model's program as MLIR, from its config.json alone.  Runs in envs/iree.
 
 No weight is read: the exporter gets archives of the right names, shapes and dtypes whose data are
-holes in the file system.  It traces the first blocks of the model only; ingot/stitch.py makes the
+holes in the file system.  It traces the first blocks of the model only; ingot/iree/stitch.py makes the
 whole program of them.  It is the same as from the real archive, traced whole (tests/test_iree.py).
 """
 
@@ -14,10 +14,12 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from ingot import irpa, llama, shards, stitch
-from ingot.atomic import replacing
-from ingot.checkpoint import Llama3Rope, ModelConfig, read_config
-from ingot.quiet import chatter_to_stdout
+from ingot.checkpoint import llama
+from ingot.checkpoint.config import Llama3Rope, ModelConfig, read_config
+from ingot.files.atomic import replacing
+from ingot.files.console import chatter_to_stdout
+from ingot.iree import irpa, stitch
+from ingot.iree import tensor_parallel as shards
 
 
 def export_mlir(

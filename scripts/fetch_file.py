@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ingot import digest
-from ingot.hub import BrokenTransferError, Patience, safe_name
-from ingot.progress import Progress
-from ingot.store import Store
+from ingot.checkpoint.hub import BrokenTransferError, Patience, safe_name
+from ingot.files import digest
+from ingot.files.progress import Progress
+from ingot.store.blobs import Store
 
 CHUNK = 1 << 20  # bytes
 RESTARTS = 2  # from nothing, after a whole file of the wrong content

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ingot.atomic import replacing
-from ingot.checkpoint import read_json
-from ingot.hub import SILENCE, Patience, gated_page, no_longer_than, safe_name
-from ingot.safetensors import PICKLE
+from ingot.checkpoint.config import read_json
+from ingot.checkpoint.hub import SILENCE, Patience, gated_page, no_longer_than, safe_name
+from ingot.checkpoint.safetensors import PICKLE
+from ingot.files.atomic import replacing
 
 
 def fetch_listing(

@@ -10,9 +10,9 @@ import random
 import sys
 from pathlib import Path
 
-from ingot.atomic import replacing
-from ingot.checkpoint import read_config, read_json, view
-from ingot.quiet import chatter_to_stdout
+from ingot.checkpoint.config import read_config, read_json, view
+from ingot.files.atomic import replacing
+from ingot.files.console import chatter_to_stdout
 
 LENGTHS = (5, 6, 8, 9, 12, 15, 17, 23, 31, 32, 33, 47, 63, 64, 80, 99, 128, 160, 200, 240, 290, 340,
            370, 400)  # fmt: skip

@@ -10,11 +10,11 @@ import sys
 import threading
 from pathlib import Path
 
-from ingot import digest, stream
-from ingot import gguf as gguf_format
-from ingot import irpa as irpa_format
-from ingot.atomic import replacing
-from ingot.progress import Progress
+from ingot.files import digest, stream
+from ingot.files.atomic import replacing
+from ingot.files.progress import Progress
+from ingot.gguf import file as gguf_format
+from ingot.iree import irpa as irpa_format
 
 
 def gguf_to_irpa(gguf: Path, irpa: Path) -> None:

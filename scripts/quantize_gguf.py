@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from ingot.atomic import replacing
+from ingot.files.atomic import replacing
 
 FTYPE = {"q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18}  # enum llama_ftype
 

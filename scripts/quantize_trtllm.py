@@ -11,11 +11,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from ingot import folder, trtllm
-from ingot.atomic import replacing
-from ingot.checkpoint import read_config, view
-from ingot.quiet import chatter_to_stdout
-from ingot.trtllm_checkpoint import GROUP
+from ingot.checkpoint.config import read_config, view
+from ingot.files import sealed as folder
+from ingot.files.atomic import replacing
+from ingot.files.console import chatter_to_stdout
+from ingot.tensorrt import trtllm
+from ingot.tensorrt.checkpoint import GROUP
 
 RECIPES = {  # ours -> ModelOpt's
     "fp8": "FP8_DEFAULT_CFG",

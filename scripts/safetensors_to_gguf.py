@@ -9,12 +9,13 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ingot import digest, llama, stream
-from ingot.atomic import replacing
-from ingot.checkpoint import read_config, read_json, view
-from ingot.gguf import KV, TensorInfo, header
-from ingot.rows import Rows
-from ingot.vocabulary import vocabulary
+from ingot.checkpoint import llama
+from ingot.checkpoint.config import read_config, read_json, view
+from ingot.checkpoint.rows import Rows
+from ingot.files import digest, stream
+from ingot.files.atomic import replacing
+from ingot.gguf.file import KV, TensorInfo, header
+from ingot.gguf.vocabulary import vocabulary
 
 
 def safetensors_to_gguf(

@@ -15,12 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot import digest, folder, stream, trtllm
-from ingot.atomic import replacing
-from ingot.checkpoint import read_config, view
-from ingot.gguf import TYPES
-from ingot.llama import Plan
-from ingot.rows import Rows
+from ingot.checkpoint.config import read_config, view
+from ingot.checkpoint.llama import Plan
+from ingot.checkpoint.rows import Rows
+from ingot.files import digest, stream
+from ingot.files import sealed as folder
+from ingot.files.atomic import replacing
+from ingot.gguf.file import TYPES
+from ingot.tensorrt import trtllm
 
 
 def safetensors_to_trtllm(

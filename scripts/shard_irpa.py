@@ -15,11 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot import digest, irpa, llama, shards, stream
-from ingot.atomic import replacing
-from ingot.checkpoint import read_config, view
-from ingot.progress import Progress
-from ingot.rows import Rows
+from ingot.checkpoint import llama
+from ingot.checkpoint.config import read_config, view
+from ingot.checkpoint.rows import Rows
+from ingot.files import digest, stream
+from ingot.files.atomic import replacing
+from ingot.files.progress import Progress
+from ingot.iree import irpa
+from ingot.iree import tensor_parallel as shards
 
 Block = tuple[int, int, Callable[[], memoryview]]  # first row, rows, what gives their bytes
 

@@ -9,11 +9,11 @@ import hashlib
 import sys
 from pathlib import Path
 
-from ingot import llama
-from ingot import record as records
-from ingot.checkpoint import ModelConfig, read_config, view
-from ingot.compare import Tally, row_order
-from ingot.safetensors import read_checkpoint
+from ingot.checkpoint import llama
+from ingot.checkpoint.config import ModelConfig, read_config, view
+from ingot.checkpoint.safetensors import read_checkpoint
+from ingot.verify import record as records
+from ingot.verify.values import Tally, row_order
 
 
 def verify_gguf(checkpoint: Path, gguf: Path, record: Path) -> None:

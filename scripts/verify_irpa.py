@@ -8,8 +8,8 @@ import hashlib
 import sys
 from pathlib import Path
 
-from ingot import irpa as irpa_format
-from ingot import record as records
+from ingot.iree import irpa as irpa_format
+from ingot.verify import record as records
 
 
 def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot import onnxdecoder
-from ingot import record as records
-from ingot.checkpoint import read_config, read_json, view
-from ingot.quiet import chatter_to_stdout
-from ingot.reference import MOST_TIES, peak, read, summary
-from ingot.rtx import engine
+from ingot.checkpoint.config import read_config, read_json, view
+from ingot.files.console import chatter_to_stdout
+from ingot.onnx import decoder as onnxdecoder
+from ingot.tensorrt.rtx import engine
+from ingot.verify import record as records
+from ingot.verify.reference import MOST_TIES, peak, read, summary
 
 
 def verify_rtx(checkpoint: Path, rtx: Path, reference: Path, record: Path) -> None:

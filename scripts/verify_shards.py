@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot import irpa, llama
-from ingot import record as records
-from ingot.checkpoint import read_config, view
-from ingot.compare import Tally, row_order
-from ingot.safetensors import read_checkpoint
+from ingot.checkpoint import llama
+from ingot.checkpoint.config import read_config, view
+from ingot.checkpoint.safetensors import read_checkpoint
+from ingot.iree import irpa
+from ingot.verify import record as records
+from ingot.verify.values import Tally, row_order
 
 NUMPY = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
 

@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from ingot import record as records
-from ingot.quiet import beating, chatter_to_stdout
-from ingot.shortfin import Server
+from ingot.files.console import beating, chatter_to_stdout
+from ingot.iree.shortfin import Server
+from ingot.verify import record as records
 
 
 def verify_shortfin(bundle: Path, reference: Path, record: Path) -> None:
@@ -20,7 +20,7 @@ def verify_shortfin(bundle: Path, reference: Path, record: Path) -> None:
         import numpy as np
         from tokenizers import Tokenizer
 
-        from ingot.reference import MOST_TIES, peak, read, summary
+        from ingot.verify.reference import MOST_TIES, peak, read, summary
 
         answers = read(reference)
         top = peak(answers)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot import record as records
-from ingot.checkpoint import read_json
-from ingot.quiet import beating
-from ingot.reference import MOST_TIES, Answer, peak, read, summary
-from ingot.tritonmodels import BLS, ENGINE, ENSEMBLE
-from ingot.tritonrepository import check
-from ingot.tritonserver import Server
+from ingot.checkpoint.config import read_json
+from ingot.files.console import beating
+from ingot.triton.repository import check
+from ingot.triton.schema import BLS, ENGINE, ENSEMBLE
+from ingot.triton.server import Server
+from ingot.verify import record as records
+from ingot.verify.reference import MOST_TIES, Answer, peak, read, summary
 
 
 def verify_triton(

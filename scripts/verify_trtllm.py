@@ -12,13 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot import record as records
-from ingot import trtllm_checkpoint
-from ingot.checkpoint import read_config, view
-from ingot.compare import Tally, chunks, values
-from ingot.safetensors import Tensor, read_checkpoint
-from ingot.trtllm_checkpoint import Checkpoint
-from ingot.trtllm_weights import check_scales, multiplied, rows_of
+from ingot.checkpoint.config import read_config, view
+from ingot.checkpoint.safetensors import Tensor, read_checkpoint
+from ingot.tensorrt import checkpoint as trtllm_checkpoint
+from ingot.tensorrt.checkpoint import Checkpoint
+from ingot.tensorrt.weights import check_scales, multiplied, rows_of
+from ingot.verify import record as records
+from ingot.verify.values import Tally, chunks, values
 
 MERGED = {  # tensor of a layer -> the checkpoint's that lie in it one below the other; split axis
     "input_layernorm": (["input_layernorm"], None),

@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
-from ingot import record as records
-from ingot.quiet import chatter_to_stdout
+from ingot.files.console import chatter_to_stdout
+from ingot.verify import record as records
 
 
 def verify_vmfb(
@@ -21,7 +21,7 @@ def verify_vmfb(
     with chatter_to_stdout(f"{vmfb}: running the prompts"):
         import numpy as np
 
-        from ingot.reference import MOST_TIES, TIE, TOLERANCE, peak, read, summary
+        from ingot.verify.reference import MOST_TIES, TIE, TOLERANCE, peak, read, summary
 
         answers = read(reference)
         program = Program(vmfb, json.loads(config.read_bytes()), parameters, device)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ingot.driver import toolchains
+from ingot.driver.catalogue import toolchains
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = (
-    "Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "triton", "envs", "profiles",
+    "Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "runtime", "envs", "profiles",
 )  # fmt: skip
 IRPA = "artifacts/demo.irpa"
 

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from conftest import IRPA, ROOT
-from ingot import digest
-from ingot.driver import toolchains
-from ingot.store import Store
+from ingot.driver.catalogue import toolchains
+from ingot.files import digest
+from ingot.store.blobs import Store
 
 GGUF = "artifacts/demo.gguf"
 
@@ -152,7 +152,7 @@ def test_until_restores_nothing_beyond(clone, build):
 
 def test_cached_bytecode_of_an_edited_module_is_not_run(clone, build):
     folder = clone("a")
-    module = folder / "scripts/ingot/llama.py"
+    module = folder / "scripts/ingot/checkpoint/llama.py"
     os.utime(module, (1, 1))
     build(folder)
     first = (folder / IRPA).read_bytes()

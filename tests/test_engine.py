@@ -14,7 +14,8 @@ import pytest
 
 import checkpoints
 from conftest import ROOT
-from ingot import engine, nvidia
+from ingot.tensorrt import build_flags as engine
+from ingot.tensorrt import gpus as nvidia
 
 sys.path.insert(0, str(ROOT / "tests/standin"))
 import place

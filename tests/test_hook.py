@@ -10,7 +10,7 @@ from snakemake.dag import DAG
 from snakemake.jobs import Reason
 from snakemake.workflow import Workflow
 
-from ingot.driver import hook
+from ingot.driver import snakemake_hook as hook
 
 PARAMETERS = {
     "init": "self progress",

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 import checkpoints
-from ingot import digest
-from ingot.driver import toolchains
-from ingot.driver.demo import QUESTION
-from ingot.shortfin import Server
+from ingot.driver.catalogue import toolchains
+from ingot.driver.commands.demo import QUESTION
+from ingot.files import digest
+from ingot.iree.shortfin import Server
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = checkpoints.DEMO
@@ -151,7 +151,7 @@ def test_a_changed_byte_in_the_bundle_is_refused(demo, step, tmp_path):
 
 
 def test_a_file_missing_from_the_bundle_is_refused(demo, tmp_path):
-    from ingot import record
+    from ingot.verify import record
 
     shutil.copytree(demo / "demo_tp1.shortfin", tmp_path / "b")
     (tmp_path / "b/requirements.lock").unlink()

@@ -12,11 +12,12 @@ import yaml
 
 import checkpoints
 from conftest import IRPA, ROOT
-from ingot import shards
-from ingot.checkpoint import read_config
-from ingot.driver import forecast, serving
-from ingot.driver.forecast import Job
-from ingot.store import Store
+from ingot.checkpoint.config import read_config
+from ingot.driver.forecast import gpu_memory as serving
+from ingot.driver.forecast import schedule as forecast
+from ingot.driver.forecast.schedule import Job
+from ingot.iree import tensor_parallel as shards
+from ingot.store.blobs import Store
 from standin_hub import Hub
 
 GIB = 1 << 30
@@ -75,7 +76,7 @@ def test_layouts_as_computed_by_hand(name, tp, pp, weights, kv, tokens, config):
 
 def test_a_rank_of_an_irpa_set_holds_what_the_layout_says(config):
     c = config("llama8b")
-    from ingot import llama
+    from ingot.checkpoint import llama
 
     cuts = shards.splits([(p.name, p.type.name, p.shape) for p in llama.plans(c, "f16")])
     entries = [shards.rank_layout(cuts, 8, rank)[1] for rank in (0, 7)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import checkpoints
-from ingot.driver import toolchains
+from ingot.driver.catalogue import toolchains
 
 ROOT = Path(__file__).resolve().parents[1]
 DTYPES = ("f32", "f16", "bf16", "q8_0")
@@ -277,7 +277,7 @@ def assert_matches(pattern: str, text: str) -> None:
 
 
 def test_an_error_in_making_the_jobs_is_no_success():
-    from ingot.stream import in_threads
+    from ingot.files.stream import in_threads
 
     def jobs():
         yield lambda: None
@@ -290,7 +290,7 @@ def test_an_error_in_making_the_jobs_is_no_success():
 def test_what_a_killed_process_left_is_removed_and_a_running_ones_is_not(tmp_path):
     import os
 
-    from ingot.atomic import replacing
+    from ingot.files.atomic import replacing
 
     (tmp_path / ".m.gguf.999999999.partial").write_bytes(b"dead")
     (tmp_path / f".m.gguf.{os.getppid()}.partial").write_bytes(b"alive")
@@ -302,7 +302,7 @@ def test_what_a_killed_process_left_is_removed_and_a_running_ones_is_not(tmp_pat
 
 
 def test_every_bfloat16_becomes_the_float16_that_numpy_says():
-    from ingot.cast import Caster
+    from ingot.checkpoint.cast import Caster
 
     bits = np.arange(1 << 16, dtype=np.uint16)
     bits = bits[(bits & 0x7FFF) <= 0x7F80]  # NaNs are refused before
@@ -314,7 +314,7 @@ def test_every_bfloat16_becomes_the_float16_that_numpy_says():
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 def test_sees_every_nan_and_no_infinity(dtype):
-    from ingot.cast import INFINITY, NUMPY, has_nan
+    from ingot.checkpoint.cast import INFINITY, NUMPY, has_nan
 
     infinity, sign = INFINITY[dtype], 1 << (8 * np.dtype(NUMPY[dtype]).itemsize - 1)
     for bits, nan in ((infinity, 0), (infinity | sign, 0), (infinity + 1, 1), (sign - 1, 1),

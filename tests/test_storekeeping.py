@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from conftest import IRPA, ROOT
-from ingot import digest, weights
-from ingot.driver import explain, storekeeping
-from ingot.store import Store
+from ingot.checkpoint import identity as weights
+from ingot.driver.cache import differences as explain
+from ingot.driver.commands import store as storekeeping
+from ingot.files import digest
+from ingot.store.blobs import Store
 
 OLD = time.time() - 100 * 86400
 
@@ -108,7 +110,7 @@ def test_gc_keeps_what_named_targets_need(clone, build, store, ingot):
     shutil.rmtree(folder / "artifacts")
     age(store)
     done = subprocess.run(  # of this clone's code, not of the repository's
-        [sys.executable, "-m", "ingot.driver.cli", "store", "gc", IRPA, "--json"], cwd=folder,
+        [sys.executable, "-m", "ingot.driver.commands.cli", "store", "gc", IRPA, "--json"], cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder / "scripts")},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -153,7 +155,7 @@ KILLED_AT = textwrap.dedent(
 )
 INGEST = KILLED_AT + textwrap.dedent(
     """
-    from ingot.store import Store
+    from ingot.store.blobs import Store
     store = Store()
     store.prepare()
     outputs = [{**store.take(Path(name)), "title": name} for name in ("out", "folder")]
@@ -324,7 +326,7 @@ def test_skopeo_inspects_and_copies_records(clone, build, store, tmp_path):
 
 def explained(folder, *targets):
     done = subprocess.run(
-        [sys.executable, "-m", "ingot.driver.cli", "explain", *targets], cwd=folder,
+        [sys.executable, "-m", "ingot.driver.commands.cli", "explain", *targets], cwd=folder,
         env={**os.environ, "PYTHONPATH": str(folder / "scripts")},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -347,9 +349,9 @@ def test_explain_names_the_package_the_tensor_the_file_and_the_setting(clone, bu
         file.seek(-1, os.SEEK_END)
         file.write(b"?")
     assert "1 of 22 tensors differ, first model." in explained(folder, IRPA)
-    with (folder / "scripts/ingot/gguf.py").open("a") as file:
+    with (folder / "scripts/ingot/gguf/file.py").open("a") as file:
         file.write("#\n")
-    assert "scripts/ingot/gguf.py changed" in explained(folder, IRPA)
+    assert "scripts/ingot/gguf/file.py changed" in explained(folder, IRPA)
     assert "dtype: 'f16' → 'q8_0'" in explained(folder, "artifacts/demo.q8_0.gguf")
 
 

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from ingot.driver import targets
-from ingot.driver.catalogue import complete
+from ingot.driver.catalogue import targets
+from ingot.driver.catalogue.schema import complete
 
 
 @pytest.fixture(scope="module")

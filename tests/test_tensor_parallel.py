@@ -8,7 +8,7 @@ import yaml
 
 import checkpoints
 from conftest import ROOT
-from ingot import shards
+from ingot.iree import tensor_parallel as shards
 from standin_hub import COMMIT, Hub
 from test_safetensors_to_gguf import convert
 

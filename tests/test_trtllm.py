@@ -12,8 +12,8 @@ import pytest
 
 import checkpoints
 from conftest import ROOT
-from ingot.safetensors import read_header
-from ingot.trtllm_checkpoint import ITEMSIZE
+from ingot.checkpoint.safetensors import read_header
+from ingot.tensorrt.checkpoint import ITEMSIZE
 
 DEMO = checkpoints.DEMO
 PROMPTS = DEMO / "prompts.txt"
@@ -22,7 +22,7 @@ import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from quantize_trtllm import export
-from ingot.trtllm import Mapping
+from ingot.tensorrt.trtllm import Mapping
 
 for checkpoint, tp, pp, place in json.loads(sys.argv[2]):
     Path(place).mkdir()

@@ -31,7 +31,7 @@ def test_every_dtype_is_verified_and_says_what_was_rounded(dtype, ok, tmp_path):
 def test_one_wrong_value_is_refused(dtype, name, ok, step, tmp_path):
     from pathlib import Path
 
-    from ingot.gguf import read
+    from ingot.gguf.file import read
 
     checkpoint = checkpoints.llama31(tmp_path / "checkpoint")
     convert(ok, checkpoint, tmp_path / "m.gguf", dtype)
@@ -48,7 +48,7 @@ def test_rows_left_in_the_checkpoints_order_are_refused(ok, step, tmp_path):
     """A converter that forgets to reorder q: the same values, in the wrong rows."""
     from pathlib import Path
 
-    from ingot.gguf import read
+    from ingot.gguf.file import read
 
     checkpoint = checkpoints.llama31(tmp_path / "checkpoint")
     convert(ok, checkpoint, tmp_path / "m.gguf", "bf16")

@@ -1,0 +1,213 @@
+"""Why a job is built: the fields in which its key differs from the nearest record's."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingot.checkpoint import identity as weights
+from ingot.driver.cache import key as actions
+from ingot.store.blobs import Record, Store
+
+MANY = 400  # records of one rule that are compared, the youngest first
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The record of the same rule with the fewest differences, if there is any."""
+
+    record: Record | None
+    differences: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        if self.record is None:
+            return "never built before"
+        title = self.record.outputs[0]["title"]
+        if not self.differences:
+            return f"the record of {title} is whole, but its bytes are not in the store"
+        more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
+        return f"{self.differences[0]}{more} (nearest record: {title})"
+
+
+def nearest(store: Store, job, fields: dict) -> Nearest:
+    """The record to explain `job` by.  Of several with as few differences, one of the same name."""
+    names = {path.rpartition("/")[2] for path in job.output}
+    best, rank = Nearest(None, ()), (1 << 30, 1)
+    ours = {"fields": fields, "about": actions.about(job)}
+    for record in _youngest(store, job.rule.name):
+        config = store.config(record)
+        if "fields" not in config:
+            continue
+        found = tuple(differences(config, ours))
+        here = (len(found), 0 if record.outputs[0]["title"] in names else 1)
+        if here < rank:
+            best, rank = Nearest(record, found), here
+    return best
+
+
+def _youngest(store: Store, rule: str) -> list[Record]:
+    pointers = sorted(store.root.glob(f"actions/{rule}/[0-9a-f]*"), key=_age)
+    return [record for pointer in pointers[:MANY] if (record := store.read(pointer))]
+
+
+def _age(pointer) -> float:
+    try:
+        return -pointer.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def differences(old: dict, new: dict) -> Iterator[str]:
+    """One line a field that differs.  Both hold `fields` and `about`."""
+    then, now = old["fields"], new["fields"]
+    if then["version"] != now["version"]:
+        yield f"the key's format: version {then['version']} → {now['version']}"
+    if then["command"] != now["command"]:
+        yield f"rule {now['rule']}: its shell text changed"
+    if then["outputs"] != now["outputs"]:
+        yield f"rule {now['rule']}: its outputs, or their order, changed"
+    for kind, word in (("params", ""), ("wildcards", "wildcard ")):
+        for name in _either(then[kind], now[kind]):
+            a, b = then[kind].get(name), now[kind].get(name)
+            if a != b or type(a) is not type(b):
+                yield f"{word}{name}: {_change(a, b)}"
+    for path in _either(then["code"], now["code"]):
+        if then["code"].get(path) != now["code"].get(path):
+            yield f"scripts/{path} {_fate(path, then['code'], now['code'])}"
+    yield from _locks(old, new)
+    for role in _either(then["inputs"], now["inputs"]):
+        a, b = then["inputs"].get(role), now["inputs"].get(role)
+        if a == b:
+            continue
+        word = f"input {role}" if role else "an unnamed input"
+        trees = [side.get("about", {}).get("trees", {}).get(role) for side in (old, new)]
+        if all(trees):
+            a, b = trees
+        yield from (f"{word}: {line}" for line in _contents(a, b))
+
+
+def _either(a: dict, b: dict) -> list[str]:
+    return sorted({*a, *b})
+
+
+def _fate(name: str, then: dict, now: dict) -> str:
+    return "is new" if name not in then else "is gone" if name not in now else "changed"
+
+
+def _change(a: Any, b: Any) -> str:
+    if isinstance(a, list) and isinstance(b, list):
+        gone, come = [x for x in a if x not in b], [x for x in b if x not in a]
+        if gone or come:
+            return f"{_words(gone)} → {_words(come)}"
+        return f"the same in another order: {_words(b)}"
+    if type(a) is not type(b):
+        return f"{a!r} ({type(a).__name__}) → {b!r} ({type(b).__name__})"
+    return f"{a!r} → {b!r}"
+
+
+def _words(items: list) -> str:
+    return " ".join(map(str, items)) or "nothing"
+
+
+def _locks(old: dict, new: dict) -> Iterator[str]:
+    then, now = old["fields"]["lock"], new["fields"]["lock"]
+    pins, fresh = (side.get("about", {}).get("pins", {}) for side in (old, new))
+    for path in _either(then, now):
+        if then.get(path) == now.get(path):
+            continue
+        folder, _, file = path.partition("/")
+        moved = [f"{n} {pins.get(n, 'absent')} → {fresh.get(n, 'absent')}"
+                 for n in _either(pins, fresh) if pins.get(n) != fresh.get(n)]  # fmt: skip
+        if file == "requirements.lock" and moved:
+            more = f", and {len(moved) - 1} more" if len(moved) > 1 else ""
+            yield f"envs/{folder} lock: {moved[0]}{more}"
+        else:
+            yield f"envs/{path} {_fate(path, then, now)}"
+
+
+def _contents(a: Any, b: Any) -> Iterator[str]:
+    if a and b and isinstance(a, list) != isinstance(b, list):
+        was, now = (f"{len(x)} files" if isinstance(x, list) else "one file" for x in (a, b))
+        yield f"was {was}, is {now}"
+        return
+    if not isinstance(a, list) or not isinstance(b, list):
+        yield _content("its content", a, b) if a and b else ("is new" if b else "is gone")
+        return
+    then, now = dict(a), dict(b)
+    moved = [(name, content) for name, content in a if name not in now]
+    for name in _either(then, now):
+        if name in then and name in now:
+            if then[name] != now[name]:
+                yield _content(name, then[name], now[name])
+        elif name in now:
+            before = [old for old, content in moved if content == now[name]]
+            yield f"{before[0]} is now called {name}" if before else f"{name} is new"
+        elif then[name] not in now.values():
+            yield f"{name} is gone"
+    if then == now:
+        yield "the same files in another order"
+
+
+def _content(what: str, a: Any, b: Any) -> str:
+    """Two contents of one input; of shards, which tensors differ."""
+    if isinstance(a, dict) or isinstance(b, dict):  # entries of a folder
+        if a.get("digest") == b.get("digest") and a.get("executable") != b.get("executable"):
+            return f"{what} is {'now' if b.get('executable') else 'no longer'} executable"
+        if "link" in a and "link" in b:
+            return f"{what} points to {b['link']}, not to {a['link']}"
+        return f"{what} has another content"
+    if a.startswith("tensors:") and b.startswith("tensors:"):
+        then, now = weights.document(a), weights.document(b)
+        if then and now:
+            names = _either(then["tensors"], now["tensors"])
+            odd = [n for n in names if then["tensors"].get(n) != now["tensors"].get(n)]
+            if odd:
+                return f"{what}: {len(odd)} of {len(names)} tensors differ, first {odd[0]}"
+            return f"{what}: the header changed, no tensor"
+    return f"{what} changed"
+
+
+def ask(root: Path, targets: list[str], catalogue: str | None = None) -> list[dict]:
+    """What Snakemake would do with each job of `targets`, by a dry run."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "plan.json"
+        snakemake = Path(sys.executable).parent / "snakemake"
+        more = ["--configfile", catalogue] if catalogue else []
+        done = subprocess.run(
+            [snakemake, "-s", root / "Snakefile", "-n", "--quiet", "all", *more, "--", *targets],
+            env={**os.environ, "INGOT_EXPLAIN": str(answer)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not answer.exists():
+            lines = [line for line in done.stderr.splitlines() if not line.startswith("Using ")]
+            sys.exit("\n".join(lines[-3:]) or f"{targets[0]}: Snakemake said nothing")
+        return json.loads(answer.read_text())
+
+
+def show(root: Path, targets: list[str], as_json: bool, catalogue: str | None) -> None:
+    """Print why each job of `targets` would be built."""
+    jobs = ask(root, targets, catalogue)
+    if as_json:
+        print(json.dumps(jobs))
+        return
+    for job in sorted(jobs, key=lambda job: ("none", "restore", "run").index(job["action"])):
+        name = ", ".join(job["outputs"])
+        if job["action"] == "run":
+            near = job.get("nearest")
+            beside = f" (beside the record of {', '.join(near['outputs'])})" if near else ""
+            reasons = job.get("differences") or [job["why"]]
+            print(f"{name}: would be built{beside if job.get('differences') else ''}")
+            for line in reasons:
+                print(f"    {line}")
+        elif job["action"] == "restore":
+            print(f"{', '.join(job['files'])}: would be restored from the store")
+        elif job["outputs"] and set(job["outputs"]) & set(targets):
+            print(f"{name}: {job['why']}")

@@ -1,0 +1,33 @@
+"""What a job needs that this machine has not: said before any work, not after hours of it."""
+
+import os
+from pathlib import Path
+
+from ingot.files import digest
+from ingot.tensorrt import gpus as nvidia
+from ingot.triton.schema import ENGINE_BACKEND
+
+BUNDLED = "nvidia-pytriton"  # the server that comes with envs/triton; it has no GPU
+
+
+def missing(job) -> str | None:
+    """Why `job` cannot run here, and what to do; or None."""
+    if capability := job.params.get("compute_capability"):
+        return nvidia.missing(capability)
+    if job.params.get("layout") == "engine" and job.params.get("server") == BUNDLED:
+        return (
+            "nvidia-pytriton's server has no backend for engines; set INGOT_TRITONSERVER to the "
+            "tritonserver of an image with TensorRT-LLM"
+        )
+    return None
+
+
+def triton_server() -> str:
+    """Which server verifies, and which backend for engines: by content, or by path where not here."""
+    program, backends = (os.environ.get(f"INGOT_TRITON{name}") for name in ("SERVER", "_BACKENDS"))
+    if not program and not backends:
+        return BUNDLED
+    folder = Path(backends) if backends else Path(program).parent.parent / "backends"
+    parts = [Path(program)] if program else []
+    parts.append(folder / ENGINE_BACKEND)
+    return " ".join(digest.of(part) if part.exists() else str(part) for part in parts)

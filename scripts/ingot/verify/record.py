@@ -1,0 +1,44 @@
+"""A verification record: what an artifact was compared with, the numbers, the thresholds."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ingot.files import sealed as folder
+from ingot.files.atomic import replacing
+
+FORMAT = 2  # of the record
+
+
+def write(
+    record: Path, artifact: Path, sha256: str, reference: str, checks: dict[str, Any], **more
+) -> None:
+    """Write the record of an artifact that passed.  `checks` holds numbers and their limits.
+
+    `sha256` is the artifact's digest, taken before it was checked.  No file is named: two artifacts
+    of the same content have the same record.
+    """
+    found = {
+        "format": FORMAT,
+        "sha256": sha256,
+        "reference": reference,
+        "checks": checks,
+        **more,
+        "result": "passed",
+    }
+    with replacing(record) as partial:
+        partial.write_text(json.dumps(found, indent=2) + "\n")
+    print(f"{artifact}: verified against {reference}", file=sys.stderr)
+
+
+def digest(artifact: Path) -> str:
+    """SHA-256 of a file; of a folder, that of its SHA256SUMS, once each line of it holds."""
+    return folder.file_digest(artifact) if artifact.is_file() else folder.sealed(artifact)
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """The installed versions of `packages`."""
+    from importlib.metadata import version
+
+    return {package: version(package) for package in packages}

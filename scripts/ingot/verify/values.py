@@ -1,0 +1,97 @@
+"""What a checkpoint's values must have become in another file, written without the converter's code.
+
+Verification only: plain float32 arithmetic of numpy, a chunk of rows at a time.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ingot.checkpoint.safetensors import Tensor
+
+CHUNK = 1 << 23  # values compared at a time: 32 MiB as float32
+
+
+class Tally:
+    """Counts what was compared, and stops at the first value that is not the nearest."""
+
+    def __init__(self, path: Path):
+        self.path, self.largest = path, 0.0
+        self.counts = {"tensors": 0, "tensors_equal": 0, "values": 0, "values_rounded": 0}
+
+    def tensor(
+        self, name: str, kind: str, source: Tensor, found: Callable[[int, int], np.ndarray]
+    ) -> None:
+        """Hold found(first, last), rows as float32, against the checkpoint's, chunk by chunk."""
+        off = 0
+        for first, last in chunks(source.shape):
+            wanted = values(source, first, last)
+            got = found(first, last).reshape(wanted.shape)
+            changed = int((got != wanted).sum())
+            off += changed
+            if changed and not nearest(kind, got, wanted).all():
+                sys.exit(
+                    f"{self.path}: tensor {name} is not the checkpoint's in {kind}; build it again"
+                )
+            if changed:
+                away = np.abs(np.where(np.isinf(got), 0, got) - wanted).max()
+                self.largest = max(self.largest, float(away))
+        self.counts["values"] += int(np.prod(source.shape))
+        self.counts["values_rounded"] += off
+        self.equal(off == 0)
+
+    def equal(self, whether: bool = True) -> None:
+        self.counts["tensors"] += 1
+        self.counts["tensors_equal"] += whether
+
+    def checks(self) -> dict:
+        """What a record says."""
+        limit = "the nearest value of the dtype"
+        return {**self.counts, "largest_difference": self.largest, "limit": limit}
+
+
+def chunks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """First and last row of each chunk."""
+    rows = max(1, CHUNK * shape[0] // max(int(np.prod(shape)), 1))
+    for first in range(0, shape[0], rows):
+        yield first, min(first + rows, shape[0])
+
+
+def values(source: Tensor, first: int, last: int):
+    """Rows first..last of a checkpoint's tensor, as float32."""
+    row = source.nbytes // source.shape[0]
+    kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}[source.dtype]
+    raw = np.fromfile(
+        source.path, kind, (last - first) * row // np.dtype(kind).itemsize,
+        offset=source.offset + first * row,
+    )  # fmt: skip
+    if source.dtype == "BF16":
+        raw = (raw.astype(np.uint32) << 16).view(np.float32)
+    return raw.astype(np.float32).reshape(last - first, -1)
+
+
+def row_order(heads: int | None, head_dim: int, shape: tuple[int, ...]):
+    """Where each row of the checkpoint lies in the GGUF file."""
+    rows = np.arange(shape[0])
+    if heads is None:
+        return rows
+    head, inside = np.divmod(rows, head_dim)
+    half = head_dim // 2
+    return head * head_dim + 2 * (inside % half) + inside // half
+
+
+def nearest(kind: str, got, wanted):
+    """Of each value, whether `got` is `wanted` rounded to the type `kind`."""
+    with np.errstate(over="ignore"):
+        if kind == "F16":
+            return wanted.astype(np.float16).astype(np.float32) == got
+        if kind == "BF16":
+            return np.abs(got - wanted) <= np.abs(wanted) * 2.0**-8
+        if kind == "Q8_0":
+            scale = np.abs(wanted).reshape(-1, 32).max(axis=1, keepdims=True) / 127
+            # half a step of q, and the rounding of the scale to float16
+            limit = scale * (0.5 + 127 * 2.0**-11) + 2.0**-18
+            return np.abs(got - wanted).reshape(-1, 32) <= limit
+    return np.zeros(1, bool)

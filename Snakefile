@@ -13,7 +13,8 @@
     artifacts/M_tpN.trtllm-ckpt         a TensorRT-LLM checkpoint; M_tpN.fp8.trtllm-ckpt quantised
     artifacts/M_tpN.trtllm, .sm90.trtllm   its engine, built on a GPU
     artifacts/M_tpN.triton              a Triton model repository, and its launch script
-    artifacts/M.rtx                     a TensorRT for RTX engine (proprietary compiler, optional)
+    artifacts/M.onnx                    a decoder without KV cache in ONNX
+    artifacts/M.rtx                     a TensorRT for RTX engine of it (proprietary compiler, optional)
     artifacts/<any>.verified.json       what it was compared with, and the numbers
 
 M is an entry of models.yaml.
@@ -33,6 +34,7 @@ include: "rules/iree.smk"
 include: "rules/shortfin.smk"
 include: "rules/trtllm.smk"
 include: "rules/triton.smk"
+include: "rules/onnx.smk"
 include: "rules/rtx.smk"
 
 

@@ -159,7 +159,7 @@ def run(folder):
         def ours(source, out, dtype=dtype):
             return [
                 convert, ROOT / "scripts/safetensors_to_gguf.py", "--checkpoint", source,
-                "--gguf", folder / out, "--dtype", dtype, "--name", "Bench", "--pre", "llama-bpe",
+                "--gguf", folder / out, "--dtype", dtype, "--name", "Bench", "--pre-tokenizer", "llama-bpe",
             ]  # fmt: skip
 
         base = copy(large, folder)

@@ -223,7 +223,7 @@ def catalogue_name(case):
 @decides
 def catalogue_licence(case):
     """a catalogue setting: licence"""
-    case.edit("models.yaml", "licence: apache-2.0", "licence: mit")
+    case.edit("models.yaml", "license: apache-2.0", "license: mit")
 
 
 @decides
@@ -574,7 +574,8 @@ def unrelated_script(case):
 def unrelated_model(case):
     """an unrelated model in the catalogue"""
     case.edit("models.yaml", "models:\n", "models:\n  other:\n    path: models/demo\n"
-              "    name: Other\n    architecture: LlamaForCausalLM\n    pre: llama-bpe\n")  # fmt: skip
+              "    name: Other\n    architecture: LlamaForCausalLM\n"
+              "    pre_tokenizer: llama-bpe\n")  # fmt: skip
 
 
 @decides_nothing

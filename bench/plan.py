@@ -19,7 +19,7 @@ from convert import make_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts")]
-from ingot.store.blobs import Store  # noqa: E402
+from ingot.store.records import Store  # noqa: E402
 
 DEMO = [
     "demo.gguf.verified.json", "demo.irpa.verified.json", "demo_tp1.vmfb.verified.json",
@@ -85,7 +85,7 @@ def main() -> None:
         folder = Path(name)
         make_checkpoint(folder / "checkpoint", 13)
         model = {
-            "path": str(folder / "checkpoint"), "name": "Large", "pre": "llama-bpe",
+            "path": str(folder / "checkpoint"), "name": "Large", "pre_tokenizer": "llama-bpe",
             "architecture": "LlamaForCausalLM", "tp": [1, 2, 4, 8], "hardware": "cpu",
         }  # fmt: skip
         (folder / "mine.yaml").write_text(yaml.safe_dump({"models": {"large": model}}))

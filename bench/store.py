@@ -104,7 +104,7 @@ def clone(place: Path) -> dict:
 
 def large(place: Path) -> dict:
     make_checkpoint(place / "checkpoint", 13)
-    return {"large": {"path": str(place / "checkpoint"), "name": "Large", "pre": "llama-bpe",
+    return {"large": {"path": str(place / "checkpoint"), "name": "Large", "pre_tokenizer": "llama-bpe",
                       "architecture": "LlamaForCausalLM"}}  # fmt: skip
 
 

@@ -174,7 +174,9 @@ DVC = Path()
 def plain(folder: Path) -> None:
     """Take Ingot's hook out."""
     common = folder / "rules/common.smk"
-    common.write_text(common.read_text().replace("hook.install()\n", ""))
+    text, call = common.read_text(), "    snakemake_hook.install(config, ROOT)\n"
+    assert call in text, "the hook is installed by another line"
+    common.write_text(text.replace(call, ""))
 
 
 def project(folder: Path) -> None:
@@ -192,7 +194,7 @@ def project(folder: Path) -> None:
         text.replace(
             "models:\n",
             "models:\n  tiny:\n    hub: org/tiny\n    revision: '" + "1" * 40 + "'\n    shards: 2\n"
-            "    name: Tiny\n    architecture: LlamaForCausalLM\n    pre: llama-bpe\n",
+            "    name: Tiny\n    architecture: LlamaForCausalLM\n    pre_tokenizer: llama-bpe\n",
             1,
         )
     )

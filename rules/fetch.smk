@@ -5,11 +5,6 @@ again, not our code either.
 """
 
 
-def unpinned(wildcards):
-    """Which commit is meant is the hub's to say, so the listing is no action that can be on record."""
-    return not model(wildcards).get("revision")
-
-
 rule fetch_listing:
     input:
         code=ancient(code("fetch_listing.py")),
@@ -23,7 +18,7 @@ rule fetch_listing:
         hub=setting("hub"),
         revision=setting("revision"),
         gated=setting("gated"),
-        volatile=unpinned,
+        volatile=inputs.unpinned,  # not cached: which commit is meant is the hub's to say
     shell:
         """
         {PYTHON[hub]:q} {input.code[0]:q} \

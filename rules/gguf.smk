@@ -6,9 +6,9 @@ rule safetensors_to_gguf:
         code=code("safetensors_to_gguf.py"),
         lock=lock("convert"),
         env=env("convert"),
-        config=config_json,
-        tokenizer=tokenizer,
-        weights=weights,
+        config=inputs.config_json,
+        tokenizer=inputs.tokenizer,
+        weights=inputs.weights,
     output:
         "artifacts/{model}{dtype}.gguf",
     log:
@@ -16,10 +16,10 @@ rule safetensors_to_gguf:
     benchmark:
         "logs/safetensors_to_gguf/{model}{dtype}.tsv"
     params:
-        dtype=dtype,
+        dtype=inputs.dtype,
         name=setting("name"),
-        pre=setting("pre"),
-        licence=setting("licence"),
+        pre_tokenizer=setting("pre_tokenizer"),
+        license=setting("license"),
         architecture=setting("architecture"),
     shell:
         """
@@ -28,8 +28,8 @@ rule safetensors_to_gguf:
             --gguf {output:q} \
             --dtype {params.dtype:q} \
             --name {params.name:q} \
-            --pre {params.pre:q} \
-            --licence={params.licence:q} \
+            --pre-tokenizer {params.pre_tokenizer:q} \
+            --license={params.license:q} \
             --architecture {params.architecture:q} \
             >{log:q}
         """
@@ -48,7 +48,7 @@ rule quantize_gguf:
     benchmark:
         "logs/quantize_gguf/{model}.{quant}.tsv"
     wildcard_constraints:
-        quant="|".join(targets.K_QUANTS),
+        quant="|".join(gguf.K_QUANTS),
     shell:
         """
         {PYTHON[llamacpp]:q} {input.code[0]:q} \
@@ -64,8 +64,8 @@ rule verify_gguf:
         code=code("verify_gguf.py"),
         lock=lock("convert"),
         env=env("convert"),
-        config=config_json,
-        weights=weights,
+        config=inputs.config_json,
+        weights=inputs.weights,
         gguf="artifacts/{model}{dtype}.gguf",
     output:
         "artifacts/{model}{dtype}.gguf.verified.json",

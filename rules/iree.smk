@@ -4,48 +4,23 @@ A program depends on shapes and flags, never on a weight.
 """
 
 
-def export_flags(wildcards):
-    """The catalogue's `iree` settings in the words of sharktank's exporter."""
-    settings = model(wildcards)["iree"]
-    listed = {name: ",".join(map(str, settings[name])) for name in ("bs_prefill", "bs_decode")}
-    plain = ("block_seq_stride", "device_block_count")
-    words = {**listed, **{name: settings[name] for name in plain}}
-    words["attention_kernel"] = wildcards.kernel.lstrip(".") or settings["attention_kernel"]
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in words.items()]
-    return flags + settings["export_flags"]
-
-
-def compile_flags(wildcards):
-    """Each device, the flags of the hardware, then the model's own."""
-    table, tp = config["hardware"][hardware(wildcards)], int(wildcards.tp)
-    devices = [table["target"]] if tp == 1 else [f"{table['target']}[{n}]" for n in range(tp)]
-    flags = [f"--iree-hal-target-device={device}" for device in devices] + table["flags"]
-    return flags + (table["several"] if tp > 1 else []) + model(wildcards)["iree"]["compile_flags"]
-
-
-def program(wildcards):
-    """The program exported with the attention kernel that the hardware needs."""
-    kernel = config["hardware"][hardware(wildcards)].get("kernel")
-    return f"artifacts/{{model}}_tp{{tp}}{'.' + kernel if kernel else ''}.mlir"
-
-
 rule export_mlir:
     input:
         code=code("export_mlir.py"),
         lock=lock("iree"),
         env=env("iree"),
-        config=config_json,
+        config=inputs.config_json,
     output:
-        mlir="artifacts/{model}_tp{tp}{kernel}.mlir",
-        config="artifacts/{model}_tp{tp}{kernel}.config.json",
+        mlir="artifacts/{model}_tp{tp}{program}.mlir",
+        config="artifacts/{model}_tp{tp}{program}.config.json",
     log:
-        "logs/export_mlir/{model}_tp{tp}{kernel}.log",
+        "logs/export_mlir/{model}_tp{tp}{program}.log",
     benchmark:
-        "logs/export_mlir/{model}_tp{tp}{kernel}.tsv"
+        "logs/export_mlir/{model}_tp{tp}{program}.tsv"
     params:
-        dtype=dtype,
+        dtype=inputs.dtype,
         architecture=setting("architecture"),
-        flags=export_flags,
+        flags=programs.export_flags,
     shell:
         """
         {PYTHON[iree]:q} {input.code[0]:q} \
@@ -65,7 +40,7 @@ rule compile_vmfb:
         code=code("compile_vmfb.py"),
         lock=lock("iree"),
         env=env("iree"),
-        mlir=program,
+        mlir=programs.mlir,
     output:
         "artifacts/{model}_tp{tp}{hw}.vmfb",
     log:
@@ -73,7 +48,7 @@ rule compile_vmfb:
     benchmark:
         "logs/compile_vmfb/{model}_tp{tp}{hw}.tsv"
     params:
-        flags=compile_flags,
+        flags=programs.compile_flags,
     shell:
         """
         {PYTHON[iree]:q} {input.code[0]:q} \
@@ -90,8 +65,8 @@ rule verify_vmfb:
         lock=lock("iree"),
         env=env("iree"),
         vmfb="artifacts/{model}_tp{tp}{hw}.vmfb",
-        config="artifacts/{model}_tp{tp}.config.json",
-        parameters=parameters,
+        config=programs.config,
+        parameters=inputs.parameters,
         reference="artifacts/{model}.reference.npz",
     output:
         "artifacts/{model}_tp{tp}{hw}.vmfb.verified.json",
@@ -100,7 +75,7 @@ rule verify_vmfb:
     benchmark:
         "logs/verify_vmfb/{model}_tp{tp}{hw}.tsv"
     params:
-        device=device,
+        device=inputs.device,
     shell:
         """
         {PYTHON[iree]:q} {input.code[0]:q} \

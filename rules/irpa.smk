@@ -22,7 +22,7 @@ rule gguf_to_irpa:
         """
 
 
-for tp in targets.SIZES[1:]:
+for tp in SIZES[1:]:
 
     rule:
         name:
@@ -31,18 +31,18 @@ for tp in targets.SIZES[1:]:
             code=code("shard_irpa.py"),
             lock=lock("convert"),
             env=env("convert"),
-            config=config_json,
-            weights=weights,
+            config=inputs.config_json,
+            weights=inputs.weights,
         output:
-            root=targets.archives("{model}", tp)[0],
-            ranks=targets.archives("{model}", tp)[1:],
+            root=archives("{model}", tp)[0],
+            ranks=archives("{model}", tp)[1:],
         log:
             f"logs/shard_irpa/{{model}}_tp{tp}.log",
         benchmark:
             f"logs/shard_irpa/{{model}}_tp{tp}.tsv"
         params:
             tp=tp,
-            dtype=dtype,
+            dtype=inputs.dtype,
             architecture=setting("architecture"),
         shell:
             """
@@ -80,7 +80,7 @@ rule verify_irpa:
         """
 
 
-for tp in targets.SIZES[1:]:
+for tp in SIZES[1:]:
 
     rule:
         name:
@@ -89,12 +89,12 @@ for tp in targets.SIZES[1:]:
             code=code("verify_shards.py"),
             lock=lock("convert"),
             env=env("convert"),
-            config=config_json,
-            weights=weights,
-            root=targets.archives("{model}", tp)[0],
-            ranks=targets.archives("{model}", tp)[1:],
+            config=inputs.config_json,
+            weights=inputs.weights,
+            root=archives("{model}", tp)[0],
+            ranks=archives("{model}", tp)[1:],
         output:
-            f"{targets.archives('{model}', tp)[0]}.verified.json",
+            f"{archives('{model}', tp)[0]}.verified.json",
         log:
             f"logs/verify_shards/{{model}}_tp{tp}.log",
         benchmark:

@@ -6,10 +6,10 @@ rule generate_reference:
         code=code("generate_reference.py"),
         lock=lock("iree"),
         env=env("iree"),
-        config=config_json,
-        tokenizer=tokenizer,
-        weights=weights,
-        prompts=prompts,
+        config=inputs.config_json,
+        tokenizer=inputs.tokenizer,
+        weights=inputs.weights,
+        prompts=inputs.prompts,
     output:
         "artifacts/{model}.reference.npz",
     log:

@@ -9,21 +9,17 @@ rule build_rtx:
         code=code("build_rtx.py"),
         lock=lock("rtx"),
         env=env("rtx"),
-        config=config_json,
-        weights=weights,
+        onnx="artifacts/{model}.onnx",
     output:
         directory("artifacts/{model}.rtx"),
     log:
         "logs/build_rtx/{model}.log",
     benchmark:
         "logs/build_rtx/{model}.tsv"
-    params:
-        architecture=setting("architecture"),
     shell:
         """
         {PYTHON[rtx]:q} {input.code[0]:q} \
-            --checkpoint {input.config:q} {input.weights:q} \
-            --architecture {params.architecture:q} \
+            --onnx {input.onnx:q} \
             --rtx {output:q} \
             >{log:q}
         """
@@ -34,10 +30,9 @@ rule verify_rtx:
         code=code("verify_rtx.py"),
         lock=lock("rtx"),
         env=env("rtx"),
-        config=config_json,
-        weights=weights,
         rtx="artifacts/{model}.rtx",
-        reference="artifacts/{model}.reference.npz",
+        onnx="artifacts/{model}.onnx",
+        onnx_record="artifacts/{model}.onnx.verified.json",
     output:
         "artifacts/{model}.rtx.verified.json",
     log:
@@ -47,9 +42,9 @@ rule verify_rtx:
     shell:
         """
         {PYTHON[rtx]:q} {input.code[0]:q} \
-            --checkpoint {input.config:q} {input.weights:q} \
             --rtx {input.rtx:q} \
-            --reference {input.reference:q} \
+            --onnx {input.onnx:q} \
+            --onnx-record {input.onnx_record:q} \
             --record {output:q} \
             >{log:q}
         """

@@ -6,9 +6,9 @@ rule bundle_shortfin:
         code=code("bundle_shortfin.py"),
         lock=lock("iree"),
         vmfb="artifacts/{model}_tp{tp}{hw}.vmfb",
-        config="artifacts/{model}_tp{tp}.config.json",
-        parameters=parameters,
-        tokenizer=tokenizer,
+        config=programs.config,
+        parameters=inputs.parameters,
+        tokenizer=inputs.tokenizer,
     output:
         directory("artifacts/{model}_tp{tp}{hw}.shortfin"),
     log:
@@ -16,7 +16,7 @@ rule bundle_shortfin:
     benchmark:
         "logs/bundle_shortfin/{model}_tp{tp}{hw}.tsv"
     params:
-        device=device,
+        device=inputs.device,
     shell:
         """
         {sys.executable:q} {input.code[0]:q} \

@@ -13,7 +13,7 @@ rule toolchain:
     localrule: True
     params:
         name=lambda wildcards: wildcards.toolchain.split("-")[0],
-        volatile=True,  # it speaks of this machine
+        volatile=True,  # not cached: it is about this machine
     shell:
         """
         PYTHONPATH={ROOT:q}/scripts {sys.executable:q} -m ingot.driver.commands.cli toolchain {params.name:q} >&2

@@ -3,70 +3,7 @@
 A checkpoint needs no GPU; an engine is built on one, for it and no other.
 """
 
-import functools
-
-from ingot.tensorrt import build_flags as engine
-from ingot.tensorrt import gpus as nvidia
-from ingot.tensorrt import trtllm
-from ingot.checkpoint.config import read_config
-from ingot.driver.forecast import gpu_memory as serving
-
-
-wildcard_constraints:
-    float=targets.optional(targets.TRTLLM_FLOATS),
-    quant=targets.optional(targets.QUANTS),
-    gpu=targets.optional(config["gpus"]),
-
-
-def trtllm_setting(key):
-    return lambda wildcards: model(wildcards)["trtllm"].get(key, "")
-
-
-def trtllm_dtype(wildcards):
-    return wildcards.get("float", "").lstrip(".") or model(wildcards)["dtype"]
-
-
-def calibration(wildcards):
-    """Texts to calibrate on: the model's own, or its prompts for verification."""
-    entry = model(wildcards)
-    named = entry["trtllm"].get("calibration") or entry.get("prompts")
-    if not named:
-        sys.exit(
-            f"error: models.{wildcards.model}.trtllm.calibration: absent, expected a file of texts "
-            "to calibrate on, a line each; name one"
-        )
-    return source(named)
-
-
-def compute_capability(wildcards):
-    gpu = wildcards.gpu.lstrip(".") or model(wildcards)["trtllm"]["gpu"]
-    return config["gpus"][gpu]["compute_capability"]
-
-
-def engine_build(wildcards):
-    """The catalogue's flags, as the pinned version takes them."""
-    table, tp = model(wildcards)["trtllm"], int(wildcards.tp)
-    dtype = trtllm.DTYPES[model(wildcards)["dtype"]]
-    try:
-        found = engine.complete(table["build"], dtype, tp, table["pp"])
-    except engine.Refused as reason:
-        sys.exit(f"error: models.{wildcards.model}.trtllm.build: {reason}")
-    for note in found.said if workflow.is_main_process else ():
-        say_once(f"models.{wildcards.model}.trtllm.build: {note}")
-    return found
-
-
-@functools.cache
-def say_once(text):
-    print(text, file=sys.stderr)
-
-
-def engine_memory(wildcards):
-    """MB of host memory: a rank's weights twice, and TensorRT's own."""
-    path = Path(config_json(wildcards))
-    weight = 2 * serving.parameters(read_config(path)) if path.is_file() else 140e9
-    ranks = int(wildcards.tp) * model(wildcards)["trtllm"]["pp"]
-    return int(16_000 + 2.5 * weight / ranks / 1e6)
+from ingot.tensorrt import gpus
 
 
 rule safetensors_to_trtllm:
@@ -74,8 +11,8 @@ rule safetensors_to_trtllm:
         code=code("safetensors_to_trtllm.py"),
         lock=lock("convert"),
         env=env("convert"),
-        config=config_json,
-        weights=weights,
+        config=inputs.config_json,
+        weights=inputs.weights,
     output:
         directory("artifacts/{model}_tp{tp}{float}.trtllm-ckpt"),
     log:
@@ -83,10 +20,10 @@ rule safetensors_to_trtllm:
     benchmark:
         "logs/safetensors_to_trtllm/{model}_tp{tp}{float}.tsv"
     params:
-        dtype=trtllm_dtype,
+        dtype=engines.dtype,
         architecture=setting("architecture"),
-        pp=trtllm_setting("pp"),
-        embedding=trtllm_setting("embedding"),
+        pp=setting("pp", "trtllm"),
+        embedding=setting("embedding", "trtllm"),
     shell:
         """
         {PYTHON[convert]:q} {input.code[0]:q} \
@@ -106,10 +43,10 @@ rule quantize_trtllm:
         code=code("quantize_trtllm.py"),
         lock=lock("modelopt"),
         env=env("modelopt"),
-        config=config_json,
-        tokenizer=tokenizer,
-        weights=weights,
-        calibration=calibration,
+        config=inputs.config_json,
+        tokenizer=inputs.tokenizer,
+        weights=inputs.weights,
+        calibration=engines.calibration,
     output:
         directory("artifacts/{model}_tp{tp}.{quantised}.trtllm-ckpt"),
     log:
@@ -117,12 +54,12 @@ rule quantize_trtllm:
     benchmark:
         "logs/quantize_trtllm/{model}_tp{tp}.{quantised}.tsv"
     wildcard_constraints:
-        quantised="|".join(targets.QUANTS),
+        quantised="|".join(tensorrt.QUANTS),
     params:
-        dtype=trtllm_dtype,
+        dtype=engines.dtype,
         architecture=setting("architecture"),
-        pp=trtllm_setting("pp"),
-        embedding=trtllm_setting("embedding"),
+        pp=setting("pp", "trtllm"),
+        embedding=setting("embedding", "trtllm"),
     shell:
         """
         {PYTHON[modelopt]:q} {input.code[0]:q} \
@@ -151,13 +88,13 @@ rule build_engine:
     benchmark:
         "logs/build_engine/{model}_tp{tp}{quant}{gpu}.tsv"
     resources:
-        gpu=1,
-        mem_mb=engine_memory,
+        gpu=inputs.gpus("build_engine"),
+        mem_mb=engines.memory_mb,
         runtime=240,  # minutes
     params:
-        flags=lambda wildcards: engine_build(wildcards).arguments(),
-        compute_capability=compute_capability,
-        versions=lambda wildcards: nvidia.versions(),
+        flags=engines.flags,
+        compute_capability=engines.compute_capability,
+        versions=lambda wildcards: gpus.versions(),
     shell:
         """
         {sys.executable:q} {input.code[0]:q} \
@@ -176,8 +113,8 @@ rule verify_trtllm:
         code=code("verify_trtllm.py"),
         lock=lock("convert"),
         env=env("convert"),
-        config=config_json,
-        weights=weights,
+        config=inputs.config_json,
+        weights=inputs.weights,
         checkpoint="artifacts/{model}_tp{tp}{variant}.trtllm-ckpt",
     output:
         "artifacts/{model}_tp{tp}{variant}.trtllm-ckpt.verified.json",
@@ -186,7 +123,7 @@ rule verify_trtllm:
     benchmark:
         "logs/verify_trtllm/{model}_tp{tp}{variant}.tsv"
     wildcard_constraints:
-        variant=targets.optional((*targets.TRTLLM_FLOATS, *targets.QUANTS)),
+        variant=targets.optional((*tensorrt.FLOATS, *tensorrt.QUANTS)),
     shell:
         """
         {PYTHON[convert]:q} {input.code[0]:q} \

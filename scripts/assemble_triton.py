@@ -7,16 +7,17 @@ Without: the LLM API on a checkpoint.  The folder works wherever it is moved, mo
 import argparse
 import json
 import shutil
-import sys
 from pathlib import Path
 
-from ingot.checkpoint.config import read_config, read_json
+from ingot.checkpoint.config import read_config
+from ingot.checkpoint.files import read_json
 from ingot.files import digest
 from ingot.files import sealed as folder
 from ingot.files.atomic import replacing
+from ingot.refused import Refused, run
 from ingot.triton import config as tritonconfig
 from ingot.triton import schema as tritonmodels
-from ingot.triton.schema import BACK, BLS, ENGINE, ENSEMBLE, FRONT
+from ingot.triton.schema import BLS, ENGINE, ENSEMBLE, POSTPROCESSING, PREPROCESSING
 from ingot.triton.server import launch_script
 
 REQUEST = {  # the guide's
@@ -41,12 +42,12 @@ def assemble_engine(
             version.mkdir(parents=True)
             (partial / config.name / "config.pbtxt").write_text(tritonconfig.text(config))
         for path in models:
-            if path.parent.name in (FRONT, BACK, BLS):
+            if path.parent.name in (PREPROCESSING, POSTPROCESSING, BLS):
                 shutil.copyfile(path, partial / path.parent.name / "1" / path.name)
         (partial / ENSEMBLE / "1/README").write_text("An ensemble has no files of its own.\n")
         wiring = json.dumps(tritonconfig.wiring(), indent=2) + "\n"
         (partial / BLS / "1/wiring.json").write_text(wiring)
-        for name in (FRONT, BACK):
+        for name in (PREPROCESSING, POSTPROCESSING):
             place_tokenizer(tokenizer, partial / name / "1/tokenizer")
         for path in folder.files(engine):
             digest.link(path, partial / ENGINE / "1" / path.name)
@@ -89,7 +90,7 @@ def place_tokenizer(files: list[Path], place: Path) -> None:
     place.mkdir()
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if name not in named:
-            sys.exit(f"{name}: not in the checkpoint, expected by the server; add it")
+            raise Refused(f"{name}: not in the checkpoint, expected by the server; add it")
         shutil.copyfile(named[name], place / name)
 
 
@@ -107,7 +108,7 @@ def finish(partial: Path, world: int, request: dict, llmapi: bool = False) -> No
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layout", choices=["engine", "llmapi"], default="engine")
+    parser.add_argument("--backend", choices=["engine", "llmapi"], default="engine")
     parser.add_argument("--engine", type=Path, nargs="*", help="an engine's directory")
     parser.add_argument(
         "--checkpoint", type=Path, nargs="*", help="config.json and weights, for the LLM API"
@@ -120,17 +121,17 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--repository", type=Path, required=True, help="the folder to write")
     options = parser.parse_args(argv)
     tokenizer, models, runtime = options.tokenizer, options.models, options.runtime
-    if reason := tritonmodels.refused(options.layout, runtime):
-        sys.exit(f"{options.repository}: {reason}; correct trtllm.runtime")
-    if options.layout == "llmapi":
+    if reason := tritonmodels.why_not(options.backend, runtime):
+        raise Refused(f"{options.repository}: {reason}; correct trtllm.runtime")
+    if options.backend == "llmapi":
         tp, pp = options.tp, options.pp
         checkpoint = options.checkpoint
         assemble_llmapi(checkpoint, tokenizer, models, tp, pp, runtime, options.repository)
         return
     if len(options.engine or ()) != 1:
-        parser.error("--engine: one directory is expected with layout engine")
+        parser.error("--engine: one directory is expected with backend engine")
     assemble_engine(options.engine[0], tokenizer, models, runtime, options.repository)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -8,14 +8,14 @@ import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-from ingot.checkpoint.config import read_json
+from ingot.checkpoint.files import read_json
 from ingot.files import sealed as folder
 from ingot.files.atomic import replacing
 from ingot.files.console import beating
+from ingot.refused import Refused, run
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.tensorrt import gpus as nvidia
 
@@ -28,33 +28,35 @@ def build_engine(
     workers: int,
     flags: list[str],
 ) -> None:
-    if reason := nvidia.missing(compute_capability):
-        sys.exit(f"{engine}: {reason}")
+    if reason := nvidia.why_not(compute_capability):
+        raise Refused(f"{engine}: {reason}")
     if (found := nvidia.versions()) != versions:
-        sys.exit(f"{engine}: TensorRT-LLM and TensorRT are {found} here, planned with {versions}")
+        raise Refused(
+            f"{engine}: TensorRT-LLM and TensorRT are {found} here, planned with {versions}"
+        )
     built = trtllm_checkpoint.read(trtllm_checkpoint_)
     lengths(built, engine, flags)
     with replacing(engine) as partial, tempfile.TemporaryDirectory() as scratch:
         partial.mkdir()
         command = [nvidia.program(), "--checkpoint_dir", trtllm_checkpoint_.absolute()]
         command += ["--output_dir", partial.absolute(), "--workers", workers, *flags]
-        run([str(word) for word in command], scratch, engine, compute_capability)
+        run_build([str(word) for word in command], scratch, engine, compute_capability)
         check(partial, engine, built.mapping.world, versions)
         folder.seal(partial)
 
 
-def lengths(built: trtllm_checkpoint.Checkpoint, engine: Path, flags: list[str]) -> None:
+def lengths(built: trtllm_checkpoint.TrtllmCheckpoint, engine: Path, flags: list[str]) -> None:
     """What the flags ask for must be within what the model was trained for."""
     told = dict(flag[2:].split("=") for flag in flags if "=" in flag)
     for name in ("max_seq_len", "max_input_len"):
         if int(told.get(name, 0)) > built.config.context:
-            sys.exit(
+            raise Refused(
                 f"{engine}: {name} is {told[name]}, but the model was trained for "
                 f"{built.config.context} tokens; set trtllm.build.{name} to that or less"
             )
 
 
-def run(command: list[str], scratch: str, engine: Path, capability: str) -> None:
+def run_build(command: list[str], scratch: str, engine: Path, capability: str) -> None:
     """In an empty folder: trtllm-build leaves a timing cache where it stands."""
     uuids = [uuid for uuid, _, found in nvidia.gpus() if found == capability]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids)}
@@ -71,7 +73,7 @@ def run(command: list[str], scratch: str, engine: Path, capability: str) -> None
             last = line.strip() or last
         code = process.wait()
     if code:
-        sys.exit(f"{engine}: trtllm-build ended with {code}: {last}")
+        raise Refused(f"{engine}: trtllm-build ended with {code}: {last}")
 
 
 def check(partial: Path, engine: Path, world: int, versions: str) -> None:
@@ -79,11 +81,13 @@ def check(partial: Path, engine: Path, world: int, versions: str) -> None:
     for rank in range(world):
         path = partial / f"rank{rank}.engine"
         if not path.is_file() or not path.stat().st_size:
-            sys.exit(f"{engine / path.name}: not written by trtllm-build; its log says why")
+            raise Refused(f"{engine / path.name}: not written by trtllm-build; its log says why")
     told = read_json(partial / "config.json")
     wanted = versions.split()[0].split("+")[0]
     if told.get("version") != wanted:
-        sys.exit(f"{engine / 'config.json'}: version is {told.get('version')}, expected {wanted}")
+        raise Refused(
+            f"{engine / 'config.json'}: version is {told.get('version')}, expected {wanted}"
+        )
     # where it was built is nobody's business, and decides nothing
     told["pretrained_config"].get("mapping", {}).pop("rank", None)
     (partial / "config.json").write_text(json.dumps(told, indent=4) + "\n")
@@ -104,4 +108,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

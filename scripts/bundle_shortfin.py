@@ -6,12 +6,12 @@ The folder is complete in itself: it works wherever it is moved, mounted or copi
 import argparse
 import json
 import shutil
-import sys
 from pathlib import Path
 
 from ingot.files import digest
 from ingot.files import sealed as folder
 from ingot.files.atomic import replacing
+from ingot.refused import Refused, run
 
 LAUNCH = """\
 #!/bin/sh
@@ -44,9 +44,11 @@ def bundle_shortfin(
     named = {path.name: path for path in tokenizer}
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if name not in named:
-            sys.exit(f"{name}: not in the checkpoint, expected by the server; add it")
+            raise Refused(f"{name}: not in the checkpoint, expected by the server; add it")
     if not json.loads(named["tokenizer_config.json"].read_bytes()).get("eos_token"):
-        sys.exit(f"{named['tokenizer_config.json']}: eos_token is absent; the server stops at it")
+        raise Refused(
+            f"{named['tokenizer_config.json']}: eos_token is absent; the server stops at it"
+        )
     files = {
         "model.vmfb": vmfb,
         "config.json": config,
@@ -104,4 +106,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

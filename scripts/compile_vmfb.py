@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ingot.files.atomic import replacing
 from ingot.files.console import beating
+from ingot.refused import Refused, run
 
 DEVICE = "--iree-hal-target-device="
 
@@ -21,7 +22,7 @@ def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
 
     named, wanted = sum(flag.startswith(DEVICE) for flag in flags), ranks(mlir)
     if named not in (0, wanted):
-        sys.exit(
+        raise Refused(
             f"{mlir}: is for {wanted} devices, the flags name {named}; name {wanted}, or compile the "
             f"program of _tp{named}"
         )
@@ -31,11 +32,11 @@ def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
             done = subprocess.run(command, stdin=program, stderr=subprocess.PIPE, check=False)
         sys.stdout.buffer.write(done.stderr)  # megabytes of IR when it fails: for the log
         if done.returncode:
-            sys.exit(
+            raise Refused(
                 f"{mlir}: iree-compile stopped:\n{errors(done.stderr.decode(errors='replace'))}"
             )
         if not partial.exists():
-            sys.exit(
+            raise Refused(
                 f"{mlir}: iree-compile wrote nothing with {' '.join(flags)}; is -o overridden?"
             )
 
@@ -68,4 +69,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -18,8 +18,11 @@ from ingot.checkpoint import llama
 from ingot.checkpoint.config import Llama3Rope, ModelConfig, read_config
 from ingot.files.atomic import replacing
 from ingot.files.console import chatter_to_stdout
+from ingot.files.layout import FileLayout
+from ingot.gguf import metadata
 from ingot.iree import irpa, stitch
 from ingot.iree import tensor_parallel as shards
+from ingot.refused import Refused, run
 
 
 def export_mlir(
@@ -35,14 +38,14 @@ def export_mlir(
 ) -> None:
     model = read_config(config, architecture)
     if model.tied:
-        sys.exit(
+        raise Refused(
             f"{config}: tie_word_embeddings is true, expected false: sharktank exports no tied "
             "output layer; give the checkpoint an lm_head.weight of its own"
         )
     if reason := shards.misfit(model, tp):
-        sys.exit(f"{config}: {reason}")
+        raise Refused(f"{config}: {reason}")
     if model.context % (stride := page_size(flags)):
-        sys.exit(
+        raise Refused(
             f"{config}: max_position_embeddings is {model.context}, expected a multiple of the page "
             f"size, {stride} tokens; choose {gcd(model.context, stride)} as block_seq_stride"
         )
@@ -85,33 +88,32 @@ def write_stitched(program: Path, layers: int, partial: Path, mlir: Path) -> Non
         with partial.open("w") as file:
             file.writelines(f"{line}\n" for line in stitch.stitch(program.read_text(), layers))
     except stitch.Unlike as unlike:
-        sys.exit(
+        raise Refused(
             f"{mlir}: {unlike}, expected equal blocks; drop the export flag that makes them differ"
-        )
+        ) from None
 
 
 def write_skeleton(model: ModelConfig, dtype: str, tp: int, blocks: int, path: Path) -> None:
     """Archives of the first blocks of `model` whose tensors are holes: some kilobytes on disk."""
-    properties = llama.properties(model, dtype)
-    plans = llama.plans(dataclasses.replace(model, layers=blocks), dtype)
-    tensors = [(plan.name, plan.type.name, plan.shape) for plan in plans]
+    properties = metadata.properties(model, dtype)
+    specs = llama.specs(dataclasses.replace(model, layers=blocks), dtype)
+    tensors = [(spec.name, spec.type.name, spec.shape) for spec in specs]
     if tp == 1:
-        front, _, blobs, size = irpa.layout(properties, tensors)
-        write_holes(path, {0: front, **blobs}, size)
+        write_holes(path, irpa.layout(properties, tensors))
         return
     cuts = shards.splits(tensors)
     path.write_bytes(shards.root_archive(properties, cuts, tp))
     for rank, file in enumerate(shards.rank_files(path, tp)):
-        front, _, size = shards.rank_layout(cuts, tp, rank)
-        write_holes(file, {0: front}, size)
+        write_holes(file, shards.rank_layout(cuts, tp, rank))
 
 
-def write_holes(path: Path, texts: dict[int, bytes], size: int) -> None:
+def write_holes(path: Path, layout: FileLayout) -> None:
+    """The file without its tensors' data, which are holes: they take no room and read as zeros."""
     with path.open("wb") as file:
-        for offset, text in texts.items():
+        for offset, text in {0: layout.head, **layout.texts}.items():
             file.seek(offset)
             file.write(text)
-        os.truncate(file.fileno(), size)
+        os.truncate(file.fileno(), layout.size)
 
 
 def run_exporter(argv: list[str], model: ModelConfig, traced: int) -> None:
@@ -217,4 +219,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

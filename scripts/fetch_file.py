@@ -14,10 +14,11 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ingot.checkpoint.hub import BrokenTransferError, Patience, safe_name
 from ingot.files import digest
 from ingot.files.progress import Progress
-from ingot.store.blobs import Store
+from ingot.hub.client import BrokenTransferError, Patience, safe_name
+from ingot.refused import Refused, run
+from ingot.store.blobs import Blobs
 
 CHUNK = 1 << 20  # bytes
 RESTARTS = 2  # from nothing, after a whole file of the wrong content
@@ -28,12 +29,12 @@ def fetch_file(listing: Path, name: str, file: Path, backoff: float) -> None:
     entry = known["files"].get(name)
     what = f"{known['hub']}/{name}"
     if entry is None or not safe_name(name):
-        sys.exit(
+        raise Refused(
             f"{what}: not among the files at revision {known['revision']}; check shards: in the "
             "catalogue"
         )
     wanted = entry.get("sha256") or entry["git_sha1"]
-    if "sha256" in entry and Store().place(f"sha256:{wanted}", file):
+    if "sha256" in entry and Blobs().place(f"sha256:{wanted}", file):
         print(f"{what}: in the store already, under another model or revision", file=sys.stderr)
         return
     partial = file.with_name(f".{file.name}.{wanted[:16]}.partial")
@@ -51,11 +52,11 @@ def fetch_file(listing: Path, name: str, file: Path, backoff: float) -> None:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            sys.exit(f"{file}: its disk is full; free room, and run again: it goes on from here")
+            raise Refused(
+                f"{file}: its disk is full; free room, and run again: it goes on from here"
+            ) from None
         partial.chmod(0o644)
-        if "sha256" in entry:
-            digest.written[partial] = wanted
-        digest.finished(partial, file)
+        digest.finished(partial, file, entry.get("sha256"))
 
 
 def only_one(partial: Path):
@@ -122,7 +123,7 @@ class Download:
             self._forget()
             text = f"{len(found) * 4}-bit hash {found}, expected {self.digest}"
             if self.restarts > RESTARTS:
-                sys.exit(
+                raise Refused(
                     f"{self.known['hub']}/{self.name}: {text}, again; the hub's copy is damaged"
                 )
             raise BrokenTransferError(text)
@@ -135,7 +136,7 @@ class Download:
             ("commit", head.commit_hash, self.known["revision"]),
         ):
             if said != listed:
-                sys.exit(
+                raise Refused(
                     f"{self.known['hub']}/{self.name}: the hub says {word} {said}, its listing "
                     f"{listed}; delete listing.json and fetch again"
                 )
@@ -195,4 +196,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ingot.checkpoint.config import read_json
-from ingot.checkpoint.hub import SILENCE, Patience, gated_page, no_longer_than, safe_name
+from ingot.checkpoint.files import read_json
 from ingot.checkpoint.safetensors import PICKLE
 from ingot.files.atomic import replacing
+from ingot.hub.client import SILENCE, Patience, gated_page, no_longer_than, safe_name
+from ingot.refused import Refused, run
 
 
 def fetch_listing(
@@ -29,7 +30,7 @@ def fetch_listing(
     from huggingface_hub import HfApi, constants, get_token
 
     if gated == "True" and not get_token() and not constants.is_offline_mode():
-        sys.exit(f"{hub}: {gated_page('gated, and no token is set', hub)}")
+        raise Refused(f"{hub}: {gated_page('gated, and no token is set', hub)}")
     api, patience = HfApi(), Patience(hub, backoff)
 
     def ask(question):
@@ -48,12 +49,14 @@ def fetch_listing(
     )
     found = {file.path: described(file) for file in files if hasattr(file, "blob_id")}
     if bad := [name for name in found if not safe_name(name)]:
-        sys.exit(
+        raise Refused(
             f"{hub}: file name {bad[0]!r} leaves its folder, expected a plain name; not fetched"
         )
     if not any(name.endswith(".safetensors") for name in found):
         pickles = [name for name in found if name.endswith((".bin", ".pt", ".pth"))]
-        sys.exit(f"{hub}: no *.safetensors among its files; {PICKLE if pickles else 'check hub:'}")
+        raise Refused(
+            f"{hub}: no *.safetensors among its files; {PICKLE if pickles else 'check hub:'}"
+        )
     with replacing(listing) as partial:
         content = {"hub": hub, "revision": revision, "files": found}
         partial.write_text(json.dumps(content, indent=1) + "\n")
@@ -96,4 +99,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

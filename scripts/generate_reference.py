@@ -7,12 +7,13 @@ rope scaling.
 
 import argparse
 import random
-import sys
 from pathlib import Path
 
-from ingot.checkpoint.config import read_config, read_json, view
+from ingot.checkpoint.config import read_config
+from ingot.checkpoint.files import Checkpoint, add_checkpoint, read_json
 from ingot.files.atomic import replacing
 from ingot.files.console import chatter_to_stdout
+from ingot.refused import Refused, run
 
 LENGTHS = (5, 6, 8, 9, 12, 15, 17, 23, 31, 32, 33, 47, 63, 64, 80, 99, 128, 160, 200, 240, 290, 340,
            370, 400)  # fmt: skip
@@ -22,7 +23,7 @@ LONGEST = 300  # tokens that the longest prompt must have, where the context all
 PAGE = 64  # tokens kept free at the end of the context: programs stop some pages short of it
 
 
-def generate_reference(checkpoint: Path, prompts: list[Path], reference: Path) -> None:
+def generate_reference(checkpoint: Checkpoint, prompts: list[Path], reference: Path) -> None:
     with chatter_to_stdout(f"{reference}: generating by transformers"):
         import numpy as np
 
@@ -39,13 +40,13 @@ def generate_reference(checkpoint: Path, prompts: list[Path], reference: Path) -
         )
 
 
-def read_prompts(checkpoint: Path, files: list[Path]) -> list[list[int]]:
+def read_prompts(checkpoint: Checkpoint, files: list[Path]) -> list[list[int]]:
     """Token ids of each prompt; stops when they are too few or too short to show anything."""
-    config = read_config(checkpoint / "config.json")
+    config = read_config(checkpoint["config.json"])
     room = config.context - STEPS - PAGE
     if room < LENGTHS[0]:
-        sys.exit(
-            f"{checkpoint}/config.json: a context of {config.context} tokens, expected at least "
+        raise Refused(
+            f"{checkpoint['config.json']}: a context of {config.context} tokens, expected at least "
             f"{LENGTHS[0] + STEPS + PAGE} to verify in"
         )
     if not files:
@@ -54,26 +55,27 @@ def read_prompts(checkpoint: Path, files: list[Path]) -> list[list[int]]:
         return [[rng.randrange(config.vocab) for _ in range(n)] for n in lengths]
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(checkpoint["tokenizer.json"]))
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     ids = [tokenizer.encode(line, add_special_tokens=False).ids[:room] for line in lines if line]
     longest = max(map(len, ids), default=0)
     if len(ids) < LEAST or longest < min(LONGEST, room):
-        sys.exit(
+        raise Refused(
             f"{files[0]}: {len(ids)} prompts of at most {longest} tokens, expected {LEAST} or more "
             f"with one of {min(LONGEST, room)}: short ones hide a missing rope scaling"
         )
     return ids
 
 
-def greedy(checkpoint: Path, prompts: list[list[int]]):
+def greedy(checkpoint: Checkpoint, prompts: list[list[int]]):
     """For each prompt the greedy tokens, up to the end token, and the logits each came from."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(
-        checkpoint, torch_dtype=torch.float32, use_safetensors=True
-    ).eval()
+    with checkpoint.as_folder() as folder:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, torch_dtype=torch.float32, use_safetensors=True
+        ).eval()
     ends = end_tokens(checkpoint)
     tokens, logits = [], []
     for number, prompt in enumerate(prompts, 1):
@@ -92,29 +94,25 @@ def greedy(checkpoint: Path, prompts: list[list[int]]):
     return tokens, logits
 
 
-def end_tokens(checkpoint: Path) -> set[int]:
+def end_tokens(checkpoint: Checkpoint) -> set[int]:
     """The one token that the server stops at: the eos_token of tokenizer_config.json."""
-    settings = read_json(checkpoint / "tokenizer_config.json")
-    added = read_json(checkpoint / "tokenizer.json").get("added_tokens", [])
+    settings = read_json(checkpoint["tokenizer_config.json"])
+    added = read_json(checkpoint["tokenizer.json"]).get("added_tokens", [])
     eos = settings.get("eos_token")
     name = eos["content"] if isinstance(eos, dict) else eos
     found = {token["id"] for token in added if token["content"] == name}
     if name and not found:
-        sys.exit(f"{checkpoint}/tokenizer.json: eos_token {name} is no added token; add it")
+        raise Refused(f"{checkpoint['tokenizer.json']}: eos_token {name} is no added token; add it")
     return found
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--checkpoint", type=Path, nargs="+", required=True, help="a folder, or files of one"
-    )
+    add_checkpoint(parser)
     parser.add_argument("--prompts", type=Path, nargs="*", default=[], help="one prompt a line")
     parser.add_argument("--reference", type=Path, required=True, help="the .npz to write")
-    options = vars(parser.parse_args(argv))
-    with view(options.pop("checkpoint")) as checkpoint:
-        generate_reference(checkpoint, **options)
+    generate_reference(**vars(parser.parse_args(argv)))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -6,42 +6,45 @@ byte-identical to the one of sharktank's dump_gguf.
 
 import argparse
 import functools
-import sys
 import threading
 from pathlib import Path
 
-from ingot.files import digest, stream
-from ingot.files.atomic import replacing
+from ingot.checkpoint.dtypes import FLOATS
+from ingot.files import stream
+from ingot.files.atomic import replacing_hashed
 from ingot.files.progress import Progress
 from ingot.gguf import file as gguf_format
 from ingot.iree import irpa as irpa_format
+from ingot.refused import Refused, run
 
 
 def gguf_to_irpa(gguf: Path, irpa: Path) -> None:
     properties, tensors = gguf_format.read(gguf)
     for tensor in tensors:
-        if tensor.type.name not in irpa_format.TORCH:
-            sys.exit(
+        if tensor.type.name not in FLOATS:
+            raise Refused(
                 f"{gguf}: tensor {tensor.name} is {tensor.type.name}, expected one of "
-                f"{', '.join(irpa_format.TORCH)}; ask for the f16, bf16 or f32 variant"
+                f"{', '.join(FLOATS)}; ask for the f16, bf16 or f32 variant"
             )
     by_name = {tensor.name: tensor for tensor in tensors}
     tensors = [by_name[name] for name in irpa_format.tree_order(by_name)]
-    front, entries, blobs, size = irpa_format.layout(
+    layout = irpa_format.layout(
         {"schema": "GGUF", **properties}, [(t.name, t.type.name, t.shape) for t in tensors]
     )
-    with replacing(irpa) as partial, gguf.open("rb") as source:
-        out = stream.Output(partial, size, irpa)
+    with replacing_hashed(irpa) as partial, gguf.open("rb") as source:
+        out = stream.Output(partial.path, layout.size, irpa)
         try:
-            out.put(front, 0)
+            out.put(layout.head, 0)
             progress = Progress(irpa.name, sum(t.nbytes for t in tensors))
-            moves = [(t.offset, e.offset, e.nbytes) for t, e in zip(tensors, entries, strict=True)]
+            moves = [
+                (t.offset, e.offset, e.nbytes) for t, e in zip(tensors, layout.entries, strict=True)
+            ]
             stream.in_threads(jobs(source.fileno(), gguf, out, moves, progress), [out.turns])
-            for offset, text in sorted(blobs.items()):
+            for offset, text in sorted(layout.texts.items()):
                 out.put(text, offset)
         finally:
             out.close()
-        digest.written[partial] = out.finish()
+        partial.sha256 = out.finish()
 
 
 def jobs(source: int, gguf: Path, out: stream.Output, moves, progress: Progress):
@@ -68,4 +71,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

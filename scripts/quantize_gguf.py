@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from ingot.files.atomic import replacing
+from ingot.refused import Refused, run
 
 FTYPE = {"q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18}  # enum llama_ftype
 
@@ -45,7 +46,7 @@ def quantize_gguf(source: Path, gguf: Path, quant: str) -> None:
             os.fsencode(source), os.fsencode(partial), ctypes.byref(parameters)
         )
         if status:
-            sys.exit(f"{source}: libllama could not quantise it to {quant}; its log says why")
+            raise Refused(f"{source}: libllama could not quantise it to {quant}; its log says why")
 
 
 def load() -> ctypes.CDLL:
@@ -71,4 +72,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -8,13 +8,14 @@ import argparse
 import copy
 import json
 import shutil
-import sys
 from pathlib import Path
 
-from ingot.checkpoint.config import read_config, view
+from ingot.checkpoint.config import read_config
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.files import sealed as folder
 from ingot.files.atomic import replacing
 from ingot.files.console import chatter_to_stdout
+from ingot.refused import Refused, run
 from ingot.tensorrt import trtllm
 from ingot.tensorrt.checkpoint import GROUP
 
@@ -27,7 +28,7 @@ LONGEST = 512  # tokens of a text that are calibrated on
 
 
 def quantize_trtllm(
-    checkpoint: Path,
+    checkpoint: Checkpoint,
     calibration: Path,
     quant: str,
     dtype: str,
@@ -35,9 +36,9 @@ def quantize_trtllm(
     trtllm_checkpoint: Path,
     architecture: str | None = None,
 ) -> None:
-    config = read_config(checkpoint / "config.json", architecture)
+    config = read_config(checkpoint["config.json"], architecture)
     if reason := trtllm.misfit(config, mapping) or misfit(config, mapping, quant):
-        sys.exit(f"{checkpoint / 'config.json'}: {reason}")
+        raise Refused(f"{checkpoint['config.json']}: {reason}")
     with chatter_to_stdout(f"{trtllm_checkpoint.name}: quantising by ModelOpt"):
         prompts = read_prompts(checkpoint, calibration, min(LONGEST, config.context))
         with replacing(trtllm_checkpoint) as partial:
@@ -72,20 +73,20 @@ def misfit(config, mapping: trtllm.Mapping, quant: str) -> str | None:
     return None
 
 
-def read_prompts(checkpoint: Path, calibration: Path, longest: int) -> list[list[int]]:
+def read_prompts(checkpoint: Checkpoint, calibration: Path, longest: int) -> list[list[int]]:
     """Token ids of the calibration's lines."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(checkpoint["tokenizer.json"]))
     lines = calibration.read_text(encoding="utf-8").splitlines()
     found = [tokenizer.encode(line, add_special_tokens=False).ids[:longest] for line in lines]
     if not any(found):
-        sys.exit(f"{calibration}: holds no text, expected one to calibrate on a line")
+        raise Refused(f"{calibration}: holds no text, expected one to calibrate on a line")
     return [ids for ids in found if ids]
 
 
 def export(
-    checkpoint: Path,
+    checkpoint: Checkpoint,
     prompts: list[list[int]],
     quant: str | None,
     dtype: str,
@@ -99,7 +100,8 @@ def export(
     from transformers import AutoModelForCausalLM
 
     kind = getattr(torch, trtllm.DTYPES[dtype])
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=kind, use_safetensors=True)
+    with checkpoint.as_folder() as folder:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=kind, use_safetensors=True)
     model = model.eval()
 
     def calibrate(model) -> None:
@@ -121,14 +123,12 @@ def export(
     )
     wanted = {f"rank{rank}.safetensors" for rank in range(mapping.world)}
     if missing := sorted(wanted - {path.name for path in place.iterdir()}):
-        sys.exit(f"{missing[0]}: not written by ModelOpt; its words in the log say why")
+        raise Refused(f"{missing[0]}: not written by ModelOpt; its words in the log say why")
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--checkpoint", type=Path, nargs="+", required=True, help="a folder, or files of one"
-    )
+    add_checkpoint(parser)
     parser.add_argument(
         "--calibration",
         type=Path,
@@ -144,9 +144,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     options = vars(parser.parse_args(argv))
     mapping = trtllm.mapping_of(parser, options)
-    with view(options.pop("checkpoint")) as checkpoint:
-        quantize_trtllm(checkpoint, mapping=mapping, **options)
+    quantize_trtllm(mapping=mapping, **options)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

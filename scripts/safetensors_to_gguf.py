@@ -6,83 +6,84 @@ to the one that llama.cpp's converter writes with the same name and licence.
 
 import argparse
 import functools
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ingot.checkpoint import llama
-from ingot.checkpoint.config import read_config, read_json, view
+from ingot.checkpoint.config import read_config
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
-from ingot.files import digest, stream
-from ingot.files.atomic import replacing
-from ingot.gguf.file import KV, TensorInfo, header
+from ingot.files import stream
+from ingot.files.atomic import replacing_hashed
+from ingot.gguf import metadata
+from ingot.gguf.file import TensorInfo
+from ingot.gguf.file import layout as gguf_layout
+from ingot.gguf.metadata import KV
 from ingot.gguf.vocabulary import vocabulary
+from ingot.refused import run
 
 
 def safetensors_to_gguf(
-    checkpoint: Path,
+    checkpoint: Checkpoint,
     gguf: Path,
     dtype: str,
     name: str,
-    pre: str,
-    licence: str | None = None,
+    pre_tokenizer: str,
+    license: str | None = None,
     architecture: str | None = None,
 ) -> None:
-    config = read_config(checkpoint / "config.json", architecture)
-    with Rows(checkpoint, config, gguf.name) as rows, replacing(gguf) as partial:
-        plans = rows.plans(dtype)
-        kvs = metadata(checkpoint, config, dtype, name, pre, licence)
-        head, infos, size = header(kvs, [(plan.name, plan.type, plan.shape) for plan in plans])
-        out = stream.Output(partial, size, gguf)
+    config = read_config(checkpoint["config.json"], architecture)
+    with Rows(checkpoint, config, gguf.name) as rows, replacing_hashed(gguf) as partial:
+        specs = rows.specs(dtype)
+        kvs = pairs(checkpoint, config, dtype, name, pre_tokenizer, license)
+        layout = gguf_layout(kvs, [(spec.name, spec.type, spec.shape) for spec in specs])
+        out = stream.Output(partial.path, layout.size, gguf)
         try:
-            out.put(head, 0)
-            for plan, info in zip(plans, infos, strict=True):
-                if plan.source is None:  # computed ones come first
-                    out.put(llama.rope_freqs(config), info.offset)
-            stream.in_threads(jobs(rows, plans, infos, out), [rows.turns, out.turns])
+            out.put(layout.head, 0)
+            for spec, info in zip(specs, layout.entries, strict=True):
+                if spec.source is None:  # computed ones come first
+                    factors = llama.rope_freqs(config)
+                    out.put(struct.pack(f"<{len(factors)}f", *factors), info.offset)
+            stream.in_threads(jobs(rows, specs, layout.entries, out), [rows.turns, out.turns])
         finally:
             out.close()
         rows.finish()
-        digest.written[partial] = out.finish()
+        partial.sha256 = out.finish()
 
 
-def jobs(rows: Rows, plans, infos, out: stream.Output) -> Iterator[Callable[[], None]]:
+def jobs(rows: Rows, specs, infos, out: stream.Output) -> Iterator[Callable[[], None]]:
     """One job a block of rows, in the file's order."""
 
     def block(read: Callable[[], memoryview], ticket: int, info: TensorInfo, first: int) -> None:
         offset = info.offset + first * (info.nbytes // info.shape[0])
         out.write(ticket, read(), offset)
 
-    for plan, info in zip(plans, infos, strict=True):
-        for first, _, read in rows.blocks(plan) if plan.source else ():
+    for spec, info in zip(specs, infos, strict=True):
+        for first, _, read in rows.blocks(spec) if spec.source else ():
             yield functools.partial(block, read, out.ticket(), info, first)
 
 
-def metadata(checkpoint, config, dtype, name, pre, licence) -> list[KV]:
-    generation = checkpoint / "generation_config.json"
+def pairs(checkpoint, config, dtype, name, pre_tokenizer, license) -> list[KV]:
+    generation = checkpoint.optional_json("generation_config.json")
     return [
-        *llama.general(
-            config, dtype, name, licence, read_json(generation) if generation.is_file() else {}
-        ),
-        *llama.hyperparameters(config, dtype),
-        *vocabulary(checkpoint, config, pre),
+        *metadata.general(config, dtype, name, license, generation),
+        *metadata.hyperparameters(config, dtype),
+        *vocabulary(checkpoint, config, pre_tokenizer),
     ]
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--checkpoint", type=Path, nargs="+", required=True, help="a folder, or files of one"
-    )
+    add_checkpoint(parser)
     parser.add_argument("--gguf", type=Path, required=True, help="the file to write")
-    parser.add_argument("--dtype", choices=sorted(llama.FILE_TYPE), required=True)
+    parser.add_argument("--dtype", choices=sorted(metadata.FILE_TYPE), required=True)
     parser.add_argument("--name", required=True, help="general.name")
-    parser.add_argument("--pre", required=True, help="the pre-tokenizer, such as llama-bpe")
-    parser.add_argument("--licence", help="general.license")
+    parser.add_argument("--pre-tokenizer", required=True, help="such as llama-bpe")
+    parser.add_argument("--license", help="general.license")
     parser.add_argument("--architecture", help="what config.json must say")
-    options = vars(parser.parse_args(argv))
-    with view(options.pop("checkpoint")) as checkpoint:
-        safetensors_to_gguf(checkpoint, **options)
+    safetensors_to_gguf(**vars(parser.parse_args(argv)))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -7,7 +7,6 @@ are bit for bit those of NVIDIA's ModelOpt 0.47.0.
 import argparse
 import functools
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from math import prod
@@ -15,26 +14,28 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.checkpoint.config import read_config, view
-from ingot.checkpoint.llama import Plan
+from ingot.checkpoint.config import read_config
+from ingot.checkpoint.dtypes import TYPES
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.llama import TensorSpec
 from ingot.checkpoint.rows import Rows
-from ingot.files import digest, stream
 from ingot.files import sealed as folder
+from ingot.files import stream
 from ingot.files.atomic import replacing
-from ingot.gguf.file import TYPES
+from ingot.refused import Refused, run
 from ingot.tensorrt import trtllm
 
 
 def safetensors_to_trtllm(
-    checkpoint: Path,
+    checkpoint: Checkpoint,
     trtllm_checkpoint: Path,
     dtype: str,
     mapping: trtllm.Mapping,
     architecture: str | None = None,
 ) -> None:
-    config = read_config(checkpoint / "config.json", architecture)
+    config = read_config(checkpoint["config.json"], architecture)
     if reason := trtllm.misfit(config, mapping):
-        sys.exit(f"{checkpoint / 'config.json'}: {reason}")
+        raise Refused(f"{checkpoint['config.json']}: {reason}")
     cuts = trtllm.cuts(config, mapping)
     with (
         Rows(checkpoint, config, trtllm_checkpoint.name) as rows,
@@ -44,22 +45,22 @@ def safetensors_to_trtllm(
         rows.check({cut.source: cut.shape for cut in cuts})
         partial.mkdir()
         document = trtllm.document(config, mapping, dtype)
-        outs, offsets = [], []
+        outs, offsets, hashed = [], [], {}
         for rank in range(mapping.world):
             tensors = trtllm.shapes(trtllm.of_stage(cuts, rank // mapping.tp))
-            head, places, size = trtllm.layout(tensors, document["dtype"])
+            layout = trtllm.file_layout(tensors, document["dtype"])
             path = partial / f"rank{rank}.safetensors"
-            outs.append(stream.Output(path, size, trtllm_checkpoint / path.name))
+            outs.append(stream.Output(path, layout.size, trtllm_checkpoint / path.name))
             stack.callback(outs[-1].close)
-            outs[-1].put(head, 0)
-            offsets.append(places)
+            outs[-1].put(layout.head, 0)
+            offsets.append(layout.entries)
         work = jobs(rows, cuts, dtype, mapping, outs, offsets)
         stream.in_threads(work, [rows.turns, *(out.turns for out in outs)])
         rows.finish()
         for rank, out in enumerate(outs):
-            digest.written[partial / f"rank{rank}.safetensors"] = out.finish()
+            hashed[f"rank{rank}.safetensors"] = out.finish()
         (partial / "config.json").write_text(json.dumps(document, indent=2) + "\n")
-        folder.seal(partial)
+        folder.seal(partial, hashed)
 
 
 def jobs(
@@ -80,14 +81,14 @@ def jobs(
             outs[rank].write(ticket, data, place)
 
     for cut in cuts:
-        plan = Plan(cut.source, cut.name, cut.shape, kind)
+        spec = TensorSpec(cut.source, cut.name, cut.shape, kind)
         row = prod(cut.columns()) * kind.size
         parts = [(0, cut.shape[0], list(range(tp)))]
         if cut.axis == 0:
             parts = list(trtllm.places(cut, tp))
         for begin, end, local in parts:
             ranks = [mapping.rank(cut.stage, rank) for rank in local]
-            for first, count, read in rows.blocks(plan, begin, end):
+            for first, count, read in rows.blocks(spec, begin, end):
                 place = (cut.start + first - begin) * row
                 places = [offsets[rank][cut.name] + place for rank in ranks]
                 tickets = [outs[rank].ticket() for rank in ranks]
@@ -99,9 +100,7 @@ def jobs(
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--checkpoint", type=Path, nargs="+", required=True, help="a folder, or files of one"
-    )
+    add_checkpoint(parser)
     parser.add_argument("--dtype", choices=sorted(trtllm.DTYPES), default="f16")
     parser.add_argument("--architecture", help="what config.json must say")
     trtllm.add_mapping(parser)
@@ -110,9 +109,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     options = vars(parser.parse_args(argv))
     mapping = trtllm.mapping_of(parser, options)
-    with view(options.pop("checkpoint")) as checkpoint:
-        safetensors_to_trtllm(checkpoint, mapping=mapping, **options)
+    safetensors_to_trtllm(mapping=mapping, **options)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -6,7 +6,6 @@ in memory.  The files are byte-identical to those of sharktank 3.6.0's shard_llm
 
 import argparse
 import functools
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,14 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.checkpoint import llama
-from ingot.checkpoint.config import read_config, view
+from ingot.checkpoint.config import read_config
+from ingot.checkpoint.dtypes import FLOATS
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
-from ingot.files import digest, stream
-from ingot.files.atomic import replacing
+from ingot.files import stream
+from ingot.files.atomic import replacing, replacing_hashed
 from ingot.files.progress import Progress
+from ingot.gguf import metadata
 from ingot.iree import irpa
 from ingot.iree import tensor_parallel as shards
+from ingot.refused import Refused, run
 
 Block = tuple[int, int, Callable[[], memoryview]]  # first row, rows, what gives their bytes
 
@@ -61,19 +63,24 @@ def shard_archive(archive: Path, tp: int, root: Path, ranks: list[Path]) -> None
 
 
 def shard_checkpoint(
-    checkpoint: Path, dtype: str, architecture: str | None, tp: int, root: Path, ranks: list[Path]
+    checkpoint: Checkpoint,
+    dtype: str,
+    architecture: str | None,
+    tp: int,
+    root: Path,
+    ranks: list[Path],
 ) -> None:
-    config = read_config(checkpoint / "config.json", architecture)
+    config = read_config(checkpoint["config.json"], architecture)
     if reason := shards.misfit(config, tp):
-        sys.exit(f"{checkpoint / 'config.json'}: {reason}")
+        raise Refused(f"{checkpoint['config.json']}: {reason}")
     with Rows(checkpoint, config, root.name) as rows:
-        plans = {plan.name: plan for plan in rows.plans(dtype)}
+        specs = {spec.name: spec for spec in rows.specs(dtype)}
 
         def blocks(name: str, first: int, last: int) -> Iterator[Block]:
-            return rows.blocks(plans[name], first, last)
+            return rows.blocks(specs[name], first, last)
 
-        tensors = [(plan.name, plan.type.name, plan.shape) for plan in plans.values()]
-        properties = llama.properties(config, dtype)
+        tensors = [(spec.name, spec.type.name, spec.shape) for spec in specs.values()]
+        properties = metadata.properties(config, dtype)
         write(properties, tensors, blocks, [rows.turns], tp, root, ranks)
         rows.finish()
 
@@ -83,26 +90,26 @@ def write(properties, tensors, blocks, turns, tp: int, root: Path, ranks: list[P
     cuts = shards.splits(tensors)
     for cut in cuts:
         if cut.axis is not None and cut.shape[cut.axis] % tp:
-            sys.exit(
+            raise Refused(
                 f"{root}: tensor {cut.name} has shape {list(cut.shape)}, expected axis {cut.axis} "
                 f"to be a multiple of {tp}; choose a size that divides it"
             )
     with ExitStack() as stack:
         partial_root = stack.enter_context(replacing(root))  # the last to be put in place
-        partials = [stack.enter_context(replacing(path)) for path in ranks]
+        partials = [stack.enter_context(replacing_hashed(path)) for path in ranks]
         outs, places = [], []
         for rank, (path, partial) in enumerate(zip(ranks, partials, strict=True)):
-            front, entries, size = shards.rank_layout(cuts, tp, rank)
-            outs.append(stream.Output(partial, size, path))
+            layout = shards.rank_layout(cuts, tp, rank)
+            outs.append(stream.Output(partial.path, layout.size, path))
             stack.callback(outs[-1].close)
-            outs[-1].put(front, 0)
-            names = {entry.name.removesuffix(f".shard.{rank}"): entry for entry in entries}
-            places.append(names)
+            outs[-1].put(layout.head, 0)
+            whole = f".shard.{rank}"
+            places.append({entry.name.removesuffix(whole): entry for entry in layout.entries})
         work = jobs(cuts, blocks, tp, outs, places)
         stream.in_threads(work, [*turns, *(out.turns for out in outs)])
         partial_root.write_bytes(shards.root_archive(properties, cuts, tp))
         for partial, out in zip(partials, outs, strict=True):
-            digest.written[partial] = out.finish()
+            partial.sha256 = out.finish()
 
 
 def jobs(cuts, blocks, tp: int, outs: list[stream.Output], places) -> Iterator[Callable[[], None]]:
@@ -118,7 +125,7 @@ def jobs(cuts, blocks, tp: int, outs: list[stream.Output], places) -> Iterator[C
 
     for cut in cuts:
         total = cut.shape[0]
-        row = prod(cut.shape[1:]) * irpa.TORCH[cut.dtype][1]
+        row = prod(cut.shape[1:]) * FLOATS[cut.dtype].itemsize
         if cut.axis == 1:
             starts = [places[rank][cut.name].offset for rank in range(tp)]
             for first, rows, read in blocks(cut.name, 0, total):
@@ -137,7 +144,7 @@ def jobs(cuts, blocks, tp: int, outs: list[stream.Output], places) -> Iterator[C
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--checkpoint", type=Path, nargs="+", help="a folder, or files of one")
+    add_checkpoint(source)
     source.add_argument("--irpa", type=Path, help="an unsharded archive")
     parser.add_argument("--dtype", choices=["f16", "bf16", "f32"], default="f16")
     parser.add_argument("--architecture", help="what config.json must say")
@@ -150,13 +157,12 @@ def main(argv: list[str] | None = None) -> None:
     tp, root = options.tp, options.root
     ranks = options.ranks or shards.rank_files(root, tp)
     if tp < 2 or ranks != shards.rank_files(root, tp):
-        sys.exit(f"{root}: {len(ranks)} ranks, expected {tp} > 1 named {root.stem}.rankN.irpa")
+        raise Refused(f"{root}: {len(ranks)} ranks, expected {tp} > 1 named {root.stem}.rankN.irpa")
     if options.irpa:
         shard_archive(options.irpa, tp, root, ranks)
         return
-    with view(options.checkpoint) as checkpoint:
-        shard_checkpoint(checkpoint, options.dtype, options.architecture, tp, root, ranks)
+    shard_checkpoint(options.checkpoint, options.dtype, options.architecture, tp, root, ranks)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -6,43 +6,44 @@ compared value by value: equal where the dtype can hold the value, the nearest o
 
 import argparse
 import hashlib
-import sys
 from pathlib import Path
 
 from ingot.checkpoint import llama
-from ingot.checkpoint.config import ModelConfig, read_config, view
+from ingot.checkpoint.config import ModelConfig, read_config
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
+from ingot.refused import Refused, run
 from ingot.verify import record as records
 from ingot.verify.values import Tally, row_order
 
 
-def verify_gguf(checkpoint: Path, gguf: Path, record: Path) -> None:
+def verify_gguf(checkpoint: Checkpoint, gguf: Path, record: Path) -> None:
     import numpy as np
     from gguf import GGUFReader
 
     sha256 = records.digest(gguf)
-    config = read_config(checkpoint / "config.json")
+    config = read_config(checkpoint["config.json"])
     sources = read_checkpoint(checkpoint)
     found = {tensor.name: tensor for tensor in GGUFReader(gguf).tensors}
-    plans = llama.plans(config, "f32")  # for the names; the file says its own types
-    if sorted(found) != sorted(plan.name for plan in plans):
-        sys.exit(f"{gguf}: {len(found)} tensors, expected {len(plans)}; build it again")
+    specs = llama.specs(config, "f32")  # for the names; the file says its own types
+    if sorted(found) != sorted(spec.name for spec in specs):
+        raise Refused(f"{gguf}: {len(found)} tensors, expected {len(specs)}; build it again")
     tally, together = Tally(gguf), hashlib.sha256()
-    for plan in plans:
-        tensor = found[plan.name]
-        if plan.source is None:
+    for spec in specs:
+        tensor = found[spec.name]
+        if spec.source is None:
             check_rope(np, gguf, config, tensor.data)
             tally.equal()
             continue
-        source = sources[plan.source]
-        order = row_order(plan.heads, config.head_dim, source.shape)
+        source = sources[spec.source]
+        order = row_order(spec.heads, config.head_dim, source.shape)
 
         def rows(first: int, last: int, tensor=tensor, order=order):
             got = dequantized(np, tensor, order[first:last])
             together.update(got.tobytes())
             return got
 
-        tally.tensor(plan.name, tensor.tensor_type.name, source, rows)
+        tally.tensor(spec.name, tensor.tensor_type.name, source, rows)
     records.write(
         record,
         gguf,
@@ -62,7 +63,9 @@ def check_rope(np, gguf: Path, config: ModelConfig, factors) -> None:
     blend = np.clip(blend, 0, 1)  # 0: all of the factor, 1: none
     wanted = 1 / ((1 - blend) / rope.factor + blend)
     if not np.allclose(factors, wanted, rtol=1e-5, atol=0):
-        sys.exit(f"{gguf}: tensor rope_freqs.weight is not config.json's scaling; build it again")
+        raise Refused(
+            f"{gguf}: tensor rope_freqs.weight is not config.json's scaling; build it again"
+        )
 
 
 def dequantized(np, tensor, order):
@@ -74,15 +77,11 @@ def dequantized(np, tensor, order):
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--checkpoint", type=Path, nargs="+", required=True, help="a folder, or files of one"
-    )
+    add_checkpoint(parser)
     parser.add_argument("--gguf", type=Path, required=True, help="the file to check")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    options = vars(parser.parse_args(argv))
-    with view(options.pop("checkpoint")) as checkpoint:
-        verify_gguf(checkpoint, **options)
+    verify_gguf(**vars(parser.parse_args(argv)))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -5,10 +5,10 @@ The GGUF side is read by the gguf package, not by our own code.
 
 import argparse
 import hashlib
-import sys
 from pathlib import Path
 
 from ingot.iree import irpa as irpa_format
+from ingot.refused import Refused, run
 from ingot.verify import record as records
 
 
@@ -20,7 +20,7 @@ def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
     source = GGUFReader(gguf)
     tensors = {tensor.name: tensor for tensor in source.tensors}
     if sorted(tensors) != sorted(entry.name for entry in entries):
-        sys.exit(f"{irpa}: {len(entries)} tensors, expected the {len(tensors)} of {gguf}")
+        raise Refused(f"{irpa}: {len(entries)} tensors, expected the {len(tensors)} of {gguf}")
     with irpa.open("rb") as file:
         for entry in entries:
             tensor = tensors[entry.name]
@@ -30,16 +30,16 @@ def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
             while left:
                 data = file.read(min(left, 1 << 22))
                 if not data:
-                    sys.exit(f"{irpa}: ends inside tensor {entry.name}; build it again")
+                    raise Refused(f"{irpa}: ends inside tensor {entry.name}; build it again")
                 found.update(data)
                 left -= len(data)
             shape = tuple(int(n) for n in reversed(tensor.shape))
             same = found.digest() == hashlib.sha256(tensor.data).digest()
             if not same or (entry.shape, entry.dtype) != (shape, tensor.tensor_type.name):
-                sys.exit(f"{irpa}: tensor {entry.name} differs from {gguf}; build it again")
+                raise Refused(f"{irpa}: tensor {entry.name} differs from {gguf}; build it again")
     for name, field in source.fields.items():
         if name not in properties or properties[name] != field.contents():
-            sys.exit(f"{irpa}: property {name} is not that of {gguf}; build it again")
+            raise Refused(f"{irpa}: property {name} is not that of {gguf}; build it again")
     records.write(
         record,
         irpa,
@@ -59,4 +59,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -6,49 +6,51 @@ checkpoint's order.
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 
 from ingot.checkpoint import llama
-from ingot.checkpoint.config import read_config, view
+from ingot.checkpoint.config import read_config
+from ingot.checkpoint.dtypes import FLOATS
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.iree import irpa
+from ingot.refused import Refused, run
 from ingot.verify import record as records
-from ingot.verify.values import Tally, row_order
-
-NUMPY = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+from ingot.verify.values import Tally, as_float32, row_order
 
 
-def verify_shards(checkpoint: Path, root: Path, ranks: list[Path], record: Path) -> None:
+def verify_shards(checkpoint: Checkpoint, root: Path, ranks: list[Path], record: Path) -> None:
     sha256 = records.digest(root)
-    config = read_config(checkpoint / "config.json")
+    config = read_config(checkpoint["config.json"])
     sources = read_checkpoint(checkpoint)
     listed = irpa.texts(root)
     tensors = json.loads(listed[irpa.TENSORS])
     if json.loads(listed[irpa.RANKS]) != list(range(len(ranks))):
-        sys.exit(f"{root}: is of other ranks than the {len(ranks)} given; build the set again")
+        raise Refused(f"{root}: is of other ranks than the {len(ranks)} given; build the set again")
     parts = [{entry.name: (path, entry) for entry in irpa.read(path)[1]} for path in ranks]
-    plans = [plan for plan in llama.plans(config, "f32") if plan.source]
-    if sorted(tensors) != sorted(plan.name for plan in plans):
-        sys.exit(f"{root}: {len(tensors)} tensors, expected {len(plans)}; build the set again")
+    specs = [spec for spec in llama.specs(config, "f32") if spec.source]
+    if sorted(tensors) != sorted(spec.name for spec in specs):
+        raise Refused(f"{root}: {len(tensors)} tensors, expected {len(specs)}; build the set again")
     tally = Tally(root)
-    for plan in plans:
-        described = tensors[plan.name]
+    for spec in specs:
+        described = tensors[spec.name]
         names = described["raw_tensors"]
         held = [place_of(root, parts[int(rank or 0)], name) for rank, name in sorted(names.items())]
         axis = described.get("shard_dim")
         whole = merged_shape([part.shape for part in held], axis)
-        if whole != plan.shape or len(held) != (1 if axis is None else len(ranks)):
-            sys.exit(f"{root}: tensor {plan.name} merges to {list(whole)}; build the set again")
-        order = row_order(plan.heads, config.head_dim, plan.shape)
+        if whole != spec.shape or len(held) != (1 if axis is None else len(ranks)):
+            raise Refused(
+                f"{root}: tensor {spec.name} merges to {list(whole)}; build the set again"
+            )
+        order = row_order(spec.heads, config.head_dim, spec.shape)
         kind = held[0].kind
 
         def rows(first: int, last: int, held=held, axis=axis, order=order):
             return merged(held, axis, order[first:last])
 
-        tally.tensor(plan.name, kind, sources[plan.source], rows)
+        tally.tensor(spec.name, kind, sources[spec.source], rows)
     records.write(
         record,
         root,
@@ -66,18 +68,15 @@ class Part:
     def __init__(self, path: Path, entry: irpa.Entry):
         self.kind, self.shape = entry.dtype, entry.shape
         shape = (*entry.shape, 1) if len(entry.shape) == 1 else entry.shape
-        self.data = np.memmap(path, NUMPY[entry.dtype], "r", entry.offset, shape)
+        self.data = np.memmap(path, FLOATS[entry.dtype].numpy, "r", entry.offset, shape)
 
     def rows(self, index: np.ndarray) -> np.ndarray:
-        found = self.data[index]
-        if self.kind == "BF16":
-            return (found.astype(np.uint32) << 16).view(np.float32)
-        return found.astype(np.float32)
+        return as_float32(self.data[index], self.kind)
 
 
 def place_of(root: Path, parts: dict, name: str) -> Part:
     if name not in parts:
-        sys.exit(f"{root}: names {name}, which its rank does not hold; build the set again")
+        raise Refused(f"{root}: names {name}, which its rank does not hold; build the set again")
     return Part(*parts[name])
 
 
@@ -102,16 +101,12 @@ def merged(held: list[Part], axis: int | None, index: np.ndarray) -> np.ndarray:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--checkpoint", type=Path, nargs="+", required=True, help="a folder, or files of one"
-    )
+    add_checkpoint(parser)
     parser.add_argument("--root", type=Path, required=True, help="the set's root archive")
     parser.add_argument("--ranks", type=Path, nargs="+", required=True, help="one archive a rank")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    options = vars(parser.parse_args(argv))
-    with view(options.pop("checkpoint")) as checkpoint:
-        verify_shards(checkpoint, **options)
+    verify_shards(**vars(parser.parse_args(argv)))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

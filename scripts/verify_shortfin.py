@@ -9,50 +9,38 @@ import sys
 import time
 from pathlib import Path
 
+from ingot.checkpoint.files import read_json
 from ingot.files.console import beating, chatter_to_stdout
 from ingot.iree.shortfin import Server
+from ingot.refused import run
 from ingot.verify import record as records
 
 
 def verify_shortfin(bundle: Path, reference: Path, record: Path) -> None:
     sha256 = records.digest(bundle)
     with chatter_to_stdout(f"{reference}: reading"):
-        import numpy as np
         from tokenizers import Tokenizer
 
-        from ingot.verify.reference import MOST_TIES, peak, read, summary
+        from ingot.verify.greedy import GreedyCheck
+        from ingot.verify.reference import read
 
         answers = read(reference)
-        top = peak(answers)
+        dtype = read_json(bundle / "config.json")["paged_kv_cache"]["kv_cache_dtype"]
+        check = GreedyCheck(answers, dtype)
         tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
-    started, equal, ties, wrong = time.monotonic(), 0, 0, []
+    started = time.monotonic()
     with beating(f"{bundle}: asking the server"), Server(bundle, Path(sys.executable)) as server:
         ready = time.monotonic() - started
         for answer in answers:
             said = server.generate(input_ids=answer.prompt, max_tokens=len(answer.tokens))
-            expected = tokenizer.decode(answer.tokens)
-            first_ties = np.flatnonzero(answer.ties(top, "float16"))
-            certain = (
-                tokenizer.decode(answer.tokens[: first_ties[0]]) if len(first_ties) else expected
-            )
-            if said == expected:
-                equal += 1
-            elif len(first_ties) and said.startswith(certain.rstrip("\ufffd")):
-                ties += 1
-            else:
-                wrong.append(f"{len(answer.prompt)} tokens: {said!r}, expected {expected!r}")
+            check.text(answer, said, tokenizer.decode)
         asked = time.monotonic() - started - ready
-    if wrong or ties > MOST_TIES * len(answers):
-        sys.exit(
-            f"{bundle}: {equal} of {len(answers)} prompts answered as transformers does ({ties} "
-            f"ties), expected all; first wrong at {', '.join(wrong[:1]) or 'none'}"
-        )
     records.write(
         record,
         bundle,
         sha256,
         "transformers in float32, greedy, by the shortfin server",
-        {**summary(answers), "answers_equal": equal, "answers_ties": ties},
+        check.checks(bundle),
         seconds={"to_health": round(ready, 2), "to_answer_all": round(asked, 2)},
         versions=records.versions("shortfin", "transformers"),
     )
@@ -67,4 +55,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -5,19 +5,20 @@ table.  A quantised weight is multiplied out by its scales, and must be within h
 """
 
 import argparse
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from ingot.checkpoint.config import read_config, view
+from ingot.checkpoint.config import read_config
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
+from ingot.refused import Refused, run
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
-from ingot.tensorrt.checkpoint import Checkpoint
-from ingot.tensorrt.weights import check_scales, multiplied, rows_of
+from ingot.tensorrt.checkpoint import TrtllmCheckpoint
 from ingot.verify import record as records
+from ingot.verify.trtllm_weights import check_scales, multiplied, rows_of
 from ingot.verify.values import Tally, chunks, values
 
 MERGED = {  # tensor of a layer -> the checkpoint's that lie in it one below the other; split axis
@@ -41,25 +42,25 @@ class Piece:
     rows: int
 
 
-def verify_trtllm(checkpoint: Path, trtllm_checkpoint_: Path, record: Path) -> None:
+def verify_trtllm(checkpoint: Checkpoint, trtllm_checkpoint_: Path, record: Path) -> None:
     sha256 = records.digest(trtllm_checkpoint_)
     built = trtllm_checkpoint.read(trtllm_checkpoint_)
-    told = read_config(checkpoint / "config.json")
+    told = read_config(checkpoint["config.json"])
     if built.quant and told.vocab <= built.config.vocab < told.vocab + 64:
         told = replace(told, vocab=built.config.vocab)  # ModelOpt pads it
     for key, name in trtllm_checkpoint.NUMBERS.items():
         if getattr(told, name) != getattr(built.config, name):
-            sys.exit(
+            raise Refused(
                 f"{trtllm_checkpoint_ / 'config.json'}: {key} is {getattr(built.config, name)}, "
                 f"expected {getattr(told, name)} by the source; build it again"
             )
     if built.config.architecture != told.architecture:
-        sys.exit(
+        raise Refused(
             f"{trtllm_checkpoint_ / 'config.json'}: architecture is {built.config.architecture}, "
             f"expected {told.architecture} by the source; build it again"
         )
     if told.rope != built.config.rope:
-        sys.exit(
+        raise Refused(
             f"{trtllm_checkpoint_ / 'config.json'}: rotary_scaling is {built.config.rope}, expected "
             f"{told.rope} by the source; build it again"
         )
@@ -71,7 +72,7 @@ def verify_trtllm(checkpoint: Path, trtllm_checkpoint_: Path, record: Path) -> N
     for rank, name, used in padded(built, vocab):
         rest = rows_of(built.ranks[rank][name], used, built.ranks[rank][name].shape[0])
         if rest.any():
-            sys.exit(
+            raise Refused(
                 f"{trtllm_checkpoint_}: padding of {name} is not zero in rank {rank}; build it again"
             )
         padding += len(rest)
@@ -90,7 +91,7 @@ def verify_trtllm(checkpoint: Path, trtllm_checkpoint_: Path, record: Path) -> N
 
 
 def merges(
-    built: Checkpoint, tied: bool, vocab: int
+    built: TrtllmCheckpoint, tied: bool, vocab: int
 ) -> Iterator[tuple[str, int | None, list[Piece]]]:
     """Each source tensor, the axis it is split along, and the pieces that make up one copy of it."""
     c, m = built.config, built.mapping
@@ -138,7 +139,7 @@ def copies(tp, source, name, first, axis, total, rows, start=0, repeats=False):
             yield source, axis, [Piece(first + rank, name, start, rows)]
 
 
-def padded(built: Checkpoint, vocab: int) -> Iterator[tuple[int, str, int]]:
+def padded(built: TrtllmCheckpoint, vocab: int) -> Iterator[tuple[int, str, int]]:
     """Rank, tensor and the number of rows in use, of those that the vocabulary does not fill."""
     c, m = built.config, built.mapping
     rows = -(-c.vocab // m.tp)
@@ -184,7 +185,7 @@ def compare(built, tally: Tally, source: Tensor, axis: int | None, pieces: list[
         step = merged(axis, pieces, first, last, product(1))
         away = np.abs(got - wanted)
         if not (away <= step).all():  # NaN is not
-            sys.exit(
+            raise Refused(
                 f"{built.folder}: tensor {source.name} is {away.max():.3g} away from the source in "
                 f"{pieces[0].name}, expected half a step at most; build it again"
             )
@@ -209,18 +210,14 @@ def merged(axis: int | None, pieces: list[Piece], first: int, last: int, rows) -
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--checkpoint", type=Path, nargs="+", required=True, help="a folder, or files of one"
-    )
+    add_checkpoint(parser)
     parser.add_argument(
         "--trtllm-checkpoint", type=Path, required=True, dest="trtllm_checkpoint_",
         help="the directory to verify",
     )  # fmt: skip
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    options = vars(parser.parse_args(argv))
-    with view(options.pop("checkpoint")) as checkpoint:
-        verify_trtllm(checkpoint, **options)
+    verify_trtllm(**vars(parser.parse_args(argv)))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -7,10 +7,10 @@ logit may be further off than the tolerance.  The prompts take turns through all
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from ingot.files.console import chatter_to_stdout
+from ingot.refused import Refused, run
 from ingot.verify import record as records
 
 
@@ -21,33 +21,27 @@ def verify_vmfb(
     with chatter_to_stdout(f"{vmfb}: running the prompts"):
         import numpy as np
 
-        from ingot.verify.reference import MOST_TIES, TIE, TOLERANCE, peak, read, summary
+        from ingot.verify.greedy import GreedyCheck
+        from ingot.verify.reference import TOLERANCE, read
 
         answers = read(reference)
         program = Program(vmfb, json.loads(config.read_bytes()), parameters, device)
-        top = peak(answers)
-        largest, equal, ties, wrong = 0.0, 0, 0, []
+        check, largest = GreedyCheck(answers, program.dtype), 0.0
         for turn, answer in enumerate(answers):
             rows = program.logits(turn, answer.prompt, answer.tokens)
             if not np.isfinite(rows).all():
                 length = len(answer.prompt)
-                sys.exit(
+                raise Refused(
                     f"{vmfb}: logits of a prompt of {length} tokens are not finite; see {config}"
                 )
             largest = max(largest, float(np.abs(rows - answer.logits).max()))
-            differs = rows.argmax(axis=-1) != answer.tokens
-            tied = answer.ties(top, program.dtype)
-            equal += not differs.any()
-            if (differs & ~tied).any():
-                wrong.append(f"{len(answer.prompt)} tokens at step {np.flatnonzero(differs)[0]}")
-            elif differs.any():
-                ties += 1
-    limit = TOLERANCE[program.dtype] * top
-    if wrong or largest > limit or ties > MOST_TIES * len(answers):
-        sys.exit(
-            f"{vmfb}: {equal} of {len(answers)} prompts give the reference's tokens ({ties} ties), "
-            f"largest logit difference {largest:.4f}, expected all and at most {limit:.4f}; "
-            f"wrong at {', '.join(wrong[:3]) or 'none'}; is the rope scaling in the program?"
+            check.steps(answer, rows.argmax(axis=-1))
+        limit = TOLERANCE[program.dtype]
+        checks = check.checks(vmfb)
+    if largest > limit * check.top:
+        raise Refused(
+            f"{vmfb}: the largest logit difference is {largest:.4f}, expected at most "
+            f"{limit * check.top:.4f}; is the rope scaling in the program?"
         )
     records.write(
         record,
@@ -55,16 +49,10 @@ def verify_vmfb(
         sha256,
         "transformers in float32, greedy",
         {
-            **summary(answers),
-            "greedy_equal": equal,
-            "greedy_ties": ties,
+            **checks,
             "largest_logit_difference": round(largest, 6),
-            "largest_logit": round(top, 6),
-            "limits_as_shares_of_largest_logit": {
-                "dtype": program.dtype,
-                "difference": TOLERANCE[program.dtype],
-                "tie": TIE[program.dtype],
-            },
+            "largest_logit": round(check.top, 6),
+            "difference_limit": {"dtype": program.dtype, "share_of_largest_logit": limit},
         },
         batches={"prefill": program.prefill_sizes, "decode": program.decode_sizes},
         parameters=[records.digest(path) for path in parameters],
@@ -162,4 +150,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -13,8 +13,8 @@ import yaml
 
 from conftest import IRPA, ROOT
 from ingot.driver.catalogue import toolchains
-from ingot.files import digest
-from ingot.store.blobs import Store
+from ingot.files import digest, memo
+from ingot.store.records import Store
 
 GGUF = "artifacts/demo.gguf"
 
@@ -396,6 +396,6 @@ def test_a_rule_whose_shell_text_hides_something_has_no_key(clone, build):
 def test_the_store_answers_for_digests_without_reading(clone, build, store):
     folder = clone("a")
     build(folder)
-    assert digest.known(folder / IRPA) == digest.of(folder / IRPA)
-    assert digest.known(folder / IRPA) == f"sha256:{digest.read(folder / IRPA)}"
+    assert memo.known(folder / IRPA) == digest.of(folder / IRPA)
+    assert memo.known(folder / IRPA) == f"sha256:{digest.read(folder / IRPA)}"
     assert (folder / IRPA).resolve().stat().st_mode & 0o777 == 0o444

@@ -14,6 +14,7 @@ import pytest
 
 import checkpoints
 from conftest import ROOT
+from ingot.refused import Refused
 from ingot.tensorrt import build_flags as engine
 from ingot.tensorrt import gpus as nvidia
 
@@ -45,7 +46,7 @@ def test_the_documented_fate_of_a_flag_is_its_fate(setting, old, new, ours):
     (name,) = given = parsed(setting)
     verdict, _, detail = ours.partition(": ")
     if verdict == "refused":
-        with pytest.raises(engine.Refused, match=re.escape(detail)):
+        with pytest.raises(Refused, match=re.escape(detail)):
             engine.translated(given, "float16", tp=2)
         return
     build = engine.translated(given, "float16", tp=2)
@@ -56,7 +57,7 @@ def test_the_documented_fate_of_a_flag_is_its_fate(setting, old, new, ours):
         "to the runtime": ([], dict([detail.split("=")]) if "=" in detail else {}),
     }[verdict]
     assert (build.arguments(), build.runtime) == expected
-    assert bool(build.said) == (verdict in ("translated", "to the runtime"))
+    assert bool(build.notes) == (verdict in ("translated", "to the runtime"))
 
 
 def test_the_table_has_every_flag_of_the_guides_commands():
@@ -99,7 +100,7 @@ def test_the_guides_settings_become_one_normalised_command():
     assert build.runtime == {
         "enable_context_fmha_fp32_acc": "true", "multi_block_mode": "true",
     }  # fmt: skip
-    assert any("max_num_tokens 1024 is below max_input_len 2048" in note for note in build.said)
+    assert any("max_num_tokens 1024 is below max_input_len 2048" in note for note in build.notes)
     backwards = dict(reversed(GUIDE.items()))
     assert engine.complete(backwards, "float16", 2, 1).arguments() == build.arguments()
     dashed = {f"--{name}": value for name, value in GUIDE.items()}
@@ -142,7 +143,7 @@ def test_the_guides_settings_become_one_normalised_command():
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, reason):
-    with pytest.raises(engine.Refused, match=re.escape(reason)):
+    with pytest.raises(Refused, match=re.escape(reason)):
         engine.translated(settings, "float16")
 
 
@@ -157,7 +158,7 @@ def test_the_readme_of_the_toolchain_names_the_version_that_is_pinned():
 def catalogue(tmp_path, **trtllm):
     entry = {
         "path": str(ROOT / "models/demo"), "name": "Mine", "architecture": "LlamaForCausalLM",
-        "pre": "llama-bpe", "hardware": "cpu", "trtllm": trtllm,
+        "pre_tokenizer": "llama-bpe", "hardware": "cpu", "trtllm": trtllm,
     }  # fmt: skip
     (tmp_path / "mine.yaml").write_text(json.dumps({"models": {"mine": entry}}))
     return ("--configfile", "mine.yaml", "--", "artifacts/mine_tp2.trtllm")

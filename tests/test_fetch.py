@@ -281,7 +281,7 @@ def test_the_rules_fetch_each_file_once_and_build_from_them(hub, snakemake, tmp_
     checkpoints.llama31(hub.root / "org/tiny")
     (tmp_path / "mine.yaml").write_text(
         "models: {tiny: {hub: org/tiny, shards: 2, name: Tiny, architecture: LlamaForCausalLM,"
-        " pre: llama-bpe}}"
+        " pre_tokenizer: llama-bpe}}"
     )
     words = ["--configfile", "mine.yaml", "--", "artifacts/tiny.gguf"]
     done = snakemake(tmp_path, *words, environment={"HF_ENDPOINT": hub.url, "HF_TOKEN": ""})
@@ -310,7 +310,7 @@ def test_a_moved_revision_fetches_only_the_files_that_changed(hub, snakemake, tm
     def build(revision):
         (tmp_path / "mine.yaml").write_text(
             f"models: {{tiny: {{hub: org/tiny, revision: '{revision}', shards: 2, name: Tiny,"
-            " architecture: LlamaForCausalLM, pre: llama-bpe}}"
+            " architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe}}"
         )
         words = ["--configfile", "mine.yaml", "--", "artifacts/tiny.gguf"]
         done = snakemake(tmp_path, *words, environment={"HF_ENDPOINT": hub.url, "HF_TOKEN": ""})

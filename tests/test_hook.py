@@ -1,4 +1,4 @@
-"""The names of Snakemake that the store rests on.  When one of these fails, read hook.py anew."""
+"""The names of Snakemake that the store rests on.  When one of these fails, read snakemake_hook.py."""
 
 import inspect
 import re
@@ -7,7 +7,10 @@ import pytest
 import snakemake
 import snakemake.api  # first: the modules below import each other
 from snakemake.dag import DAG
-from snakemake.jobs import Reason
+from snakemake.io import flag
+from snakemake.iocontainers import Namedlist
+from snakemake.jobs import Job, Reason
+from snakemake.rules import Rule
 from snakemake.workflow import Workflow
 
 from ingot.driver import snakemake_hook as hook
@@ -28,12 +31,13 @@ ATTRIBUTES = (
 
 
 def method(name):
-    return getattr(DAG, "ingot", {}).get(name) or getattr(DAG, name)
+    return hook.ORIGINAL.get(name) or getattr(DAG, name)
 
 
 def test_snakemake_is_the_version_that_the_hook_was_written_for():
     assert snakemake.__version__ == hook.VERSION, (
-        f"hook.py was written for Snakemake {hook.VERSION}; check each name below, then its VERSION"
+        f"snakemake_hook.py was written for Snakemake {hook.VERSION}; check each name below, then "
+        "its VERSION"
     )
 
 
@@ -52,9 +56,22 @@ def test_snakemake_still_keeps_its_plan_here(name):
 
 def test_snakemake_still_has_the_rest():
     assert inspect.iscoroutinefunction(method("finish")), "DAG.finish is no coroutine any more"
-    assert isinstance(Workflow.is_main_process, property), "hook.ours asks it who decides"
-    assert "get_names" in vars(Reason), "hook._Why puts its own words there"
+    assert isinstance(Workflow.is_main_process, property), "hook.decides asks it who decides"
+    assert "get_names" in vars(Reason), "hook._reason puts its own words there"
     execute = inspect.getsource(Workflow.execute)
     assert "self.persistence.lock()" in execute and "check_initial=True" in execute, (
         "restoring rests on this: postprocess(check_initial=True) is called once, under the lock"
     )
+
+
+@pytest.mark.parametrize("name", ["input", "output", "params", "wildcards", "benchmark", "rule"])
+def test_a_job_of_snakemake_still_has_what_ours_is_made_of(name):
+    assert hasattr(Job, name), f"Job.{name} is gone or renamed: snakemake_hook.plain reads it"
+
+
+def test_named_files_still_come_with_their_names_and_flags():
+    found = Namedlist(fromdict={"code": "a.py"})
+    assert list(found._allitems()) == [("code", "a.py")], "Namedlist._allitems changed"
+    ancient = snakemake.io.IOFile(flag("a", "ancient"), rule=None)
+    assert ancient.is_ancient and not ancient.is_directory, "an input's flags are read otherwise"
+    assert "self.shellcmd" in inspect.getsource(Rule), "a rule's shell text lies elsewhere"

@@ -215,8 +215,8 @@ def test_a_strangers_model_goes_from_path_to_a_verified_program(snakemake, tmp_p
     """Mistral-shaped, head_dim != hidden / heads, one file without an index; no change here."""
     checkpoints.nemo(tmp_path / "weights", tame=True)
     (tmp_path / "mine.yaml").write_text(
-        "models: {mine: {path: weights, name: Mine, architecture: MistralForCausalLM, pre: tekken,"
-        " hardware: cpu, iree: {bs_prefill: [1, 2], bs_decode: [2, 4]}}}"
+        "models: {mine: {path: weights, name: Mine, architecture: MistralForCausalLM,"
+        " pre_tokenizer: tekken, hardware: cpu, iree: {bs_prefill: [1, 2], bs_decode: [2, 4]}}}"
     )
     target = "artifacts/mine_tp1.vmfb.verified.json"
     done = snakemake(tmp_path, "--configfile", "mine.yaml", "--", target)

@@ -65,10 +65,10 @@ def test_writes_the_bytes_of_llama_cpps_converter(kind, dtype, oracle, ok, tmp_p
 
 
 def convert(run, checkpoint, gguf, dtype="f16", pre=None, licence=None):
-    more = ["--licence", licence] if licence else []
+    more = ["--license", licence] if licence else []
     return run(
         "convert", "safetensors_to_gguf.py", "--checkpoint", checkpoint, "--gguf", gguf,
-        "--dtype", dtype, "--name", "A name", "--pre", pre or "llama-bpe", *more,
+        "--dtype", dtype, "--name", "A name", "--pre-tokenizer", pre or "llama-bpe", *more,
     )  # fmt: skip
 
 
@@ -314,9 +314,10 @@ def test_every_bfloat16_becomes_the_float16_that_numpy_says():
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 def test_sees_every_nan_and_no_infinity(dtype):
-    from ingot.checkpoint.cast import INFINITY, NUMPY, has_nan
+    from ingot.checkpoint.cast import INFINITY, has_nan
+    from ingot.checkpoint.dtypes import FLOATS
 
-    infinity, sign = INFINITY[dtype], 1 << (8 * np.dtype(NUMPY[dtype]).itemsize - 1)
+    infinity, sign = INFINITY[dtype], 1 << (8 * FLOATS[dtype].itemsize - 1)
     for bits, nan in ((infinity, 0), (infinity | sign, 0), (infinity + 1, 1), (sign - 1, 1),
                       ((infinity | sign) + 1, 1), (2 * sign - 1, 1), (0, 0), (sign, 0)):  # fmt: skip
-        assert has_nan(np.array([0, bits, 0], NUMPY[dtype]), dtype) == bool(nan), hex(bits)
+        assert has_nan(np.array([0, bits, 0], FLOATS[dtype].bits), dtype) == bool(nan), hex(bits)

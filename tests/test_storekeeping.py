@@ -16,10 +16,10 @@ import pytest
 
 from conftest import IRPA, ROOT
 from ingot.checkpoint import identity as weights
-from ingot.driver.cache import differences as explain
-from ingot.driver.commands import store as storekeeping
-from ingot.files import digest
-from ingot.store.blobs import Store
+from ingot.driver.cache.differences import differences
+from ingot.files import digest, memo
+from ingot.store.fsck import fsck
+from ingot.store.records import Store
 
 OLD = time.time() - 100 * 86400
 
@@ -155,15 +155,15 @@ KILLED_AT = textwrap.dedent(
 )
 INGEST = KILLED_AT + textwrap.dedent(
     """
-    from ingot.store.blobs import Store
+    from ingot.store.records import Action, Store
     store = Store()
     store.prepare()
     outputs = [{**store.take(Path(name)), "title": name} for name in ("out", "folder")]
-    store.record("rule", "ab" * 32, {"rule": "rule"}, outputs, {}, {})
+    store.record(Action("rule", "ab" * 32, {"rule": "rule"}, outputs, {}, {}))
     """
 )
-COLLECT = KILLED_AT + "from ingot.driver.storekeeping import gc\nfrom ingot.store import Store\n"
-COLLECT += "gc(Store(), 0, {}, False)\n"
+COLLECT = KILLED_AT + "from ingot.store.gc import collect\nfrom ingot.store.records import Store\n"
+COLLECT += "collect(Store(), 0, {}, False)\n"
 
 
 def killed_at(script, number, cwd):
@@ -193,7 +193,7 @@ def test_sigkill_at_every_point_of_the_ingest_keeps_the_output_and_the_store_who
         assert (folder / "out").read_bytes() == b"finished"
         assert (folder / "folder/tool").stat().st_mode & 0o100
         assert not killed_at(INGEST, 10_000, folder)
-        found = storekeeping.fsck(Store())
+        found = fsck(Store())
         assert not found["damaged_blobs"] and not found["damaged_records"]
         (record,) = Store().records()
         assert all(Store().whole(output) for output in record.outputs)
@@ -215,7 +215,7 @@ def test_an_interrupted_gc_harms_nothing(store, tmp_path):
         age(store)
         if not killed_at(COLLECT, number, folder):
             break
-        found = storekeeping.fsck(Store())
+        found = fsck(Store())
         assert not found["damaged_blobs"] and not found["damaged_records"]
         for record in Store().records():
             assert all(Store().whole(output) for output in record.outputs)
@@ -240,7 +240,7 @@ def test_a_place_without_links_gets_copies(store, tmp_path, monkeypatch):
     for name, output in zip(("out", "folder"), names, strict=True):
         here.restore(output, tmp_path / "b" / name)
     assert (tmp_path / "b/out").read_bytes() == b"finished"
-    assert digest.known(tmp_path / "b/out") == names[0]["digest"]
+    assert memo.known(tmp_path / "b/out") == names[0]["digest"]
     assert digest.of(tmp_path / "b/folder") == digest.of(tmp_path / "a/folder")
     (tmp_path / "b/out").chmod(0o644)
     (tmp_path / "b/out").write_bytes(b"edited")
@@ -255,7 +255,7 @@ def test_a_shard_has_two_identities_and_both_stand(store, tmp_path):
     taken = here.take(Path(shard))
     assert weights.of(Path(shard)).startswith("tensors:")
     assert here.has(taken["digest"]) and not list(store.glob("quarantine/*"))
-    assert digest.known(shard) == taken["digest"]
+    assert memo.known(shard) == taken["digest"]
 
 
 def test_a_folder_comes_back_whole(store, tmp_path):
@@ -374,5 +374,5 @@ def test_one_file_and_a_set_of_ranks_can_be_compared():
         {"fields": {**same, "code": {}, "lock": {}, "inputs": {"parameters": content}}}
         for content in ("sha256:a", [["m.irpa", "sha256:b"], ["m.rank0.irpa", "sha256:c"]])
     )
-    assert list(explain.differences(two, one)) == ["input parameters: was 2 files, is one file"]
-    assert list(explain.differences(one, two)) == ["input parameters: was one file, is 2 files"]
+    assert list(differences(two, one)) == ["input parameters: was 2 files, is one file"]
+    assert list(differences(one, two)) == ["input parameters: was one file, is 2 files"]

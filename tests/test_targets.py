@@ -1,18 +1,15 @@
 """What may be asked for: one line with the nearest right ones for all else."""
 
 import pytest
-import yaml
 
 from conftest import ROOT
 from ingot.driver.catalogue import targets
-from ingot.driver.catalogue.schema import complete
+from ingot.driver.catalogue.schema import load
 
 
 @pytest.fixture(scope="module")
 def catalogue():
-    found = yaml.safe_load((ROOT / "models.yaml").read_text())
-    complete(found, ROOT / "models.schema.json")
-    return found
+    return load(ROOT)
 
 
 WRONG = {
@@ -22,24 +19,24 @@ WRONG = {
         "tensor parallel size 16, expected one of 1, 2, 4, 8",
         ": artifacts/demo_tp8",
     ),
-    "demo_tp8.shortfin": ("the server's CPU devices stand 4 ranks", "demo_tp"),
+    "demo_tp8.shortfin": ("shortfin on CPU supports at most 4 ranks", "demo_tp"),
     "demo_tp1.irpa": ("one rank holds the whole model; ask for artifacts/demo.irpa", "demo"),
     "demo_tp2.rank2.irpa": ("unknown variant rank2, expected one of rank0, rank1", "demo"),
-    "demo_tp2.rank0.irpa.verified.json": ("the set is verified as one; ask for", "demo_tp2"),
-    "demo_tp1.sm80.shortfin": ("the shortfin server runs on no cuda device", "demo_tp1"),
+    "demo_tp2.rank0.irpa.verified.json": ("a set is verified as a whole; ask for", "demo_tp2"),
+    "demo_tp1.sm80.shortfin": ("shortfin runs on no cuda device", "demo_tp1"),
     "demo_tp1.gfx999.vmfb": ("unknown variant gfx999, expected one of cpu, gfx942", "demo_tp1."),
-    "demo.trtllm": ("a trtllm is built for a tensor parallel size, none", "demo_tp1.trtllm"),
+    "demo.trtllm": (".trtllm needs a tensor parallel size: demo_tpN.trtllm", "demo_tp1.trtllm"),
     "demo_tp3.trtllm-ckpt": ("size 3, expected one of 1, 2, 4, 8, 16", "demo_tp2.trtllm-ckpt"),
     "demo_tp2.sm75.trtllm": ("unknown variant sm75, expected one of fp8", "demo_tp2."),
     "demo_tp2.sm80.fp8.triton": ("unknown variant sm80.fp8", "demo_tp2."),
     "demo_tp2.gfx942.triton": ("unknown variant gfx942", "demo_tp2."),
-    "demo_tp2.trtllm.verified.json": ("verified by serving it; ask for the triton's", "demo_tp2"),
+    "demo_tp2.trtllm.verified.json": ("verified by serving it; ask for the .triton's", "demo_tp2"),
     "demo_tp2.fp8.sm80.trtllm": ("sm80 has no FP8: it begins with compute capability 8.9", "demo_"),
     "demo_tp2.int8_sq.sm100.triton": ("TensorRT-LLM builds no int8_sq engine for sm100", "demo_tp"),
     "demo_tp2.rtx": ("TensorRT for RTX is for one GPU", "demo.rtx"),
     "demo.zip": ("not a target, expected demo[_tpN][.VARIANT].{gguf,", "demo."),
-    "demo.vmfb": ("a vmfb is built for a tensor parallel size, none", "demo_tp1.vmfb"),
-    "demo_tp1.gguf": ("a gguf is of the whole model", "demo.gguf"),
+    "demo.vmfb": (".vmfb needs a tensor parallel size: demo_tpN.vmfb", "demo_tp1.vmfb"),
+    "demo_tp1.gguf": ("a GGUF file holds the whole model", "demo.gguf"),
     "demo.q4_k_x.gguf": ("unknown variant q4_k_x", "demo.q4_k_m.gguf"),
     "demo_tp01.vmfb": ("not a target", "demo_tp1.vmfb"),
     "nosuch.reference.npz": ("unknown model nosuch", ""),
@@ -47,9 +44,9 @@ WRONG = {
     "demo.hf/config.json": ("not a target", "demo"),
     "demo.q8_0.irpa": ("unknown variant q8_0, expected one of f32, f16, bf16", "demo."),
     "demo.q4_k_m.gguf.verified.json": ("no lossless source", "demo.q4_k_m.gguf"),
-    "demo_tp1.mlir.verified.json": ("verified by running its vmfb", "demo_tp1.mlir"),
+    "demo_tp1.mlir.verified.json": ("verified by running its .vmfb", "demo_tp1.mlir"),
     "demo_tp1.gfx942.vmfb.verified.json": (
-        "by running on cpu only; ask for demo_tp1.cpu.vmfb",
+        "here on cpu only; ask for artifacts/demo_tp1.cpu.vmfb",
         "demo_tp1.gfx942",
     ),
 }
@@ -58,23 +55,25 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_target_gets_the_reason_and_the_nearest_right_ones(name, catalogue):
     reason, near = WRONG[name]
-    assert reason in targets.wrong(f"artifacts/{name}", catalogue)
+    assert reason in targets.why_not(f"artifacts/{name}", catalogue)
     assert near in targets.nearest(f"artifacts/{name}", catalogue)
 
 
 def test_every_target_that_is_offered_is_legal(catalogue):
     offered = list(targets.legal(catalogue))
     assert len(offered) > 200
-    assert [t for t in offered if targets.wrong(t, catalogue)] == []
+    assert [t for t in offered if targets.why_not(t, catalogue)] == []
 
 
 def test_programs_of_a_quantised_model_are_refused_and_not_offered(catalogue):
     demo = {**catalogue["models"]["demo"], "dtype": "q8_0"}
     found = {**catalogue, "models": {"demo": demo}}
-    assert "dtype is q8_0; name a variant" in targets.wrong("artifacts/demo.irpa", found)
+    assert "dtype is q8_0; name a variant" in targets.why_not("artifacts/demo.irpa", found)
     for name in ("demo_tp1.vmfb", "demo_tp1.vmfb.verified.json", "demo_tp1.shortfin"):
-        assert "a program computes in f16" in targets.wrong(f"artifacts/{name}", found)
-    assert {t.split(".")[-1] for t in targets.legal(found)} == {"gguf", "irpa", "rtx"}
+        assert "programs are exported for weights in f16" in targets.why_not(
+            f"artifacts/{name}", found
+        )
+    assert {t.split(".")[-1] for t in targets.legal(found)} == {"gguf", "irpa", "onnx", "rtx"}
 
 
 def test_the_command_stops_with_one_line_before_any_work(snakemake, tmp_path):
@@ -89,12 +88,14 @@ def test_the_command_stops_with_one_line_before_any_work(snakemake, tmp_path):
 @pytest.mark.parametrize(
     "entry, expected",
     [
-        ("{path: x, name: X, architecture: LlamaForCausalLM, pre: llama-bpe, tpp: [1]}", "models.mine:"),
-        ("{name: X, architecture: LlamaForCausalLM, pre: llama-bpe}", "models.mine:"),
-        ("{path: x, name: X, architecture: Mamba, pre: llama-bpe}", "models.mine.architecture: 'Mamba'"),
+        ("{path: x, name: X, architecture: LlamaForCausalLM, pre_tokenizer: default, tpp: [1]}",
+         "models.mine:"),
+        ("{name: X, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe}", "models.mine:"),
+        ("{path: x, name: X, architecture: Mamba, pre_tokenizer: default}",
+         "models.mine.architecture: 'Mamba'"),
         ("{hub: a/b, shards: 1, revision: main, name: X, architecture: LlamaForCausalLM,"
-         " pre: llama-bpe}", "models.mine.revision: 'main'"),
-        ("{path: x, name: X, architecture: LlamaForCausalLM, pre: llama-bpe, hardware: tpu}",
+         " pre_tokenizer: llama-bpe}", "models.mine.revision: 'main'"),
+        ("{path: x, name: X, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe, hardware: tpu}",
          "models.mine.hardware: tpu, expected one of cpu, gfx942"),
     ],
 )  # fmt: skip

@@ -198,7 +198,7 @@ def test_compiles_real_shapes_for_two_gpus(hardware, ok, tmp_path):
     table = HARDWARE[hardware]
     devices = [f"--iree-hal-target-device={table['target']}[{n}]" for n in range(2)]
     words = ("--mlir", tmp_path / "m.mlir", "--vmfb", tmp_path / "m.vmfb", "--", *devices)
-    ok("iree", "compile_vmfb.py", *words, *table["flags"], *table.get("several", ()))
+    ok("iree", "compile_vmfb.py", *words, *table["flags"], *table.get("multi_device_flags", ()))
     assert hardware.encode() in (tmp_path / "m.vmfb").read_bytes()
 
 
@@ -213,7 +213,8 @@ def test_the_program_of_a_second_fine_tune_is_there_before_its_weights_are(
         checkpoints.weightless(folder, "llama8b", 4)
         (folder / "config.json").write_bytes((DEMO / "config.json").read_bytes())
         entries[name] = {
-            "hub": f"org/{name}", "revision": COMMIT, "shards": 4, "name": name, "pre": "llama-bpe",
+            "hub": f"org/{name}", "revision": COMMIT, "shards": 4, "name": name,
+            "pre_tokenizer": "llama-bpe",
             "architecture": "LlamaForCausalLM", "hardware": "cpu", "tp": [1, 2],
         }  # fmt: skip
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"models": entries}))

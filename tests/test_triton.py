@@ -278,8 +278,8 @@ def test_without_a_server_for_engines_a_record_stops_before_any_work(snakemake, 
 # Layout llmapi
 
 LLMAPI = {
-    "path": str(DEMO), "name": "Mine", "architecture": "LlamaForCausalLM", "pre": "llama-bpe",
-    "hardware": "cpu", "prompts": str(DEMO / "prompts.txt"), "trtllm": {"layout": "llmapi"},
+    "path": str(DEMO), "name": "Mine", "architecture": "LlamaForCausalLM", "pre_tokenizer": "llama-bpe",
+    "hardware": "cpu", "prompts": str(DEMO / "prompts.txt"), "trtllm": {"backend": "llmapi"},
 }  # fmt: skip
 
 
@@ -328,7 +328,7 @@ def test_an_engine_of_a_model_without_engines_is_refused(target, snakemake, tmp_
     (tmp_path / "mine.yaml").write_text(json.dumps({"models": {"mine": LLMAPI}}))
     words = ("--configfile", "mine.yaml", "--", f"artifacts/{target}")
     done = snakemake(tmp_path, *words)
-    assert done.returncode == 1 and "layout is llmapi, which has no engine" in done.stderr
+    assert done.returncode == 1 and "backend is llmapi, which has no engine" in done.stderr
 
 
 # Broken repositories
@@ -563,7 +563,7 @@ def test_what_the_real_server_rejects_we_have_rejected_before(
 def test_a_wrong_runtime_of_the_catalogue_is_one_line_before_any_work(
     layout, name, value, reason, snakemake, tmp_path
 ):
-    entry = {**LLMAPI, "trtllm": {"layout": layout, "runtime": {name: value}}}
+    entry = {**LLMAPI, "trtllm": {"backend": layout, "runtime": {name: value}}}
     (tmp_path / "mine.yaml").write_text(json.dumps({"models": {"mine": entry}}))
     done = snakemake(tmp_path, "--configfile", "mine.yaml", "-n", "artifacts/mine_tp1.triton")
     assert done.returncode == 1

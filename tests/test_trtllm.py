@@ -12,8 +12,8 @@ import pytest
 
 import checkpoints
 from conftest import ROOT
+from ingot.checkpoint.dtypes import FLOATS, QUANTISED
 from ingot.checkpoint.safetensors import read_header
-from ingot.tensorrt.checkpoint import ITEMSIZE
 
 DEMO = checkpoints.DEMO
 PROMPTS = DEMO / "prompts.txt"
@@ -74,7 +74,7 @@ def verify(run, checkpoint, built, record):
 
 def differing(ours, theirs):
     """The names of the tensors that are not bit for bit the same."""
-    ours, theirs = (read_header(path, ITEMSIZE) for path in (ours, theirs))
+    ours, theirs = (read_header(path, FLOATS | QUANTISED) for path in (ours, theirs))
     assert set(ours) == set(theirs)
 
     def content(tensor):
@@ -196,7 +196,7 @@ def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(
     assert json.loads((tmp_path / "record.json").read_text())["checks"]["quant_algo"] == algorithm
     whole = shutil.copytree(tmp_path / "out", tmp_path / "whole")
     with (tmp_path / "out/rank0.safetensors").open("r+b") as file:  # a weight off by some steps
-        tensor = read_header(tmp_path / "out/rank0.safetensors", ITEMSIZE)
+        tensor = read_header(tmp_path / "out/rank0.safetensors", FLOATS | QUANTISED)
         place = tensor["transformer.layers.0.mlp.proj.weight"].offset + 7
         file.seek(place)
         byte = file.read(1)[0]

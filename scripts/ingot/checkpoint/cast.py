@@ -5,7 +5,6 @@ numpy only.  Arrays come as raw bytes and leave as raw bytes; no pass copies mor
 
 import numpy as np
 
-NUMPY = {"F32": np.uint32, "F16": np.uint16, "BF16": np.uint16}  # the bits of each dtype
 INFINITY = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
 F16_MAX_BF16 = 0x477F  # bits of 65280, the largest bfloat16 that float16 can hold
 SIGN = np.uint32(0x80000000)

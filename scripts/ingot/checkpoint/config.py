@@ -3,13 +3,11 @@
 Reads the spelling of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters).
 """
 
-import json
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from ingot.checkpoint.files import read_json
+from ingot.refused import Refused
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
 PLAIN = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}  # else other arithmetic
@@ -44,27 +42,6 @@ class ModelConfig:
     tied: bool
 
 
-@contextmanager
-def view(files: list[Path]) -> Iterator[Path]:
-    """A folder with links to exactly these files of a checkpoint, so that no other decides anything.
-
-    A folder given instead of files is taken as it is.  A message that stops the program names the
-    files where they really are.
-    """
-    if len(files) == 1 and files[0].is_dir():
-        yield files[0]
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        for file in files:
-            link = Path(folder, file.name)
-            if not link.is_symlink():
-                link.symlink_to(file.absolute())
-        try:
-            yield Path(folder)
-        except SystemExit as stop:
-            raise SystemExit(str(stop).replace(folder, str(files[0].parent))) from None
-
-
 def read_config(path: Path, expected: str | None = None) -> ModelConfig:
     """`config.json` at `path`; stops with one line naming the key that is absent or unknown.
 
@@ -74,20 +51,22 @@ def read_config(path: Path, expected: str | None = None) -> ModelConfig:
     architecture = (config.get("architectures") or ["none"])[0]
     if architecture not in ([expected] if expected else ARCHITECTURES):
         wanted = expected or " or ".join(ARCHITECTURES)
-        sys.exit(f"{path}: architectures is {architecture}, expected {wanted}; correct the entry")
+        raise Refused(
+            f"{path}: architectures is {architecture}, expected {wanted}; correct the entry"
+        )
     if config.get("quantization_config"):
-        sys.exit(f"{path}: quantization_config is set; start from an unquantised checkpoint")
+        raise Refused(f"{path}: quantization_config is set; start from an unquantised checkpoint")
 
     for key, plain in PLAIN.items():
         if config.get(key, plain) != plain:
-            sys.exit(f"{path}: {key} is {config[key]}, expected {plain}; it would be left out")
+            raise Refused(f"{path}: {key} is {config[key]}, expected {plain}; it would be left out")
 
     def need(key: str):
         number = config.get(key)
         if number is None:
-            sys.exit(f"{path}: {key} is absent, expected a number; add it")
+            raise Refused(f"{path}: {key} is absent, expected a number; add it")
         if isinstance(number, bool) or not isinstance(number, int | float) or number <= 0:
-            sys.exit(f"{path}: {key} is {number!r}, expected a number above 0; correct it")
+            raise Refused(f"{path}: {key} is {number!r}, expected a number above 0; correct it")
         return number
 
     window = config.get("sliding_window")
@@ -96,7 +75,7 @@ def read_config(path: Path, expected: str | None = None) -> ModelConfig:
         and config.get("use_sliding_window", True)
         and window < need("max_position_embeddings")
     ):
-        sys.exit(
+        raise Refused(
             f"{path}: sliding_window is {window}, less than max_position_embeddings; expected none: "
             "attention would be full"
         )
@@ -131,7 +110,9 @@ def _rope(path: Path, config: dict) -> tuple[float, Llama3Rope | None]:
     if kind == "default":
         return float(theta), None
     if kind != "llama3":
-        sys.exit(f"{path}: rope_type is {kind}, expected llama3 or default; it would be dropped")
+        raise Refused(
+            f"{path}: rope_type is {kind}, expected llama3 or default; it would be dropped"
+        )
     try:
         rope = Llama3Rope(
             factor=float(scaling["factor"]),
@@ -140,20 +121,9 @@ def _rope(path: Path, config: dict) -> tuple[float, Llama3Rope | None]:
             original_context=int(scaling["original_max_position_embeddings"]),
         )
     except KeyError as key:
-        sys.exit(f"{path}: rope_scaling lacks {key}, expected four numbers; add it")
+        raise Refused(f"{path}: rope_scaling lacks {key}, expected four numbers; add it") from None
     if rope.factor <= 0 or not 0 < rope.low_freq_factor < rope.high_freq_factor:
-        sys.exit(f"{path}: rope_scaling {scaling}, expected 0 < low < high and a factor above 0")
+        raise Refused(
+            f"{path}: rope_scaling {scaling}, expected 0 < low < high and a factor above 0"
+        )
     return float(theta), rope
-
-
-def read_json(path: Path) -> dict:
-    """The JSON object at `path`, or one line saying what is wrong with it."""
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        sys.exit(f"{path}: not there, expected a JSON file; fetch the checkpoint again")
-    except ValueError as error:
-        sys.exit(f"{path}: not JSON ({error}); fetch it again")
-    if not isinstance(found, dict):
-        sys.exit(f"{path}: holds a {type(found).__name__}, expected a JSON object")
-    return found

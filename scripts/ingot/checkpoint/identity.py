@@ -12,10 +12,10 @@ import threading
 from pathlib import Path
 
 from ingot.checkpoint.safetensors import read_header
-from ingot.files import digest, stream
+from ingot.files import digest, memo, stream
 from ingot.files.progress import Progress
 
-KIND = digest.TENSORS  # of memo
+KIND = memo.TENSORS  # of memo
 SAMPLES, SAMPLE = 16, 4096  # blocks of a shard and their bytes, that tell two of one size apart
 
 
@@ -31,7 +31,7 @@ def of(path: Path) -> str:
 
 def known(path: Path | str) -> str | None:
     """The identity of a shard if it is on record for its present state; nothing is read."""
-    return digest.known(path, KIND)
+    return memo.known(path, KIND)
 
 
 def sample(path: Path | str) -> str:
@@ -56,23 +56,21 @@ class Shard:
     def finish(self, progress: Progress | None = None) -> str | None:
         """Read what nobody read, and put the shard on record; None when it changed meanwhile."""
         stream.in_threads(_jobs(self, progress))
-        if digest.stamp_of(self.path) != self.before:
+        if memo.stamp_of(self.path) != self.before:
             return None
         size = self.path.stat().st_size
         document = {"size": size, "header": _header(self.path), "tensors": self.found}
         text = digest.canonical(document)
         name = hashlib.sha256(text).hexdigest()
-        _keep(digest.home() / "tensors" / name, text)
-        digest.remember(self.before, f"tensors:{name}", KIND)
+        _keep(memo.home() / "tensors" / name, text)
+        memo.remember(self.before, f"tensors:{name}", KIND)
         return f"tensors:{name}"
 
 
 def document(identity: str) -> dict | None:
     """The tensors' digests behind `tensors:<hex>`, if they are still on record."""
     try:
-        return json.loads(
-            (digest.home() / "tensors" / identity.removeprefix("tensors:")).read_text()
-        )
+        return json.loads((memo.home() / "tensors" / identity.removeprefix("tensors:")).read_text())
     except (OSError, ValueError):
         return None
 

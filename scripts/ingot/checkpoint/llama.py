@@ -1,4 +1,4 @@
-"""How a Llama or Mistral checkpoint becomes GGUF: names, shapes, types, metadata.
+"""The tensors of a Llama or Mistral checkpoint: names, shapes and dtypes, there and in GGUF.
 
 Everything here follows from config.json alone, so that a program can be exported without weights.
 Reference: llama.cpp's converter (conversion/llama.py of the commit in envs/llamacpp).
@@ -7,13 +7,10 @@ Reference: llama.cpp's converter (conversion/llama.py of the commit in envs/llam
 import math
 import struct
 from dataclasses import dataclass
-from math import prod
-from typing import Any
 
 from ingot.checkpoint.config import ModelConfig
-from ingot.gguf.file import KV, TYPES, TensorType
+from ingot.checkpoint.dtypes import TYPES, TensorType
 
-FILE_TYPE = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # dtype -> general.file_type
 DROPPED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
 
 BLOCK = {  # in model.layers.N. -> in blk.N.
@@ -30,7 +27,7 @@ BLOCK = {  # in model.layers.N. -> in blk.N.
 
 
 @dataclass(frozen=True)
-class Plan:
+class TensorSpec:
     """One tensor: `source` in the checkpoint (None: computed), `name` and `type` in GGUF.
 
     `heads` is set for q and k, whose rows are reordered head by head (rotate-half to interleaved).
@@ -43,7 +40,7 @@ class Plan:
     heads: int | None = None
 
 
-def plans(config: ModelConfig, dtype: str) -> list[Plan]:
+def specs(config: ModelConfig, dtype: str) -> list[TensorSpec]:
     """Every tensor of the model at `dtype`, in the order of config, not of any file."""
     c = config
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
@@ -61,10 +58,12 @@ def plans(config: ModelConfig, dtype: str) -> list[Plan]:
     heads = {"attn_q": c.heads, "attn_k": c.kv_heads}
     found = []
     if c.rope:
-        found.append(Plan(None, "rope_freqs.weight", (c.head_dim // 2,), TYPES["F32"]))
+        found.append(TensorSpec(None, "rope_freqs.weight", (c.head_dim // 2,), TYPES["F32"]))
 
     def add(source: str, name: str, shape: tuple[int, ...], heads: int | None = None) -> None:
-        found.append(Plan(f"{source}.weight", f"{name}.weight", shape, kind(shape, dtype), heads))
+        found.append(
+            TensorSpec(f"{source}.weight", f"{name}.weight", shape, dtype_of(shape, dtype), heads)
+        )
 
     add("model.embed_tokens", "token_embd", (c.vocab, c.hidden))
     for block in range(c.layers):
@@ -77,7 +76,7 @@ def plans(config: ModelConfig, dtype: str) -> list[Plan]:
     return found
 
 
-def kind(shape: tuple[int, ...], dtype: str) -> TensorType:
+def dtype_of(shape: tuple[int, ...], dtype: str) -> TensorType:
     """Norms stay F32; a row that q8_0's blocks of 32 don't divide falls back to F16."""
     if len(shape) == 1:
         return TYPES["F32"]
@@ -85,7 +84,7 @@ def kind(shape: tuple[int, ...], dtype: str) -> TensorType:
     return TYPES["F16"] if shape[-1] % wanted.block else wanted
 
 
-def rope_freqs(config: ModelConfig) -> bytes:
+def rope_freqs(config: ModelConfig) -> list[float]:
     """The divisor of each rope frequency, float32 [head_dim / 2] (the llama3 formula).
 
     Rounded step by step as the reference's torch does, in which a / x is (1 / x) * a: the last bits
@@ -107,79 +106,9 @@ def rope_freqs(config: ModelConfig) -> bytes:
             turns = divided(rope.original_context, wavelength)
             smooth = f32(f32(turns - low) / f32(high - low))
             factors.append(divided(1, f32(f32(f32(1 - smooth) / rope.factor) + smooth)))
-    return struct.pack(f"<{len(factors)}f", *factors)
+    return factors
 
 
 def f32(value: float) -> float:
     """`value` as a GGUF file stores it: an epsilon of 1e-5 becomes 9.999999747378752e-06."""
     return struct.unpack("<f", struct.pack("<f", value))[0]
-
-
-def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:
-    """The `llama.*` pairs, in the order that the reference writes."""
-    c = config
-    return [
-        KV("llama.block_count", "u32", c.layers),
-        KV("llama.context_length", "u32", c.context),
-        KV("llama.embedding_length", "u32", c.hidden),
-        KV("llama.feed_forward_length", "u32", c.ffn),
-        KV("llama.attention.head_count", "u32", c.heads),
-        KV("llama.attention.head_count_kv", "u32", c.kv_heads),
-        KV("llama.rope.freq_base", "f32", c.rope_theta),
-        KV("llama.attention.layer_norm_rms_epsilon", "f32", c.rms_eps),
-        KV("llama.attention.key_length", "u32", c.head_dim),
-        KV("llama.attention.value_length", "u32", c.head_dim),
-        KV("general.file_type", "u32", FILE_TYPE[dtype]),
-        KV("llama.vocab_size", "u32", c.vocab),
-        KV("llama.rope.dimension_count", "u32", c.head_dim),
-        KV("general.quantization_version", "u32", 2),
-    ]
-
-
-def properties(config: ModelConfig, dtype: str) -> dict[str, Any]:
-    """What an IRPA archive's properties say of the program: all but the tokenizer."""
-    pairs = {
-        kv.key: f32(kv.value) if kv.kind == "f32" else kv.value
-        for kv in hyperparameters(config, dtype)
-    }
-    return {"schema": "GGUF", "general.architecture": "llama", **pairs}
-
-
-SAMPLING = {  # in generation_config.json -> after general.sampling., type; in the order written
-    "sequence": ("sequence", "str"),
-    "top_k": ("top_k", "i32"),
-    "top_p": ("top_p", "f32"),
-    "min_p": ("min_p", "f32"),
-    "xtc_probability": ("xtc_probability", "f32"),
-    "xtc_threshold": ("xtc_threshold", "f32"),
-    "temperature": ("temp", "f32"),
-    "penalty_last_n": ("penalty_last_n", "i32"),
-    "repetition_penalty": ("penalty_repeat", "f32"),
-    "mirostat": ("mirostat", "i32"),
-    "mirostat_tau": ("mirostat_tau", "f32"),
-    "mirostat_eta": ("mirostat_eta", "f32"),
-}
-
-
-def general(
-    config: ModelConfig, dtype: str, name: str, licence: str | None, generation: dict
-) -> list[KV]:
-    """The `general.*` pairs.  `name` and `licence` come from the catalogue, never from a path."""
-    parameters = sum(prod(plan.shape) for plan in plans(config, dtype))
-    kvs = [KV("general.architecture", "str", "llama"), KV("general.type", "str", "model")]
-    for key, (word, code) in SAMPLING.items():
-        if generation.get(key) is not None:
-            kvs.append(KV(f"general.sampling.{word}", code, generation[key]))
-    kvs.append(KV("general.name", "str", name))
-    kvs.append(KV("general.size_label", "str", size_label(parameters)))
-    return kvs + ([KV("general.license", "str", licence)] if licence else [])
-
-
-def size_label(parameters: int) -> str:
-    """1500000 -> 1.5M: at least two digits, as llama.cpp writes it."""
-    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (0, "K")):
-        if parameters > limit:
-            scaled = parameters * {"T": 1e-12, "B": 1e-9, "M": 1e-6, "K": 1e-3}[unit]
-            digits = max(2 - len(str(round(scaled)).lstrip("0")), 0)
-            return f"{scaled:.{digits}f}{unit}"
-    return "0K"

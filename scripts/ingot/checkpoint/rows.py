@@ -6,33 +6,35 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from ingot.checkpoint import identity as weights
 from ingot.checkpoint import llama
-from ingot.checkpoint.cast import NUMPY, Caster, has_nan, unpermute
+from ingot.checkpoint.cast import Caster, has_nan, unpermute
 from ingot.checkpoint.config import ModelConfig
+from ingot.checkpoint.dtypes import FLOATS
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
-from ingot.files import digest, stream
+from ingot.files import memo, stream
 from ingot.files.progress import Progress
+from ingot.refused import Refused
 
 
 class Rows:
-    """The tensors of a checkpoint, in blocks of rows as a plan wants them.
+    """The tensors of a checkpoint, in blocks of rows as a spec wants them.
 
     A shard whose identity is not on record yet is hashed while it is read, tensor by tensor: then
     `blocks` must be gone through from first to last, and each tensor's must be read.
     """
 
-    def __init__(self, checkpoint: Path, config: ModelConfig, progress: str):
+    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, progress: str):
         self.checkpoint, self.config = checkpoint, config
         self.tensors = read_checkpoint(checkpoint)
         self.progress = Progress(progress, sum(t.nbytes for t in self.tensors.values()))
         self.overflow: dict[str, int] = {}  # values that became infinite, by tensor
         paths = {tensor.path for tensor in self.tensors.values()}
-        fresh = [path for path in paths if not digest.known(path) and not weights.known(path)]
+        fresh = [path for path in paths if not memo.known(path) and not weights.known(path)]
         self.shards = {path: weights.Shard(path) for path in fresh}
         self.hash, self.turns, self.tickets = hashlib.sha256(), stream.Turns(), 0
         self.files = {path: os.open(path, os.O_RDONLY) for path in paths}
@@ -45,12 +47,12 @@ class Rows:
         for file in self.files.values():
             os.close(file)
 
-    def plans(self, dtype: str) -> list[llama.Plan]:
-        """The plan of each tensor, as llama.cpp orders them: computed ones, then shard by shard."""
-        planned = {plan.source or plan.name: plan for plan in llama.plans(self.config, dtype)}
-        self.check({plan.source: plan.shape for plan in planned.values() if plan.source})
-        computed = [plan for plan in planned.values() if plan.source is None]
-        return computed + [planned[name] for name in self.tensors if name in planned]
+    def specs(self, dtype: str) -> list[llama.TensorSpec]:
+        """The spec of each tensor, as llama.cpp orders them: computed ones, then shard by shard."""
+        by_source = {spec.source or spec.name: spec for spec in llama.specs(self.config, dtype)}
+        self.check({spec.source: spec.shape for spec in by_source.values() if spec.source})
+        computed = [spec for spec in by_source.values() if spec.source is None]
+        return computed + [by_source[name] for name in self.tensors if name in by_source]
 
     def check(self, expected: dict[str, tuple[int, ...]]) -> None:
         """Stop unless the checkpoint holds just the tensors `expected`, each of its shape."""
@@ -60,53 +62,55 @@ class Rows:
             if name not in expected and not name.endswith(llama.DROPPED)
         ]
         if extra:
-            sys.exit(
+            raise Refused(
                 f"{self.tensors[extra[0]].path}: {len(extra)} tensors have no name in the new "
                 f"file, first {extra[0]}; this architecture is not plain Llama or Mistral"
             )
         for name, shape in expected.items():
             if name not in self.tensors:
-                sys.exit(
+                raise Refused(
                     f"{self.checkpoint}: tensor {name} is in no shard, expected by config.json"
                 )
             if self.tensors[name].shape != shape:
                 tensor = self.tensors[name]
-                sys.exit(
+                raise Refused(
                     f"{tensor.path}: tensor {name} has shape {list(tensor.shape)}, expected "
                     f"{list(shape)} by config.json; the two do not belong together"
                 )
 
-    def blocks(self, plan: llama.Plan, first: int = 0, last: int | None = None) -> Iterator:
+    def blocks(self, spec: llama.TensorSpec, first: int = 0, last: int | None = None) -> Iterator:
         """(first row, rows, read) of rows first..last; `read` gives the block's bytes, once.
 
         The bytes lie in a buffer of the reading thread: use them before it reads on.
         """
-        tensor = self.tensors[plan.source]
+        tensor = self.tensors[spec.source]
         last = tensor.shape[0] if last is None else last
-        size = stream.BLOCK if tensor.dtype == plan.type.name else stream.CAST_BLOCK
+        size = stream.BLOCK if tensor.dtype == spec.type.name else stream.CAST_BLOCK
         step = max(1, size * tensor.shape[0] // max(tensor.nbytes, 1))
-        if plan.heads:  # whole heads only
+        if spec.heads:  # whole heads only
             step = max(1, step // self.config.head_dim) * self.config.head_dim
         for row in range(first, last, step):
             rows = min(step, last - row)
             ticket, self.tickets = self.tickets, self.tickets + 1
-            yield row, rows, functools.partial(self._read, plan, tensor, ticket, row, rows)
+            yield row, rows, functools.partial(self._read, spec, tensor, ticket, row, rows)
 
     def _read(
-        self, plan: llama.Plan, tensor: Tensor, ticket: int, first: int, rows: int
+        self, spec: llama.TensorSpec, tensor: Tensor, ticket: int, first: int, rows: int
     ) -> memoryview:
         columns = tensor.shape[-1] if len(tensor.shape) > 1 else 1
-        row = columns * np.dtype(NUMPY[tensor.dtype]).itemsize
+        row = columns * FLOATS[tensor.dtype].itemsize
         buffer = stream.buffer_of(self.local, rows * row)
         file = self.files[tensor.path]
         stream.read_exactly(file, buffer, tensor.offset + first * row, tensor.path)
         self._hash(tensor, ticket, buffer, first == 0, first + rows == tensor.shape[0])
-        bits = np.frombuffer(buffer, NUMPY[tensor.dtype]).reshape(rows, columns)
+        bits = np.frombuffer(buffer, FLOATS[tensor.dtype].bits).reshape(rows, columns)
         if has_nan(bits, tensor.dtype):
-            sys.exit(f"{tensor.path}: tensor {tensor.name} holds NaN; the checkpoint is damaged")
-        if plan.heads:
+            raise Refused(
+                f"{tensor.path}: tensor {tensor.name} holds NaN; the checkpoint is damaged"
+            )
+        if spec.heads:
             bits = unpermute(bits, self.config.head_dim)
-        cast = self._caster(tensor.dtype, plan.type.name)
+        cast = self._caster(tensor.dtype, spec.type.name)
         data = memoryview(np.ascontiguousarray(cast(bits))).cast("B")
         if cast.overflowed:
             with self.lock:

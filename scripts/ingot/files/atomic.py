@@ -6,46 +6,62 @@ import hashlib
 import os
 import resource
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.files import digest
+from ingot.refused import Refused
+
+
+@dataclass
+class Partial:
+    """A file on its way: its temporary path, and its SHA-256 once the writer knows it."""
+
+    path: Path
+    sha256: str | None = None
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`; rename it to `path` on success, remove it in any case.
 
-    What a killed process left under such a name is removed first.  The digest of a file goes on
-    record: the one that the writer put into `digest.written`, or else that of a reading.
+    What a killed process left under such a name is removed first.  A file's digest goes on record.
     """
-    with partial_of(path) as partial:
+    with replacing_hashed(path) as partial:
+        yield partial.path
+
+
+@contextmanager
+def replacing_hashed(path: Path) -> Iterator[Partial]:
+    """The same for a writer that hashes as it writes and sets `sha256`: the file is not read again."""
+    with partial_of(path) as place:
+        partial = Partial(place)
         yield partial
         _stop_if_orphaned(path)
-        _note_memory(path)
-        if partial.is_dir():
-            replace_folder(partial, path)
+        _say_peak_rss(path)
+        if place.is_dir():
+            replace_folder(place, path)
         else:
-            digest.finished(partial, path)
+            digest.finished(place, path, partial.sha256)
 
 
-def memory_note(path: Path | str) -> Path | None:
+def peak_rss_file(path: Path | str) -> Path | None:
     """Where a step leaves its peak memory, in bytes, for the orchestrator; None when run by hand."""
-    folder = os.environ.get("INGOT_NOTES")
+    folder = os.environ.get("INGOT_PEAK_RSS_DIR")
     name = hashlib.sha256(str(Path(path).absolute()).encode()).hexdigest()[:32]
     return Path(folder, name) if folder else None
 
 
-def _note_memory(path: Path) -> None:
+def _say_peak_rss(path: Path) -> None:
     """Sampling from outside misses the peak of a short step, and half of a long one's."""
-    if note := memory_note(path):
+    if file := peak_rss_file(path):
         who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         peak = sum(resource.getrusage(one).ru_maxrss for one in who) * 1024
         with contextlib.suppress(OSError):
-            note.parent.mkdir(parents=True, exist_ok=True)
-            note.write_text(str(peak))
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(str(peak))
 
 
 @contextmanager
@@ -83,7 +99,7 @@ def _stop_if_orphaned(path: Path) -> None:
     """When Snakemake was killed, a new one may be building the same, of other inputs."""
     parent = os.environ.get("INGOT_PARENT")
     if parent and not Path("/proc", parent).exists():
-        sys.exit(f"{path}: Snakemake is gone, so this is not put in place; run it again")
+        raise Refused(f"{path}: Snakemake is gone, so this is not put in place; run it again")
 
 
 def _alive(pid: str) -> bool:

@@ -3,11 +3,12 @@
 import errno
 import hashlib
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ingot.refused import Refused
 
 BLOCK = 1 << 20  # bytes read at a time when they are only copied
 CAST_BLOCK = 1 << 18  # and when they are cast: all intermediates of a block stay in the cache
@@ -114,7 +115,7 @@ def in_threads(jobs: Iterable[Callable[[], None]], turns: Iterable[Turns] = ()) 
                 if job is None:
                     return
                 job()
-            except BaseException as error:  # SystemExit too: it is raised again below
+            except BaseException as error:  # raised again below
                 errors.append(error)
                 for turn in turns:
                     turn.stop()
@@ -143,7 +144,9 @@ def allocate(file: int, size: int, path: Path) -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             os.truncate(file, size)  # a file system that cannot reserve
             return
-        sys.exit(f"{path}: {size / 1e9:.2f} GB do not fit on its disk; free room or move artifacts")
+        raise Refused(
+            f"{path}: {size / 1e9:.2f} GB do not fit on its disk; free room or move artifacts"
+        ) from None
 
 
 def read_exactly(file: int, buffer: memoryview, offset: int, path: Path) -> None:
@@ -152,7 +155,9 @@ def read_exactly(file: int, buffer: memoryview, offset: int, path: Path) -> None
     while done < len(buffer):
         count = os.preadv(file, [buffer[done:]], offset + done)
         if count == 0:
-            sys.exit(f"{path}: ended at byte {offset + done}; it was cut short while being read")
+            raise Refused(
+                f"{path}: ended at byte {offset + done}; it was cut short while being read"
+            )
         done += count
 
 

@@ -4,12 +4,14 @@ Specification: ggml-org/ggml docs/gguf.md, version 3, little-endian.
 """
 
 import struct
-import sys
-from collections.abc import Iterable
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+from ingot.checkpoint.dtypes import TYPES, TensorType
+from ingot.files.layout import FileLayout
+from ingot.gguf.metadata import KV
+from ingot.refused import Refused
 
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32
 
@@ -31,40 +33,6 @@ STRING, ARRAY = 8, 9
 SCALAR_OF = {number: code for number, code in SCALARS.values()}
 
 
-class TensorType(NamedTuple):
-    """A ggml tensor type: `block` values are stored in `size` bytes."""
-
-    name: str
-    number: int
-    block: int
-    size: int
-
-    def nbytes(self, shape: Iterable[int]) -> int:
-        return prod(shape) // self.block * self.size
-
-
-TYPES = {
-    name: TensorType(name, number, block, size)
-    for name, number, block, size in (
-        ("F32", 0, 1, 4),
-        ("F16", 1, 1, 2),
-        ("BF16", 30, 1, 2),
-        ("Q8_0", 8, 32, 34),
-        ("Q4_K", 12, 256, 144),
-        ("Q5_K", 13, 256, 176),
-        ("Q6_K", 14, 256, 210),
-    )
-}
-
-
-class KV(NamedTuple):
-    """A key, the type of its value (a name of SCALARS, `str`, or `[type]` for an array), the value."""
-
-    key: str
-    kind: str
-    value: Any
-
-
 @dataclass(frozen=True)
 class TensorInfo:
     """A tensor of a GGUF file: row-major `shape` (GGUF lists it reversed), bytes at `offset`."""
@@ -79,10 +47,10 @@ class TensorInfo:
         return self.type.nbytes(self.shape)
 
 
-def header(
+def layout(
     kvs: list[KV], tensors: list[tuple[str, TensorType, tuple[int, ...]]]
-) -> tuple[bytes, list[TensorInfo], int]:
-    """The bytes before the data, where each tensor goes, and the size of the whole file."""
+) -> FileLayout[list[TensorInfo]]:
+    """A file of these pairs and these tensors (name, type, shape), in their order."""
     out = [MAGIC + struct.pack("<IQQ", VERSION, len(tensors), len(kvs))]
     out += [_string(kv.key) + _value(kv.kind, kv.value) for kv in kvs]
     place, places = 0, []
@@ -97,7 +65,7 @@ def header(
         TensorInfo(name, kind, tuple(shape), base + at)
         for (name, kind, shape), at in zip(tensors, places, strict=True)
     ]
-    return text.ljust(base, b"\0"), infos, base + place
+    return FileLayout(text.ljust(base, b"\0"), infos, base + place)
 
 
 def align(offset: int) -> int:
@@ -127,7 +95,9 @@ def read(path: Path) -> tuple[dict[str, Any], list[TensorInfo]]:
         try:
             return _read(path, file)
         except (struct.error, UnicodeDecodeError, KeyError, OverflowError, MemoryError):
-            sys.exit(f"{path}: header is damaged or ends early, expected GGUF; build it again")
+            raise Refused(
+                f"{path}: header is damaged or ends early, expected GGUF; build it again"
+            ) from None
 
 
 def _read(path: Path, file) -> tuple[dict[str, Any], list[TensorInfo]]:
@@ -153,10 +123,10 @@ def _read(path: Path, file) -> tuple[dict[str, Any], list[TensorInfo]]:
 
     magic = file.read(4)
     if magic != MAGIC:
-        sys.exit(f"{path}: starts with {magic!r}, expected {MAGIC!r}; it is not a GGUF file")
+        raise Refused(f"{path}: starts with {magic!r}, expected {MAGIC!r}; it is not a GGUF file")
     version, n_tensors, n_kvs = take("IQQ")
     if version != VERSION:
-        sys.exit(f"{path}: GGUF version {version}, expected {VERSION}; build it again")
+        raise Refused(f"{path}: GGUF version {version}, expected {VERSION}; build it again")
     kvs = {"GGUF.version": version, "GGUF.tensor_count": n_tensors, "GGUF.kv_count": n_kvs}
     for _ in range(n_kvs):
         key = string()
@@ -170,7 +140,7 @@ def _read(path: Path, file) -> tuple[dict[str, Any], list[TensorInfo]]:
         number, place = take("IQ")
         if number not in by_number:
             known = ", ".join(TYPES)
-            sys.exit(f"{path}: tensor {name} has ggml type {number}, expected one of {known}")
+            raise Refused(f"{path}: tensor {name} has ggml type {number}, expected one of {known}")
         found.append((name, by_number[number], shape, place))
     base = align(file.tell())
     return kvs, [TensorInfo(name, kind, shape, base + at) for name, kind, shape, at in found]

@@ -5,11 +5,12 @@ llama.cpp's (conversion/base.py and gguf-py/gguf/vocab.py of the commit in envs/
 """
 
 import json
-import sys
 from pathlib import Path
 
-from ingot.checkpoint.config import ModelConfig, read_json
-from ingot.gguf.file import KV
+from ingot.checkpoint.config import ModelConfig
+from ingot.checkpoint.files import Checkpoint, read_json
+from ingot.gguf.metadata import KV
+from ingot.refused import Refused
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 SPECIAL_KINDS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
@@ -27,41 +28,45 @@ MARK_OF_PRE = {"llama-bpe": r"\\p{N}{1,3}", "tekken": r"\\p{Lu}"}
 LOOKS_SPECIAL = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 
 
-def vocabulary(folder: Path, config: ModelConfig, pre: str) -> list[KV]:
-    """The `tokenizer.*` pairs.  `pre` names the pre-tokenizer of a byte-level BPE vocabulary."""
-    settings_file = folder / "tokenizer_config.json"
-    settings = read_json(settings_file) if settings_file.is_file() else {}
+def vocabulary(checkpoint: Checkpoint, config: ModelConfig, pre_tokenizer: str) -> list[KV]:
+    """The `tokenizer.*` pairs.  `pre_tokenizer` is that of a byte-level BPE vocabulary."""
+    settings = checkpoint.optional_json("tokenizer_config.json")
     prefix = settings.get("add_prefix_space")
     kvs = [] if prefix is None else [KV("tokenizer.ggml.add_space_prefix", "bool", prefix)]
-    json_file = folder / "tokenizer.json"
-    tokenizer = read_json(json_file) if json_file.is_file() else {}
-    sentencepiece = (folder / "tokenizer.model").is_file()
-    if sentencepiece != (pre == "default"):
+    tokenizer = checkpoint.optional_json("tokenizer.json")
+    sentencepiece = "tokenizer.model" in checkpoint
+    if sentencepiece != (pre_tokenizer == "default"):
         found = "a tokenizer.model" if sentencepiece else "no tokenizer.model"
-        sys.exit(f"{folder}: {found}, but pre is {pre} in the catalogue; default is SentencePiece")
+        raise Refused(
+            f"{checkpoint}: {found}, but pre_tokenizer is {pre_tokenizer} in the catalogue; default "
+            "means SentencePiece"
+        )
     if sentencepiece:
-        kvs += _sentencepiece(folder, config, settings)
+        kvs += _sentencepiece(checkpoint, config, settings)
         limit = config.vocab
     else:
-        kvs += _bpe(json_file, tokenizer, config, pre)
+        kvs += _bpe(checkpoint["tokenizer.json"], tokenizer, config, pre_tokenizer)
         limit = None
-    return kvs + _special(folder, tokenizer, settings, limit) + _template(folder, settings)
+    return kvs + _special(checkpoint, tokenizer, settings, limit) + _template(checkpoint, settings)
 
 
-def _bpe(path: Path, tokenizer: dict, config: ModelConfig, pre: str) -> list[KV]:
+def _bpe(path: Path, tokenizer: dict, config: ModelConfig, pre_tokenizer: str) -> list[KV]:
     model = tokenizer.get("model", {})
     if model.get("type") != "BPE" or model.get("byte_fallback"):
-        sys.exit(
+        raise Refused(
             f"{path}: model is {model.get('type')} with byte fallback, expected byte-level BPE; "
             "add the checkpoint's tokenizer.model"
         )
-    if MARK_OF_PRE[pre] not in json.dumps(tokenizer.get("pre_tokenizer")):
-        sys.exit(f"{path}: its pre_tokenizer is not that of {pre}; correct pre: in the catalogue")
+    if MARK_OF_PRE[pre_tokenizer] not in json.dumps(tokenizer.get("pre_tokenizer")):
+        raise Refused(
+            f"{path}: its pre_tokenizer is not that of {pre_tokenizer}; correct pre_tokenizer: in the "
+            "catalogue"
+        )
     added = {token["id"]: token for token in tokenizer.get("added_tokens", [])}
     text_of = {number: text for text, number in model["vocab"].items()}
     text_of.update({number: token["content"] for number, token in added.items()})
     if max(text_of) >= config.vocab:
-        sys.exit(
+        raise Refused(
             f"{path}: token id {max(text_of)} ({text_of[max(text_of)]!r}), expected ids below "
             f"vocab_size {config.vocab} of config.json"
         )
@@ -79,7 +84,7 @@ def _bpe(path: Path, tokenizer: dict, config: ModelConfig, pre: str) -> list[KV]
             types.append(kind)
     return [
         KV("tokenizer.ggml.model", "str", "gpt2"),
-        KV("tokenizer.ggml.pre", "str", pre),
+        KV("tokenizer.ggml.pre", "str", pre_tokenizer),
         KV("tokenizer.ggml.tokens", "[str]", tokens),
         KV("tokenizer.ggml.token_type", "[i32]", types),
         KV("tokenizer.ggml.merges", "[str]", [_merge(merge) for merge in model["merges"]]),
@@ -102,14 +107,16 @@ def _added(token: dict) -> tuple[str, int]:
     return text.replace("\u2581", " "), USER_DEFINED
 
 
-def _sentencepiece(folder: Path, config: ModelConfig, settings: dict) -> list[KV]:
+def _sentencepiece(checkpoint: Checkpoint, config: ModelConfig, settings: dict) -> list[KV]:
     from sentencepiece import SentencePieceProcessor
 
     model = SentencePieceProcessor()
     try:
-        model.LoadFromFile(str(folder / "tokenizer.model"))
+        model.LoadFromFile(str(checkpoint["tokenizer.model"]))
     except (RuntimeError, OSError):
-        sys.exit(f"{folder / 'tokenizer.model'}: not a SentencePiece model; fetch it again")
+        raise Refused(
+            f"{checkpoint['tokenizer.model']}: not a SentencePiece model; fetch it again"
+        ) from None
     count = config.vocab
     tokens = [f"[PAD{number}]" for number in range(count)]
     scores, types = [-10000.0] * count, [UNUSED] * count
@@ -123,8 +130,7 @@ def _sentencepiece(folder: Path, config: ModelConfig, settings: dict) -> list[KV
         tokens[number] = model.IdToPiece(number)
         scores[number] = model.GetScore(number)
         types[number] = next((kind for kind, holds in kinds if holds(number)), NORMAL)
-    later = folder / "added_tokens.json"
-    for text, number in (read_json(later) if later.is_file() else {}).items():
+    for text, number in checkpoint.optional_json("added_tokens.json").items():
         if number < count:
             tokens[number], scores[number], types[number] = text, -1000.0, USER_DEFINED
     for number, token in settings.get("added_tokens_decoder", {}).items():
@@ -140,7 +146,9 @@ def _sentencepiece(folder: Path, config: ModelConfig, settings: dict) -> list[KV
     ]
 
 
-def _special(folder: Path, tokenizer: dict, settings: dict, limit: int | None) -> list[KV]:
+def _special(
+    checkpoint: Checkpoint, tokenizer: dict, settings: dict, limit: int | None
+) -> list[KV]:
     """Ids of the special tokens, and whether one is added to every prompt."""
     names = {kind: _content(settings.get(f"{kind}_token")) for kind in SPECIAL_KINDS}
     adds = _added_by_template(tokenizer, names)
@@ -151,7 +159,7 @@ def _special(folder: Path, tokenizer: dict, settings: dict, limit: int | None) -
     first_id = {}
     for token in tokenizer.get("added_tokens", []):
         first_id.setdefault(token["content"], token["id"])
-    config = read_json(folder / "config.json")
+    config = read_json(checkpoint["config.json"])
     ids = {}
     for source in (
         {kind: first_id.get(name) for kind, name in names.items() if name},
@@ -207,12 +215,12 @@ def _separators(pair: list[dict], first: str | None, last: str | None) -> list[s
     return [_template_token(item) for item in pair[1:-1]] if ends == ["A", "B"] else []
 
 
-def _template(folder: Path, settings: dict) -> list[KV]:
+def _template(checkpoint: Checkpoint, settings: dict) -> list[KV]:
     template = settings.get("chat_template")
-    if template is None and (folder / "chat_template.jinja").is_file():
-        template = (folder / "chat_template.jinja").read_text(encoding="utf-8")
-    elif template is None and (folder / "chat_template.json").is_file():
-        template = read_json(folder / "chat_template.json").get("chat_template")
+    if template is None and "chat_template.jinja" in checkpoint:
+        template = checkpoint["chat_template.jinja"].read_text(encoding="utf-8")
+    elif template is None:
+        template = checkpoint.optional_json("chat_template.json").get("chat_template")
     if isinstance(template, list):  # named templates: the default one serves
         template = next((t["template"] for t in template if t.get("name") == "default"), None)
     return [] if template is None else [KV("tokenizer.chat_template", "str", template)]

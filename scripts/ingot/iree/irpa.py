@@ -6,12 +6,15 @@ metadata and the JSON blobs are those of sharktank's Dataset.save, so that the f
 
 import json
 import struct
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
+
+from ingot.checkpoint.dtypes import FLOATS
+from ingot.files.layout import FileLayout
+from ingot.refused import Refused
 
 ALIGNMENT = 64  # of each entry in the storage segment
 PAGE = 4096  # the file is padded to it
@@ -22,7 +25,6 @@ TABLE = 96  # where the entry table begins: the header rounded up to 16
 DATASET, RANKS, TENSORS = (
     f"__SHARK_{word}__" for word in ("DATASET", "SHARD_RANKS", "INFERENCE_TENSORS")
 )
-TORCH = {"F32": ("float32", 4), "F16": ("float16", 2), "BF16": ("bfloat16", 2)}
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class Entry:
 
 def layout(
     properties: dict[str, Any], tensors: list[tuple[str, str, tuple[int, ...]]]
-) -> tuple[bytes, list[Entry], dict[int, bytes], int]:
-    """The bytes before the storage, each tensor's place, the blobs by offset, the file's size."""
+) -> FileLayout[list[Entry]]:
+    """The archive of the tensors (name, dtype, shape), and of the properties as its text."""
     raw = {"type_name": "PrimitiveTensor"}
     names = {name: {**raw, "raw_tensors": {"": name}} for name, _, _ in tensors}
     described = {**properties, "SHARK_DATASET_VERSION": 1}
@@ -52,12 +54,13 @@ def _json(content: Any) -> bytes:
 
 def archive(
     tensors: list[tuple[str, str, tuple[int, ...]]], texts: dict[str, bytes]
-) -> tuple[bytes, list[Entry], dict[int, bytes], int]:
+) -> FileLayout[list[Entry]]:
     """As `layout`, of any tensors (name, dtype, shape) and, after them, any texts by name."""
     parts: list[tuple[str, bytes, int]] = []
     for name, dtype, shape in tensors:
-        word, itemsize = TORCH[dtype]
-        parts.append((name, _metadata(word, itemsize, shape), prod(shape) * itemsize))
+        kind = FLOATS[dtype]
+        meta = _metadata(kind.torch, kind.itemsize, shape)
+        parts.append((name, meta, prod(shape) * kind.itemsize))
     parts += [(name, b"", len(text)) for name, text in texts.items()]
 
     table, strings, place, places = [], [], 0, []
@@ -90,7 +93,7 @@ def archive(
         for (name, dtype, shape), at, (_, _, nbytes) in zip(tensors, places, parts, strict=False)
     ]
     blobs = dict(zip((storage + at for at in places[len(tensors) :]), texts.values(), strict=True))
-    return front, entries, blobs, align(storage + place, PAGE)
+    return FileLayout(front, entries, align(storage + place, PAGE), blobs)
 
 
 def tree_order(names: Iterable[str]) -> list[str]:
@@ -148,7 +151,7 @@ def _opened(path: Path) -> tuple[list[Entry], dict[str, bytes]]:
         try:
             return _read(file)
         except (struct.error, ValueError, KeyError):
-            sys.exit(f"{path}: not an IRPA archive of tensors; build it again")
+            raise Refused(f"{path}: not an IRPA archive of tensors; build it again") from None
 
 
 def _read(file) -> tuple[list[Entry], dict[str, bytes]]:
@@ -161,7 +164,7 @@ def _read(file) -> tuple[list[Entry], dict[str, bytes]]:
     rows = file.read(table_size)
     file.seek(meta)
     texts = file.read(meta_size)
-    dtypes = {word: dtype for dtype, (word, _) in TORCH.items()}
+    dtypes = {kind.torch: dtype for dtype, kind in FLOATS.items()}
     entries, blobs = [], {}
     for number in range(count):
         _, _, _, name_at, name_size, meta_at, size, _, place, nbytes = ENTRY.unpack_from(

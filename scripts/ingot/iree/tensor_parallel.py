@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.checkpoint.config import ModelConfig
+from ingot.files.layout import FileLayout
 from ingot.iree import irpa
 
 AXIS = {  # of a weight [out, in]: outputs are split where each head or channel stands for itself,
@@ -73,15 +74,14 @@ def rank_files(root: Path, tp: int) -> list[Path]:
     return [root.with_name(f"{root.stem}.rank{rank}{root.suffix}") for rank in range(tp)]
 
 
-def rank_layout(cuts: list[Split], tp: int, rank: int) -> tuple[bytes, list[irpa.Entry], int]:
-    """The front of rank `rank`'s archive, its tensors' places, its size."""
+def rank_layout(cuts: list[Split], tp: int, rank: int) -> FileLayout[list[irpa.Entry]]:
+    """The archive of rank `rank`."""
     tensors = [
         (cut.name if cut.axis is None else f"{cut.name}.shard.{rank}", cut.dtype, cut.shard(tp))
         for cut in cuts
         if cut.axis is not None or rank == 0
     ]
-    front, entries, _, size = irpa.archive(tensors, {})
-    return front, entries, size
+    return irpa.archive(tensors, {})
 
 
 def root_archive(properties: dict[str, Any], cuts: list[Split], tp: int) -> bytes:
@@ -105,9 +105,9 @@ def root_archive(properties: dict[str, Any], cuts: list[Split], tp: int) -> byte
         irpa.RANKS: json.dumps(list(range(tp))).encode(),
         irpa.TENSORS: json.dumps(listed, indent=2).encode(),
     }
-    front, _, blobs, size = irpa.archive([], texts)
-    whole = bytearray(size)
-    for offset, text in {0: front, **blobs}.items():
+    layout = irpa.archive([], texts)
+    whole = bytearray(layout.size)
+    for offset, text in {0: layout.head, **layout.texts}.items():
         whole[offset : offset + len(text)] = text
     return bytes(whole)
 

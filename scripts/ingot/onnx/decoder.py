@@ -4,15 +4,15 @@ Opset 20.  Weights lie in a file of their own beside the graph, streamed from th
 and softmax are computed in float32.
 """
 
-import struct
 from pathlib import Path
 
 import numpy as np
 
 from ingot.checkpoint import llama
 from ingot.checkpoint.config import ModelConfig
+from ingot.checkpoint.dtypes import TYPES
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.rows import Rows
-from ingot.gguf.file import TYPES
 
 OPSET, IR = 20, 10
 DATA = "model.onnx.data"
@@ -38,20 +38,20 @@ class Graph:
         self.weights.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
-    def weight(self, rows: Rows, plan: llama.Plan) -> str:
+    def weight(self, rows: Rows, spec: llama.TensorSpec) -> str:
         """A tensor of the checkpoint, as float16, at the end of the data file."""
         self.file.write(bytes(-self.file.tell() % ALIGN))
         start = self.file.tell()
-        for _, _, read in rows.blocks(plan):
+        for _, _, read in rows.blocks(spec):
             self.file.write(read())
-        tensor = self.onnx.TensorProto(name=plan.name, data_type=self.onnx.TensorProto.FLOAT16)
-        tensor.dims.extend(plan.shape)
+        tensor = self.onnx.TensorProto(name=spec.name, data_type=self.onnx.TensorProto.FLOAT16)
+        tensor.dims.extend(spec.shape)
         tensor.data_location = self.onnx.TensorProto.EXTERNAL
         place = {"location": DATA, "offset": start, "length": self.file.tell() - start}
         for key, value in place.items():
             tensor.external_data.add(key=key, value=str(value))
         self.weights.append(tensor)
-        return plan.name
+        return spec.name
 
     def linear(self, x: str, weight: str) -> str:
         """x [..., in] by a weight [out, in]."""
@@ -61,16 +61,18 @@ class Graph:
         return self.node("Cast", x, to=getattr(self.onnx.TensorProto, kind))
 
 
-def write(checkpoint: Path, config: ModelConfig, longest: int, folder: Path) -> Path:
+def write(checkpoint: Checkpoint, config: ModelConfig, longest: int, folder: Path) -> Path:
     """model.onnx and its data in `folder`, for up to `longest` tokens."""
     graph = Graph(folder)
-    shapes = {plan.source: plan.shape for plan in llama.plans(config, "f16") if plan.source}
+    shapes = {spec.source: spec.shape for spec in llama.specs(config, "f16") if spec.source}
     with graph.file, Rows(checkpoint, config, "model.onnx") as rows:
         rows.check(shapes)
 
         def weight(name: str) -> str:
             source = f"{name}.weight"
-            return graph.weight(rows, llama.Plan(source, source, shapes[source], TYPES["F16"]))
+            return graph.weight(
+                rows, llama.TensorSpec(source, source, shapes[source], TYPES["F16"])
+            )
 
         logits = _decoder(graph, config, longest, weight)
         rows.finish()
@@ -154,5 +156,4 @@ def frequencies(c: ModelConfig) -> np.ndarray:
     found = 1 / c.rope_theta ** (np.arange(0, c.head_dim, 2) / c.head_dim)
     if c.rope is None:
         return found
-    count = c.head_dim // 2
-    return found / np.array(struct.unpack(f"<{count}f", llama.rope_freqs(c)))
+    return found / np.array(llama.rope_freqs(c), np.float32)

@@ -6,12 +6,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Self
+
+from ingot.refused import Refused
 
 START_LIMIT = 1800  # seconds: loading hundreds of gigabytes from a cold disk
 ANSWER_LIMIT = 300  # seconds
@@ -34,7 +35,9 @@ class Server:
 
     def __enter__(self) -> Self:
         if not (self.folder / "serve").is_file():
-            sys.exit(f"{self.folder}: no folder of a server, expected its launch script; build it")
+            raise Refused(
+                f"{self.folder}: no folder of a server, expected its launch script; build it"
+            )
         self.log = (self.folder.parent / f".{self.folder.name}.{os.getpid()}.log").open("w+")
         self.process = subprocess.Popen(
             [str(self.folder.resolve() / "serve"), *self.flags()], env=self.environment(),
@@ -68,13 +71,13 @@ class Server:
         end = time.monotonic() + START_LIMIT
         while time.monotonic() < end:
             if self.process.poll() is not None:
-                sys.exit(f"{self.folder}: the server stopped at start:\n{self.tail()}")
+                raise Refused(f"{self.folder}: the server stopped at start:\n{self.tail()}")
             try:
                 with OPEN(f"{self.url}{self.health}", timeout=5):
                     return
             except OSError:
                 time.sleep(0.1)
-        sys.exit(f"{self.folder}: no health after {START_LIMIT} s:\n{self.tail()}")
+        raise Refused(f"{self.folder}: no health after {START_LIMIT} s:\n{self.tail()}")
 
     def words(self) -> str:
         """All that it has said."""
@@ -96,13 +99,17 @@ class Server:
             with OPEN(request, timeout=ANSWER_LIMIT) as answer:
                 return answer.read()
         except urllib.error.HTTPError as error:
-            sys.exit(f"{self.url}{path}: HTTP {error.code}: {error.read().decode()[:300]}")
+            raise Refused(
+                f"{self.url}{path}: HTTP {error.code}: {error.read().decode()[:300]}"
+            ) from None
         except OSError as error:
-            sys.exit(f"{self.folder}: the server broke off ({error}):\n{self.tail()}")
+            raise Refused(
+                f"{self.folder}: the server broke off ({error}):\n{self.tail()}"
+            ) from None
 
 
 def _stop(*_) -> None:
-    sys.exit("stopped by SIGTERM; the server was stopped too")
+    raise Refused("stopped by SIGTERM; the server was stopped too")
 
 
 def _session(leader: int) -> list[int]:

@@ -1,11 +1,4 @@
-"""The store: what was built, by content, and which action gave it.  artifacts/README.md is its format.
-
-    oci-layout, index.json        an OCI image layout (github.com/opencontainers/image-spec)
-    blobs/sha256/<hex>            each file once, read-only, named by what it holds
-    actions/<rule>/<key>          what an action gave: a digest, then the manifest it is the digest of
-    memo/, tensors/               what is known of files without reading them (digest.py, weights.py)
-    quarantine/                   blobs that did not hold what their names say
-    leases/, folders/             who builds now, and which working folders use the store
+"""The files of the store: each once, read-only, named by what it holds.
 
 Nothing is written in place: a temporary name, then a rename.  Many processes may write at once, on
 one shared file system; a process killed anywhere leaves at most a temporary name behind.
@@ -14,49 +7,24 @@ one shared file system; a process killed anywhere leaves at most a temporary nam
 import contextlib
 import fcntl
 import hashlib
-import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from ingot.files import digest
+from ingot.files import digest, memo
 from ingot.files.atomic import partial_of, replace_folder
 
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-ACTION = "application/vnd.ingot.action.v1+json"
-CONFIG = "application/vnd.oci.image.config.v1+json"  # so that image tools can inspect a record
-FILE = "application/vnd.ingot.file.v1"
-TITLE = "org.opencontainers.image.title"
-NAME = "org.opencontainers.image.ref.name"
-LAYOUT = '{"imageLayoutVersion":"1.0.0"}'
 SMALL = 1 << 20  # bytes; inside folders, smaller files are copies that may be edited
 
 
-@dataclass(frozen=True)
-class Record:
-    """What one action gave.  `outputs` are in the order of the rule's."""
-
-    rule: str
-    key: str
-    manifest: dict
-    digest: str  # of the manifest
-    path: Path
-
-    @property
-    def outputs(self) -> list[dict]:
-        """Each with its `kind`, `digest` and `size`; a folder with its `entries`."""
-        return json.loads(self.manifest["annotations"]["ingot.outputs"])
-
-
-class Store:
+class Blobs:
     """The store at `root`, by default the user's.  It need not exist yet; it may be read-only."""
 
     def __init__(self, root: Path | None = None):
-        self.root = root or digest.home()
+        self.root = root or memo.home()
 
     # Blobs
 
@@ -66,12 +34,12 @@ class Store:
     def has(self, name: str) -> bool:
         """Is the blob there, and does it hold what its name says?  Read only if it may have changed."""
         blob = self.blob(name)
-        if digest.known(blob) == name:
+        if memo.known(blob) == name:
             return True
         try:
             before = digest.settled(blob)
             if f"sha256:{digest.read(blob)}" == name:
-                digest.remember(before, name)
+                memo.remember(before, name)
                 return True
         except OSError:
             return False
@@ -105,7 +73,7 @@ class Store:
                 digest.copy(path, partial, name)
                 partial.chmod(0o444)
                 before = partial.stat()
-        digest.vouch(blob, before, name)
+        memo.vouch(blob, before, name)
 
     def put_bytes(self, text: bytes) -> str:
         name = f"sha256:{hashlib.sha256(text).hexdigest()}"
@@ -134,7 +102,7 @@ class Store:
         before = path.stat()
         self.put(path.resolve(), name)
         self._point(path, name)
-        digest.vouch(path, before, name)  # its other name went, so its ctime changed
+        memo.vouch(path, before, name)  # its other name went, so its ctime changed
         return {"kind": "file", "digest": name, "size": before.st_size}
 
     def _take_folder(self, folder: Path) -> dict:
@@ -147,7 +115,7 @@ class Store:
                 entry["size"] = before.st_size
                 size += entry["size"]
                 self.put(path, entry["digest"], linked=_shared(entry))
-                digest.vouch(path, before, entry["digest"])  # a link changes its ctime
+                memo.vouch(path, before, entry["digest"])  # a link changes its ctime
         return {"kind": "folder", "digest": name, "size": size, "entries": entries}
 
     def whole(self, output: dict) -> bool:
@@ -181,7 +149,7 @@ class Store:
         else:
             digest.copy(self.blob(entry["digest"]), path, entry["digest"])
             path.chmod(0o755 if entry["executable"] else 0o644)
-            digest.remember(digest.stamp_of(path), entry["digest"])
+            memo.remember(memo.stamp_of(path), entry["digest"])
 
     def _point(self, path: Path, name: str) -> None:
         """Let `path` be the blob `name`: a symbolic link, else a hard link, else a copy.
@@ -196,14 +164,14 @@ class Store:
             try:
                 partial.symlink_to(blob)
             except OSError:
-                if digest.known(path) == name:
+                if memo.known(path) == name:
                     return  # it stands there already
                 digest.link(blob, partial)
             before = partial.stat()  # of the blob, wherever the link leads
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
-        digest.vouch(path, before, name)
+        memo.vouch(path, before, name)
 
     def place(self, name: str, path: Path) -> bool:
         """Put the blob `name` at `path`; False when the store does not have it."""
@@ -211,135 +179,6 @@ class Store:
             return False
         self._point(path, name)
         return True
-
-    # Records
-
-    def record(
-        self, rule: str, key: str, fields: dict, outputs: list[dict], cost: dict, about: dict
-    ) -> Record:
-        """Write down what an action gave, what it cost, and what explanations need later."""
-        layers = []
-        for number, output in enumerate(outputs):
-            for file in output.get("entries", [output]):
-                if "digest" in file:
-                    title = (
-                        f"{output['title']}/{file['path']}" if "path" in file else output["title"]
-                    )
-                    notes = {TITLE: title, "ingot.output": str(number)}
-                    if file.get("executable"):
-                        notes["ingot.executable"] = "true"
-                    layers.append(
-                        {
-                            "mediaType": FILE,
-                            "digest": file["digest"],
-                            "size": file["size"],
-                            "annotations": notes,
-                        }
-                    )
-        found = {"fields": fields, "cost": cost, "about": about}
-        names = [layer["digest"] for layer in layers]
-        config = digest.canonical(
-            {
-                "architecture": "unknown",
-                "os": "unknown",
-                "rootfs": {"type": "layers", "diff_ids": names},
-                "config": {"Labels": {"ingot.rule": rule, "ingot.key": key}},
-                "ingot": found,
-            }
-        )
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "artifactType": ACTION,
-            "config": {"mediaType": CONFIG, "digest": self.put_bytes(config), "size": len(config)},
-            "layers": layers,
-            "annotations": {
-                "ingot.rule": rule,
-                "ingot.key": key,
-                "ingot.outputs": json.dumps(outputs, sort_keys=True),
-            },
-        }
-        text = digest.canonical(manifest)
-        name = self.put_bytes(text)
-        pointer = self.root / "actions" / rule / key
-        pointer.parent.mkdir(parents=True, exist_ok=True)
-        with self.temporary(pointer) as partial:
-            partial.write_bytes(name.encode() + b"\n" + text)
-        record = Record(rule, key, manifest, name, pointer)
-        self.index(add=record)
-        return record
-
-    def lookup(self, rule: str, key: str) -> Record | None:
-        """The record of an action; None when there is none, or when it is damaged."""
-        return self.read(self.root / "actions" / rule / key)
-
-    def read(self, pointer: Path) -> Record | None:
-        try:
-            name, _, text = pointer.read_bytes().partition(b"\n")
-            if name.decode() != f"sha256:{hashlib.sha256(text).hexdigest()}":
-                return None
-            manifest = json.loads(text)
-            notes = manifest["annotations"]
-            if (notes["ingot.rule"], notes["ingot.key"]) != (pointer.parent.name, pointer.name):
-                return None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return Record(pointer.parent.name, pointer.name, manifest, name.decode(), pointer)
-
-    def records(self, rule: str = "*") -> Iterator[Record]:
-        for pointer in sorted(self.root.glob(f"actions/{rule}/[0-9a-f]*")):
-            if found := self.read(pointer):
-                yield found
-
-    def config(self, record: Record) -> dict:
-        """The fields of a record's key, and what the action cost; empty when they are gone."""
-        try:
-            text = self.blob(record.manifest["config"]["digest"]).read_bytes()
-            return json.loads(text)["ingot"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return {}
-
-    def index(self, add: Record | None = None) -> None:
-        """Bring index.json up to date: every record whose files are here, each once a key."""
-        place = self.root / "index.json"
-        with self.locked("index"):
-            try:
-                entries = json.loads(place.read_bytes())["manifests"]
-                names = {entry["digest"] for entry in entries}
-            except (OSError, ValueError, KeyError, TypeError):
-                entries, names = [_descriptor(r) for r in self.records() if self._here(r)], set()
-            if add and add.digest not in names:  # else: rebuilt from the records, or there
-                fresh = _descriptor(add)
-                mark = fresh["annotations"][NAME]
-                entries = [e for e in entries if e["annotations"][NAME] != mark] + [fresh]
-            with self.temporary(place) as partial:
-                partial.write_bytes(digest.canonical({"schemaVersion": 2, "manifests": entries}))
-
-    def _here(self, record: Record) -> bool:
-        files = (record.manifest["config"], *record.manifest["layers"])
-        return all(self.blob(file["digest"]).exists() for file in files)
-
-    def used(self, record: Record) -> None:
-        """Note, once a day, that a record was of use: gc goes by it."""
-        with contextlib.suppress(OSError):
-            if time.time() - record.path.stat().st_mtime > 86400:
-                os.utime(record.path)
-
-    # Who is here
-
-    def prepare(self) -> bool:
-        """Lay the store out; False when it cannot be written to."""
-        try:
-            self.blob("").mkdir(parents=True, exist_ok=True)
-            if not (self.root / "oci-layout").exists():
-                with self.temporary(self.root / "oci-layout") as partial:
-                    partial.write_text(LAYOUT)
-            if not (self.root / "index.json").exists():
-                self.index()
-            with self.locked("content", shared=True):
-                return os.access(self.blob(""), os.W_OK)
-        except OSError:
-            return False
 
     @contextlib.contextmanager
     def locked(self, name: str, shared: bool = False) -> Iterator[None]:
@@ -353,14 +192,3 @@ class Store:
 def _shared(entry: dict) -> bool:
     """Is a file of a folder one with its blob, by a hard link, rather than a copy?"""
     return entry["size"] >= SMALL and not entry["executable"]
-
-
-def _descriptor(record: Record) -> dict:
-    text = digest.canonical(record.manifest)
-    return {
-        "mediaType": MANIFEST,
-        "artifactType": ACTION,
-        "digest": record.digest,
-        "size": len(text),
-        "annotations": {NAME: f"{record.rule}-{record.key[:12]}"},
-    }

@@ -5,39 +5,26 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import IO
 
 from ingot.files import digest
-from ingot.store.blobs import Store
+from ingot.store.records import Store
 
 
-def hold(plan):
+def hold(store: Store, keys: Iterable[str]) -> IO[str] | None:
     """Put down which actions this run uses; the lease ends with the process.  None if it cannot."""
-    store: Store = plan.store
-    if not plan.writable:
-        return None
     with contextlib.suppress(OSError), store.locked("content", shared=True):  # gc waits meanwhile
         _note_folder(store)
         place = store.root / "leases" / f"{socket.gethostname()}-{os.getpid()}"
         place.parent.mkdir(exist_ok=True)
         lease = place.open("w")
         fcntl.flock(lease, fcntl.LOCK_EX)
-        keys = [key for job in plan.dag.jobs if (key := _key(plan, job))]
-        json.dump({"folder": str(Path.cwd()), "keys": keys}, lease)
+        json.dump({"folder": str(Path.cwd()), "keys": list(keys)}, lease)
         lease.flush()
         return lease
     return None
-
-
-def _key(plan, job) -> str | None:
-    from ingot.driver.cache.decide import cached
-    from ingot.driver.cache.key import Unknown
-
-    try:
-        return plan.key(job)[0] if cached(job) else None
-    except (Unknown, OSError):
-        return None
 
 
 def _note_folder(store: Store) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ingot.refused import Refused
 from ingot.tensorrt.gpus import TRTLLM
 
 SWITCH = ("enable", "disable")
@@ -102,17 +103,13 @@ DEFAULTS = {  # the guide's settings, as 1.2.1 takes them
 }
 
 
-class Refused(ValueError):
-    """A flag that cannot be passed on; its text is one line without the place."""
-
-
 @dataclass
 class Build:
     """What to tell trtllm-build, what to tell the runtime instead, and what was translated."""
 
     flags: dict[str, str] = field(default_factory=dict)
     runtime: dict[str, str] = field(default_factory=dict)
-    said: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def arguments(self) -> list[str]:
         """Sorted, so that the order in the catalogue does not matter."""
@@ -127,7 +124,7 @@ def complete(settings: dict[str, Any], dtype: str, tp: int, pp: int) -> Build:
     _together(build.flags)
     tokens, longest = (int(build.flags[name]) for name in ("max_num_tokens", "max_input_len"))
     if tokens < longest:
-        build.said.append(
+        build.notes.append(
             f"max_num_tokens {tokens} is below max_input_len {longest}: longer prompts are refused, "
             "unless the runtime's enable_chunked_context is true"
         )
@@ -147,7 +144,7 @@ def translated(settings: dict[str, Any], dtype: str, tp: int = 1, pp: int = 1) -
         if name in RUNTIME:
             _one_of(name, word, SWITCH)
             build.runtime[RUNTIME[name]] = str(word == "enable").lower()
-            build.said.append(f"{name}: {word} -> the runtime's {RUNTIME[name]}")
+            build.notes.append(f"{name}: {word} -> the runtime's {RUNTIME[name]}")
         elif name in GONE:
             raise Refused(f"{name}: {GONE[name]}")
         elif name in OURS:
@@ -207,7 +204,7 @@ def _lengths(given: dict[str, str], build: Build) -> None:
     output = _number("max_output_len", given.pop("max_output_len"))
     longest = output + _number("max_input_len", given.get("max_input_len", "1024"))
     given["max_seq_len"] = str(longest)
-    build.said.append(f"max_output_len: {output} -> max_seq_len: {longest}")
+    build.notes.append(f"max_output_len: {output} -> max_seq_len: {longest}")
 
 
 def _cache(given: dict[str, str], build: Build) -> None:
@@ -218,7 +215,7 @@ def _cache(given: dict[str, str], build: Build) -> None:
     old = given.pop("paged_kv_cache")
     _one_of("paged_kv_cache", old, SWITCH)
     given["kv_cache_type"] = "paged" if old == "enable" else "continuous"
-    build.said.append(f"paged_kv_cache: {old} -> kv_cache_type: {given['kv_cache_type']}")
+    build.notes.append(f"paged_kv_cache: {old} -> kv_cache_type: {given['kv_cache_type']}")
 
 
 def _plugins(flags: dict[str, str], dtype: str) -> None:

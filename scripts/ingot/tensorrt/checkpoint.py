@@ -4,16 +4,17 @@ trtllm-build finds a wrong one after minutes, on a GPU, and some never: a bad ra
 answers nonsense.  Here the first thing wrong is one line.
 """
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingot.checkpoint.config import ARCHITECTURES, Llama3Rope, ModelConfig, read_json
+from ingot.checkpoint.config import ARCHITECTURES, Llama3Rope, ModelConfig
+from ingot.checkpoint.dtypes import FLOATS, QUANTISED
+from ingot.checkpoint.files import read_json
 from ingot.checkpoint.safetensors import Tensor, read_header
+from ingot.refused import Refused
 from ingot.tensorrt import trtllm
 
-ITEMSIZE = {**trtllm.ITEMSIZE, "F8_E4M3": 1, "I8": 1}
 LINEAR = ("attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj")
 NUMBERS = {  # of config.json -> of ModelConfig
     "vocab_size": "vocab",
@@ -79,7 +80,7 @@ QUANTS = {  # by quantization.quant_algo
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class TrtllmCheckpoint:
     """What is in the directory: `ranks` holds the tensors of each rank's file by name."""
 
     folder: Path
@@ -91,29 +92,29 @@ class Checkpoint:
     ranks: list[dict[str, Tensor]]
 
 
-def read(folder: Path) -> Checkpoint:
+def read(folder: Path) -> TrtllmCheckpoint:
     """The checkpoint in `folder`; stops with one line at the first thing wrong."""
     path = folder / "config.json"
     document = read_json(path)
     dtype = document.get("dtype")
     if not isinstance(dtype, str) or dtype not in trtllm.STORED:
         known = ", ".join(trtllm.STORED)
-        sys.exit(f"{path}: dtype is {dtype}, expected one of {known}; build it again")
+        raise Refused(f"{path}: dtype is {dtype}, expected one of {known}; build it again")
     config, mapping = _config(path, document), _mapping(path, document)
     if reason := trtllm.misfit(config, mapping):
-        sys.exit(f"{path}: {reason}")
+        raise Refused(f"{path}: {reason}")
     algorithm = _algorithm(path, document)
     quant = QUANTS.get(algorithm)
     names = {file.name for file in folder.glob("rank*.safetensors")}
     wanted = [f"rank{rank}.safetensors" for rank in range(mapping.world)]
     if odd := sorted(names ^ set(wanted)):
         what = "is there" if odd[0] in names else "is not there"
-        sys.exit(f"{folder / odd[0]}: {what}, expected {mapping.world} ranks; build it again")
+        raise Refused(f"{folder / odd[0]}: {what}, expected {mapping.world} ranks; build it again")
     cuts, ranks = trtllm.cuts(config, mapping), []
     for rank, name in enumerate(wanted):
         shapes = trtllm.shapes(trtllm.of_stage(cuts, rank // mapping.tp))
         ranks.append(_rank(folder / name, expected(shapes, dtype, quant)))
-    return Checkpoint(folder, config, mapping, dtype, quant, document, ranks)
+    return TrtllmCheckpoint(folder, config, mapping, dtype, quant, document, ranks)
 
 
 def expected(
@@ -138,13 +139,13 @@ def expected(
 def _algorithm(path: Path, document: dict) -> str | None:
     told = document.get("quantization")
     if not isinstance(told, dict) or told.get("kv_cache_quant_algo") is not None:
-        sys.exit(
+        raise Refused(
             f"{path}: quantization is {told}, expected one without a KV cache's; build it again"
         )
     algorithm = told.get("quant_algo")
     if algorithm is not None and (not isinstance(algorithm, str) or algorithm not in QUANTS):
         known = ", ".join(QUANTS)
-        sys.exit(f"{path}: quant_algo is {algorithm}, expected null or one of {known}")
+        raise Refused(f"{path}: quant_algo is {algorithm}, expected null or one of {known}")
     return algorithm
 
 
@@ -153,20 +154,22 @@ def _config(path: Path, document: dict) -> ModelConfig:
         number = document.get(key)
         kinds = int | float if name in ("rms_eps", "rope_theta") else int
         if isinstance(number, bool) or not isinstance(number, kinds) or number <= 0:
-            sys.exit(f"{path}: {key} is {number!r}, expected a number above 0; build it again")
+            raise Refused(f"{path}: {key} is {number!r}, expected a number above 0; build it again")
     for key, value in FIXED.items():
         # TensorRT-LLM's defaults are other ones: what is absent is wrong too
         if document.get(key) != value or type(document[key]) is not type(value):
-            sys.exit(f"{path}: {key} is {document.get(key)!r}, expected {value!r}; build it again")
+            raise Refused(
+                f"{path}: {key} is {document.get(key)!r}, expected {value!r}; build it again"
+            )
     if document.get("architecture") not in ARCHITECTURES:
         known = " or ".join(ARCHITECTURES)
-        sys.exit(f"{path}: architecture is {document.get('architecture')}, expected {known}")
+        raise Refused(f"{path}: architecture is {document.get('architecture')}, expected {known}")
     numbers = {ours: document[key] for key, ours in NUMBERS.items()}
     rope = _rope(path, document)
     config = ModelConfig(document["architecture"], **numbers, rope=rope, tied=False)
     known = trtllm.document(config, trtllm.Mapping(), "f16")
     if unknown := sorted(set(document) - set(known)):
-        sys.exit(f"{path}: {unknown[0]} is no key that we write; build it again")
+        raise Refused(f"{path}: {unknown[0]} is no key that we write; build it again")
     return config
 
 
@@ -180,7 +183,7 @@ def _rope(path: Path, document: dict) -> Llama3Rope | None:
         or scaling.get("rope_type") != "llama3"
         or not all(isinstance(scaling.get(key), int | float) for key in keys)
     ):
-        sys.exit(
+        raise Refused(
             f"{path}: rotary_scaling is {scaling}, expected rope_type llama3 and its four numbers; "
             "build it again"
         )
@@ -193,28 +196,32 @@ def _mapping(path: Path, document: dict) -> trtllm.Mapping:
     tp, pp = told.get("tp_size"), told.get("pp_size")
     for key, size in (("tp_size", tp), ("pp_size", pp)):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            sys.exit(f"{path}: mapping.{key} is {size!r}, expected a number from 1; build it again")
+            raise Refused(
+                f"{path}: mapping.{key} is {size!r}, expected a number from 1; build it again"
+            )
     if told != {"world_size": tp * pp, "tp_size": tp, "pp_size": pp}:
-        sys.exit(
+        raise Refused(
             f"{path}: mapping is {told}, expected world_size {tp} x {pp} and nothing more; build it "
             "again"
         )
     axis = document.get("embedding_sharding_dim")
     if axis not in (0, 1) or not isinstance(document.get("use_parallel_embedding"), bool):
-        sys.exit(f"{path}: embedding_sharding_dim is {axis!r}, expected 0 or 1; build it again")
+        raise Refused(
+            f"{path}: embedding_sharding_dim is {axis!r}, expected 0 or 1; build it again"
+        )
     embedding = ("rows", "columns")[axis] if document["use_parallel_embedding"] else "whole"
     return trtllm.Mapping(tp, pp, embedding)
 
 
 def _rank(path: Path, wanted: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, Tensor]:
-    found = read_header(path, ITEMSIZE)
+    found = read_header(path, FLOATS | QUANTISED)
     if odd := sorted(set(found) ^ set(wanted)):
         what = "is not expected" if odd[0] in found else "is absent"
-        sys.exit(f"{path}: tensor {odd[0]} {what} by config.json; build it again")
+        raise Refused(f"{path}: tensor {odd[0]} {what} by config.json; build it again")
     for name, (dtype, shape) in wanted.items():
         tensor = found[name]
         if (tensor.dtype, tensor.shape) != (dtype, shape):
-            sys.exit(
+            raise Refused(
                 f"{path}: tensor {name} is {tensor.dtype} {list(tensor.shape)}, expected {dtype} "
                 f"{list(shape)} by config.json; build it again"
             )

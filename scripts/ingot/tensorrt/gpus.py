@@ -64,13 +64,11 @@ def _interpreter(tool: Path) -> list[str]:
     return shlex.split(first.removeprefix("#!"))
 
 
-def missing(capability: str) -> str | None:
+def why_not(capability: str) -> str | None:
     """Why no engine for `capability` can be built on this machine; or None."""
     here = gpus()
     if not here:
-        return (
-            "an engine is built on an NVIDIA GPU, none is on this machine; run on one that has it"
-        )
+        return "building an engine needs an NVIDIA GPU and this machine has none; run it on one that does"
     if capability not in [found for *_, found in here]:
         _, name, found = here[0]
         return (

@@ -1,7 +1,8 @@
 """TensorRT for RTX: the one compiler of the TensorRT family that needs no GPU."""
 
-import sys
 from pathlib import Path
+
+from ingot.refused import Refused
 
 TARGETS = (
     "SM75",
@@ -13,7 +14,7 @@ TARGETS = (
 )  # that it can build for: no H100, no B200
 
 
-def engine(path: Path, targets: list[str], longest: int) -> bytes:
+def build_engine(path: Path, targets: list[str], longest: int) -> bytes:
     """The engine's bytes: the same whenever the graph, the targets and the version are."""
     import tensorrt_rtx as trt
 
@@ -23,7 +24,7 @@ def engine(path: Path, targets: list[str], longest: int) -> bytes:
     network = builder.create_network(flags)
     parser = trt.OnnxParser(network, logger)
     if not parser.parse_from_file(str(path)):
-        sys.exit(f"{path.name}: {parser.get_error(0).desc()}; the graph is ours: report it")
+        raise Refused(f"{path.name}: {parser.get_error(0).desc()}; the graph is ours: report it")
     config = builder.create_builder_config()
     config.num_compute_capabilities = len(targets)
     for number, target in enumerate(targets):
@@ -33,7 +34,7 @@ def engine(path: Path, targets: list[str], longest: int) -> bytes:
     config.add_optimization_profile(profile)
     built = builder.build_serialized_network(network, config)
     if built is None:
-        sys.exit(
+        raise Refused(
             f"{path.name}: no engine for {', '.join(targets)}; the log has the builder's words"
         )
     return bytes(built)

@@ -14,10 +14,11 @@ from math import prod
 from typing import Any
 
 from ingot.checkpoint.config import ModelConfig
+from ingot.checkpoint.dtypes import FLOATS
+from ingot.files.layout import FileLayout
 
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}  # ours -> TensorRT-LLM's
 STORED = {"float16": "F16", "bfloat16": "BF16", "float32": "F32"}  # -> safetensors'
-ITEMSIZE = {"F32": 4, "F16": 2, "BF16": 2}
 LAYER = "transformer.layers"
 EMBEDDING = {"rows": 0, "columns": 1, "whole": None}  # the axis that is split over the ranks
 
@@ -149,12 +150,12 @@ def shapes(cuts_of_stage: list[Cut]) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def layout(tensors: dict[str, tuple[int, ...]], dtype: str) -> tuple[bytes, dict[str, int], int]:
-    """The head of a rank's file, the offset of each tensor, the file's size.
+def file_layout(tensors: dict[str, tuple[int, ...]], dtype: str) -> FileLayout[dict[str, int]]:
+    """A rank's file; its entries are the offset of each tensor.
 
     The safetensors format: 8 bytes of length, JSON padded to 8 bytes with blanks, data without gaps.
     """
-    item, header, place = ITEMSIZE[STORED[dtype]], {}, 0
+    item, header, place = FLOATS[STORED[dtype]].itemsize, {}, 0
     for name, shape in tensors.items():
         end = place + prod(shape) * item
         header[name] = {
@@ -165,7 +166,7 @@ def layout(tensors: dict[str, tuple[int, ...]], dtype: str) -> tuple[bytes, dict
     text = text.ljust(-(-len(text) // 8) * 8)
     data = 8 + len(text)
     offsets = {name: data + entry["data_offsets"][0] for name, entry in header.items()}
-    return struct.pack("<Q", len(text)) + text, offsets, data + place
+    return FileLayout(struct.pack("<Q", len(text)) + text, offsets, data + place)
 
 
 def of_stage(found: list[Cut], stage: int) -> list[Cut]:

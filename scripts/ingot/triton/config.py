@@ -5,18 +5,18 @@ Source: model_config.proto of Triton (tritonclient's model_config_pb2).
 
 from ingot.triton.schema import (
     ANSWER,
-    BACK,
-    BACK_IN,
     BLS,
     ENGINE,
     ENGINE_BACKEND,
     ENSEMBLE,
-    FRONT,
-    FRONT_IN,
-    FRONT_OUT,
     INPUTS,
     NUMBERS,
     OUTPUTS,
+    POSTPROCESSING,
+    POSTPROCESSING_INPUTS,
+    PREPROCESSING,
+    PREPROCESSING_INPUTS,
+    PREPROCESSING_OUTPUTS,
     QUEUE,
     SAMPLING,
     Tensor,
@@ -25,8 +25,8 @@ from ingot.triton.schema import (
 
 TOKENIZER = "tokenizer"  # below the version's folder of the two models that need it
 PYTHON = {  # parameters of the models that are Python
-    FRONT: {"tokenizer_dir": TOKENIZER, "add_special_tokens": "true"},
-    BACK: {"tokenizer_dir": TOKENIZER, "skip_special_tokens": "true"},
+    PREPROCESSING: {"tokenizer_dir": TOKENIZER, "add_special_tokens": "true"},
+    POSTPROCESSING: {"tokenizer_dir": TOKENIZER, "skip_special_tokens": "true"},
     BLS: {"tensorrt_llm_model_name": ENGINE},
 }
 LLMAPI_IN = (
@@ -87,14 +87,17 @@ def engine_models(told: dict, parameters: dict[str, str]) -> list:
     batch, logits = told["build_config"]["max_batch_size"], logits_type(told)
     engine = {name: value for name, value in parameters.items() if name not in QUEUE}
     engine["gpt_model_path"] = f"{ENGINE}/1"  # from where `serve` starts the server
-    found = [model(name, batch, PYTHON.get(name, engine)) for name in (FRONT, BACK, ENGINE, BLS)]
+    found = [
+        model(name, batch, PYTHON.get(name, engine))
+        for name in (PREPROCESSING, POSTPROCESSING, ENGINE, BLS)
+    ]
     for config in found:
-        if config.name in (FRONT, ENGINE):
+        if config.name in (PREPROCESSING, ENGINE):
             queue = config.dynamic_batching
             queue.preferred_batch_size.append(batch)
             queue.max_queue_delay_microseconds = int(parameters.get(QUEUE[0], 0))
             queue.default_queue_policy.max_queue_size = int(parameters.get(QUEUE[1], 0))
-        if config.name == BACK:
+        if config.name == POSTPROCESSING:
             config.dynamic_batching.SetInParent()
         if config.name in (ENGINE, BLS):
             config.model_transaction_policy.decoupled = True
@@ -142,16 +145,18 @@ def ensemble(batch: int):
     config = definition().ModelConfig(name=ENSEMBLE, platform="ensemble", max_batch_size=batch)
     tensors(config, INPUTS[ENSEMBLE], OUTPUTS[ENSEMBLE])
     steps = config.ensemble_scheduling.step
-    front = steps.add(model_name=FRONT, model_version=-1)
-    front.input_map.update(FRONT_IN)
-    front.output_map.update({name: f"_{name}" for name in FRONT_OUT})
+    front = steps.add(model_name=PREPROCESSING, model_version=-1)
+    front.input_map.update(PREPROCESSING_INPUTS)
+    front.output_map.update({name: f"_{name}" for name in PREPROCESSING_OUTPUTS})
     engine = steps.add(model_name=ENGINE, model_version=-1)
-    engine.input_map.update({theirs: f"_{name}" for name, (theirs, *_) in FRONT_OUT.items()})
+    engine.input_map.update(
+        {theirs: f"_{name}" for name, (theirs, *_) in PREPROCESSING_OUTPUTS.items()}
+    )
     engine.input_map.update({theirs: ours for ours, (theirs, _) in SAMPLING.items()})
-    engine.output_map.update({name: f"_{name}" for name in BACK_IN.values()})
+    engine.output_map.update({name: f"_{name}" for name in POSTPROCESSING_INPUTS.values()})
     engine.output_map.update({tensor.name: tensor.name for tensor in NUMBERS})
-    back = steps.add(model_name=BACK, model_version=-1)
-    back.input_map.update({theirs: f"_{ours}" for theirs, ours in BACK_IN.items()})
+    back = steps.add(model_name=POSTPROCESSING, model_version=-1)
+    back.input_map.update({theirs: f"_{ours}" for theirs, ours in POSTPROCESSING_INPUTS.items()})
     back.output_map["OUTPUT"] = ANSWER[0].name
     return config
 
@@ -159,8 +164,8 @@ def ensemble(batch: int):
 def wiring() -> dict:
     """What the BLS model needs to know of the same."""
     return {
-        "front_in": FRONT_IN,
-        "front_out": {name: theirs for name, (theirs, *_) in FRONT_OUT.items()},
+        "front_in": PREPROCESSING_INPUTS,
+        "front_out": {name: theirs for name, (theirs, *_) in PREPROCESSING_OUTPUTS.items()},
         "sampling": {ours: theirs for ours, (theirs, _) in SAMPLING.items()},
         "numbers": [tensor.name for tensor in NUMBERS],
     }

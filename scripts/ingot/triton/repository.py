@@ -6,19 +6,37 @@ value that the backend does not know and replaces by its default.
 
 import itertools
 import os
-import sys
 from pathlib import Path
 
-from ingot.checkpoint.config import read_json
+from ingot.checkpoint.files import read_json
 from ingot.checkpoint.safetensors import read_checkpoint
+from ingot.refused import Refused
 from ingot.triton import config as tritonconfig
 from ingot.triton.config import kind
-from ingot.triton.schema import BACK, BLS, ENGINE, ENSEMBLE, FRONT, MODELS, QUEUE, REQUIRED, wrong
+from ingot.triton.schema import (
+    BLS,
+    ENGINE,
+    ENSEMBLE,
+    MODELS,
+    POSTPROCESSING,
+    PREPROCESSING,
+    QUEUE,
+    REQUIRED,
+    why_not_value,
+)
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 NEEDED = {  # below a model's folder
-    FRONT: ("1/model.py", "1/tokenizer/tokenizer.json", "1/tokenizer/tokenizer_config.json"),
-    BACK: ("1/model.py", "1/tokenizer/tokenizer.json", "1/tokenizer/tokenizer_config.json"),
+    PREPROCESSING: (
+        "1/model.py",
+        "1/tokenizer/tokenizer.json",
+        "1/tokenizer/tokenizer_config.json",
+    ),
+    POSTPROCESSING: (
+        "1/model.py",
+        "1/tokenizer/tokenizer.json",
+        "1/tokenizer/tokenizer_config.json",
+    ),
     BLS: ("1/model.py", "1/wiring.json"),
     ENGINE: ("1/config.json",),
     ENSEMBLE: ("1",),
@@ -26,9 +44,9 @@ NEEDED = {  # below a model's folder
 
 
 def check(repository: Path) -> str:
-    """The layout, `engine` or `llmapi`; or one line and the end."""
+    """The backend, `engine` or `llmapi`.  Refused: the first thing that is wrong."""
     if not repository.is_dir():
-        sys.exit(f"{repository}: not there, expected a Triton model repository; build it")
+        raise Refused(f"{repository}: not there, expected a Triton model repository; build it")
     folders = sorted(path.name for path in repository.iterdir() if path.is_dir())
     if (repository / ENGINE / "1/model.yaml").is_file():
         _only(repository, folders, (ENGINE,))
@@ -40,12 +58,12 @@ def check(repository: Path) -> str:
         for file in NEEDED[name]:
             path = repository / name / file
             if not path.exists() or (path.is_file() and not path.stat().st_size):
-                sys.exit(f"{path}: not there or empty, expected; build it again")
+                raise Refused(f"{path}: not there or empty, expected; build it again")
             if path.suffix == ".json":
                 read_json(path)
         _one_version(repository / name)
     if read_json(repository / BLS / "1/wiring.json") != tritonconfig.wiring():
-        sys.exit(
+        raise Refused(
             f"{repository / BLS / '1/wiring.json'}: not what the ensemble does; build it again"
         )
     _wiring(repository, configs)
@@ -60,13 +78,13 @@ def _one_version(model: Path) -> None:
     """The server takes the highest."""
     for path in model.iterdir():
         if path.is_dir() and path.name != "1":
-            sys.exit(f"{path}: a second version, expected 1 alone; remove it")
+            raise Refused(f"{path}: a second version, expected 1 alone; remove it")
 
 
 def _launch(repository: Path) -> None:
     path = repository / "serve"
     if not path.is_file() or not os.access(path, os.X_OK):
-        sys.exit(f"{path}: not there, expected the launch script, executable; build it again")
+        raise Refused(f"{path}: not there, expected the launch script, executable; build it again")
 
 
 def _as_written(repository: Path, configs: dict, told: dict) -> None:
@@ -84,7 +102,7 @@ def _same(repository: Path, wanted, found) -> None:
     lines = (tritonconfig.text(config).splitlines() for config in (wanted, found))
     for expected, line in itertools.zip_longest(*lines, fillvalue="nothing"):
         if expected != line:
-            sys.exit(
+            raise Refused(
                 f"{repository / wanted.name / 'config.pbtxt'}: {line.strip()}, expected "
                 f"{expected.strip()}; build it again"
             )
@@ -93,30 +111,30 @@ def _same(repository: Path, wanted, found) -> None:
 def _only(repository: Path, folders: list[str], wanted: tuple[str, ...]) -> None:
     for name in wanted:
         if name not in folders:
-            sys.exit(f"{repository / name}: not there, expected a model; build it again")
+            raise Refused(f"{repository / name}: not there, expected a model; build it again")
     for name in folders:
         if name not in wanted:
-            sys.exit(
-                f"{repository / name}: no model of this layout, the server would load it; remove it"
+            raise Refused(
+                f"{repository / name}: no model of this backend, the server would load it; remove it"
             )
 
 
 def read(repository: Path, name: str):
     path = repository / name / "config.pbtxt"
     if not path.is_file():
-        sys.exit(f"{path}: not there, expected the model's description; build it again")
+        raise Refused(f"{path}: not there, expected the model's description; build it again")
     content = path.read_text(errors="replace")
     for number, line in enumerate(content.splitlines(), 1):
         if "${" in line:
-            sys.exit(
+            raise Refused(
                 f"{path}: line {number} has a placeholder that nobody filled in: {line.strip()}"
             )
     try:
         config = tritonconfig.parsed(content)
     except ValueError as error:
-        sys.exit(f"{path}: not a model's description ({error}); build it again")
+        raise Refused(f"{path}: not a model's description ({error}); build it again") from None
     if config.name != name:
-        sys.exit(f"{path}: name is {config.name}, expected {name} as its folder; correct it")
+        raise Refused(f"{path}: name is {config.name}, expected {name} as its folder; correct it")
     return config
 
 
@@ -126,8 +144,11 @@ def _wiring(repository: Path, configs: dict) -> None:
     path = repository / ENSEMBLE / "config.pbtxt"
     known = {tensor.name: kind(tensor) for tensor in ensemble.input}
     steps = [step.model_name for step in ensemble.ensemble_scheduling.step]
-    if steps != [FRONT, ENGINE, BACK]:
-        sys.exit(f"{path}: steps are {steps}, expected {FRONT}, {ENGINE}, {BACK}; build it again")
+    if steps != [PREPROCESSING, ENGINE, POSTPROCESSING]:
+        raise Refused(
+            f"{path}: steps are {steps}, expected {PREPROCESSING}, {ENGINE}, {POSTPROCESSING}; "
+            "build it again"
+        )
     asked = {tensor.name: tensor.optional for tensor in ensemble.input}
     for step in ensemble.ensemble_scheduling.step:
         member = configs[step.model_name]
@@ -135,32 +156,36 @@ def _wiring(repository: Path, configs: dict) -> None:
         outputs = {tensor.name: tensor for tensor in member.output}
         for name, tensor in step.input_map.items():
             if name not in inputs:
-                sys.exit(f"{path}: {step.model_name} has no input {name}; correct its step")
+                raise Refused(f"{path}: {step.model_name} has no input {name}; correct its step")
             if tensor not in known:
-                sys.exit(
+                raise Refused(
                     f"{path}: {step.model_name} takes {tensor}, which no step before makes and no "
                     "request brings; correct its step"
                 )
             _alike(path, tensor, known[tensor], f"{step.model_name}'s {name}", kind(inputs[name]))
             if asked.get(tensor) and not inputs[name].optional:
-                sys.exit(f"{path}: {tensor} is optional, {step.model_name} needs {name}")
+                raise Refused(f"{path}: {tensor} is optional, {step.model_name} needs {name}")
         for name, tensor in inputs.items():
             if not tensor.optional and name not in step.input_map:
-                sys.exit(f"{path}: {step.model_name} needs {name}, which its step does not give it")
+                raise Refused(
+                    f"{path}: {step.model_name} needs {name}, which its step does not give it"
+                )
         for name, tensor in step.output_map.items():
             if name not in outputs:
-                sys.exit(f"{path}: {step.model_name} has no output {name}; correct its step")
+                raise Refused(f"{path}: {step.model_name} has no output {name}; correct its step")
             if tensor in known:
-                sys.exit(f"{path}: {tensor} is made twice; correct the step of {step.model_name}")
+                raise Refused(
+                    f"{path}: {tensor} is made twice; correct the step of {step.model_name}"
+                )
             known[tensor] = kind(outputs[name])
     for tensor in ensemble.output:
         if tensor.name not in known:
-            sys.exit(f"{path}: no step makes the output {tensor.name}; correct a step")
+            raise Refused(f"{path}: no step makes the output {tensor.name}; correct a step")
         _alike(path, tensor.name, known[tensor.name], "the ensemble's output", kind(tensor))
     bls = {tensor.name: kind(tensor) for tensor in configs[BLS].input}
     for tensor in ensemble.input:
         if bls.get(tensor.name) != kind(tensor):
-            sys.exit(
+            raise Refused(
                 f"{repository / BLS / 'config.pbtxt'}: input {tensor.name} is not the ensemble's"
             )
 
@@ -170,7 +195,7 @@ def _alike(path: Path, name: str, made, other: str, taken) -> None:
         -1 in pair or pair[0] == pair[1] for pair in zip(made[1], taken[1], strict=True)
     )
     if made[0] != taken[0] or not same:
-        sys.exit(
+        raise Refused(
             f"{path}: {name} is {made[0]}{list(made[1])}, but {other} {taken[0]}{list(taken[1])}; "
             "correct one"
         )
@@ -182,25 +207,27 @@ def _parameters(repository: Path, configs: dict) -> None:
             value = configs[name].parameters[key].string_value
             path = repository / name / "config.pbtxt"
             if not value:
-                sys.exit(f"{path}: parameter {key} is absent, expected {wanted[key]}; set it")
+                raise Refused(f"{path}: parameter {key} is absent, expected {wanted[key]}; set it")
             if key == "tokenizer_dir" and Path(value).is_absolute():
-                sys.exit(
+                raise Refused(
                     f"{path}: {key} is {value}, expected a path below 1/: it could not be moved"
                 )
             if key == "tokenizer_dir" and not (repository / name / "1" / value).is_dir():
-                sys.exit(f"{path}: {key} is {value}, which is not in 1/; correct it")
+                raise Refused(f"{path}: {key} is {value}, which is not in 1/; correct it")
     path, engine = repository / ENGINE / "config.pbtxt", configs[ENGINE]
     for key in REQUIRED:
         if key not in engine.parameters:
-            sys.exit(f"{path}: parameter {key} is absent, and the backend stops without it; set it")
+            raise Refused(
+                f"{path}: parameter {key} is absent, and the backend stops without it; set it"
+            )
     for key, value in engine.parameters.items():
         if key == "gpt_model_path" and not value.string_value:
-            sys.exit(f"{path}: gpt_model_path is empty, expected {ENGINE}/1; correct it")
-        if reason := wrong(key, value.string_value):
-            sys.exit(f"{path}: {reason}; correct it")
+            raise Refused(f"{path}: gpt_model_path is empty, expected {ENGINE}/1; correct it")
+        if reason := why_not_value(key, value.string_value):
+            raise Refused(f"{path}: {reason}; correct it")
     for name in (ENGINE, BLS):
         if not configs[name].model_transaction_policy.decoupled:
-            sys.exit(
+            raise Refused(
                 f"{repository / name / 'config.pbtxt'}: decoupled is false, expected true: nothing "
                 "could be streamed"
             )
@@ -212,7 +239,7 @@ def _engine(repository: Path, configs: dict) -> dict:
     place = Path(configs[ENGINE].parameters["gpt_model_path"].string_value)
     folder = repository / place
     if place != Path(ENGINE, "1"):
-        sys.exit(
+        raise Refused(
             f"{path}: gpt_model_path is {place}, expected a folder below the repository: {ENGINE}/1"
         )
     told = read_json(folder / "config.json")
@@ -223,23 +250,25 @@ def _engine(repository: Path, configs: dict) -> dict:
     except (KeyError, TypeError, AttributeError):
         batch = world = beams = None
     if not all(isinstance(n, int) and n > 0 for n in (batch, world, beams)):
-        sys.exit(
+        raise Refused(
             f"{folder / 'config.json'}: max_batch_size is {batch}, world_size {world}, expected an "
             "engine's description; build it again"
         )
     for rank in range(world):
         engine = folder / f"rank{rank}.engine"
         if not engine.is_file() or not engine.stat().st_size:
-            sys.exit(f"{engine}: not there or empty, expected {world} ranks; build it again")
+            raise Refused(f"{engine}: not there or empty, expected {world} ranks; build it again")
     for name, config in configs.items():
         if config.max_batch_size != batch:
-            sys.exit(
+            raise Refused(
                 f"{repository / name / 'config.pbtxt'}: max_batch_size is {config.max_batch_size}, "
                 f"expected {batch} as the engine's; make them equal"
             )
     asked = configs[ENGINE].parameters["max_beam_width"].string_value or "1"
     if int(asked) > beams:
-        sys.exit(f"{path}: max_beam_width is {asked}, expected {beams} at most as the engine's")
+        raise Refused(
+            f"{path}: max_beam_width is {asked}, expected {beams} at most as the engine's"
+        )
     return told
 
 
@@ -250,19 +279,19 @@ def _llmapi(repository: Path) -> None:
     try:
         told = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        sys.exit(f"{path}: not YAML ({str(error).splitlines()[0]}); build it again")
+        raise Refused(f"{path}: not YAML ({str(error).splitlines()[0]}); build it again") from None
     if not isinstance(told, dict):
-        sys.exit(
+        raise Refused(
             f"{path}: holds a {type(told).__name__}, expected arguments of LLM; build it again"
         )
     for key, value in told.items():
         if "${" in str(value):
-            sys.exit(f"{path}: {key} is {value}, a placeholder that nobody filled in")
+            raise Refused(f"{path}: {key} is {value}, a placeholder that nobody filled in")
     if told.get("backend") != "pytorch":
-        sys.exit(f"{path}: backend is {told.get('backend')}, expected pytorch; build it again")
+        raise Refused(f"{path}: backend is {told.get('backend')}, expected pytorch; build it again")
     for name in ("1/model.py", "1/model/config.json", *(f"1/model/{n}" for n in TOKENIZER)):
         if not (repository / ENGINE / name).is_file():
-            sys.exit(f"{repository / ENGINE / name}: not there, expected; build it again")
+            raise Refused(f"{repository / ENGINE / name}: not there, expected; build it again")
     read_checkpoint(repository / ENGINE / "1/model")
     decoupled = found.model_transaction_policy.decoupled
     _same(repository, tritonconfig.llmapi_model(found.max_batch_size, decoupled), found)

@@ -7,10 +7,10 @@ parameters.  One table each: the ensemble, its members and the BLS model cannot 
 
 from dataclasses import dataclass
 
-FRONT, ENGINE, BACK = "preprocessing", "tensorrt_llm", "postprocessing"
+PREPROCESSING, ENGINE, POSTPROCESSING = "preprocessing", "tensorrt_llm", "postprocessing"
 ENSEMBLE, BLS = "ensemble", "tensorrt_llm_bls"
 ENGINE_BACKEND = "tensorrtllm"
-MODELS = (ENSEMBLE, FRONT, BACK, ENGINE, BLS)
+MODELS = (ENSEMBLE, PREPROCESSING, POSTPROCESSING, ENGINE, BLS)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ NUMBERS = (
     Tensor("generation_logits", "FP32", (-1, -1, -1)),
 )
 ANSWER = (Tensor("text_output", "STRING", (-1,)), *NUMBERS)
-FRONT_IN = {  # of preprocessing -> of a request
+PREPROCESSING_INPUTS = {  # of preprocessing -> of a request
     "QUERY": "text_input",
     "REQUEST_OUTPUT_LEN": "max_tokens",
     "BAD_WORDS_DICT": "bad_words",
@@ -72,7 +72,7 @@ FRONT_IN = {  # of preprocessing -> of a request
     "END_ID": "end_id",
     "PAD_ID": "pad_id",
 }
-FRONT_OUT = {  # of preprocessing -> of the engine
+PREPROCESSING_OUTPUTS = {  # of preprocessing -> of the engine
     "INPUT_ID": ("input_ids", "INT32", (-1,)),
     "REQUEST_INPUT_LEN": ("input_lengths", "INT32", (1,)),
     "REQUEST_OUTPUT_LEN": ("request_output_len", "INT32", (-1,)),
@@ -83,12 +83,12 @@ FRONT_OUT = {  # of preprocessing -> of the engine
     "OUT_PAD_ID": ("pad_id", "INT32", (1,)),
 }
 TOKENS = (Tensor("output_ids", "INT32", (-1, -1)), Tensor("sequence_length", "INT32", (-1,)))
-BACK_IN = {"TOKENS_BATCH": "output_ids", "SEQUENCE_LENGTH": "sequence_length"}
+POSTPROCESSING_INPUTS = {"TOKENS_BATCH": "output_ids", "SEQUENCE_LENGTH": "sequence_length"}
 
 INPUTS = {
     ENSEMBLE: (TEXT, LENGTH, *WORDS, *ASKED),
     BLS: (TEXT, LENGTH, *WORDS, *ASKED),
-    FRONT: (
+    PREPROCESSING: (
         Tensor("QUERY", "STRING"),
         Tensor("REQUEST_OUTPUT_LEN", "INT32"),
         optional("BAD_WORDS_DICT", "STRING", -1),
@@ -114,7 +114,7 @@ INPUTS = {
         Tensor("exclude_input_in_output", "BOOL", optional=True, scalar=True),
         Tensor("stop", "BOOL", optional=True, scalar=True),
     ),
-    BACK: (
+    POSTPROCESSING: (
         Tensor("TOKENS_BATCH", "INT32", (-1, -1)),
         Tensor("SEQUENCE_LENGTH", "INT32", (-1,)),
     ),
@@ -122,9 +122,11 @@ INPUTS = {
 OUTPUTS = {
     ENSEMBLE: ANSWER,
     BLS: ANSWER,
-    FRONT: tuple(Tensor(name, kind, dims) for name, (_, kind, dims) in FRONT_OUT.items()),
+    PREPROCESSING: tuple(
+        Tensor(name, kind, dims) for name, (_, kind, dims) in PREPROCESSING_OUTPUTS.items()
+    ),
     ENGINE: (*TOKENS, *NUMBERS),
-    BACK: (Tensor("OUTPUT", "STRING", (-1,)),),
+    POSTPROCESSING: (Tensor("OUTPUT", "STRING", (-1,)),),
 }
 
 # The C++ backend stops without these keys; an empty text switches the feature off.
@@ -164,7 +166,7 @@ TEXTS = ("gpt_model_path", "tokenizer_dir", "xgrammar_tokenizer_info_path", "gpu
 QUEUE = ("max_queue_delay_microseconds", "max_queue_size")  # of dynamic_batching; not parameters
 
 
-LLM_OURS = (  # arguments of LLM(...) that the target's name says, or of layout `engine`
+LLM_OURS = (  # arguments of LLM(...) that the target's name says, or of backend `engine`
     "model", "backend", "tensor_parallel_size", "pipeline_parallel_size", "tokenizer", *DEFAULTS,
 )  # fmt: skip
 
@@ -177,10 +179,10 @@ def words(runtime: dict) -> dict[str, str]:
     }
 
 
-def refused(layout: str, runtime: dict) -> str | None:
+def why_not(backend: str, runtime: dict) -> str | None:
     """What is wrong with trtllm.runtime, in one clause; or None."""
-    if layout == "engine":
-        reasons = (wrong(name, value) for name, value in words(runtime).items())
+    if backend == "engine":
+        reasons = (why_not_value(name, value) for name, value in words(runtime).items())
         return next(filter(None, reasons), None)
     batch, decoupled = runtime.get("max_batch_size", 0), runtime.get("decoupled", True)
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 0:
@@ -189,13 +191,13 @@ def refused(layout: str, runtime: dict) -> str | None:
         return f"decoupled is {decoupled!r}, expected true or false"
     for name, value in runtime.items():
         if name in LLM_OURS:
-            return f"{name} is not said here: by the target's name, or only of layout engine"
+            return f"{name} is not said here: by the target's name, or only of backend engine"
         if "${" in str(value):
             return f"{name} is {value}, a placeholder that nobody filled in"
     return None
 
 
-def wrong(name: str, value: str) -> str | None:
+def why_not_value(name: str, value: str) -> str | None:
     """What is wrong with a parameter of tensorrt_llm, in one clause; or None."""
     if "${" in value:
         return f"{name} is {value}, a placeholder that nobody filled in"

@@ -8,7 +8,7 @@ from typing import Any
 from ingot.files import sealed as folder
 from ingot.files.atomic import replacing
 
-FORMAT = 2  # of the record
+FORMAT = 3  # of the record
 
 
 def write(

@@ -3,13 +3,14 @@
 Verification only: plain float32 arithmetic of numpy, a chunk of rows at a time.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 
+from ingot.checkpoint.dtypes import FLOATS
 from ingot.checkpoint.safetensors import Tensor
+from ingot.refused import Refused
 
 CHUNK = 1 << 23  # values compared at a time: 32 MiB as float32
 
@@ -32,7 +33,7 @@ class Tally:
             changed = int((got != wanted).sum())
             off += changed
             if changed and not nearest(kind, got, wanted).all():
-                sys.exit(
+                raise Refused(
                     f"{self.path}: tensor {name} is not the checkpoint's in {kind}; build it again"
                 )
             if changed:
@@ -62,14 +63,19 @@ def chunks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 def values(source: Tensor, first: int, last: int):
     """Rows first..last of a checkpoint's tensor, as float32."""
     row = source.nbytes // source.shape[0]
-    kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}[source.dtype]
+    kind = FLOATS[source.dtype].numpy
     raw = np.fromfile(
         source.path, kind, (last - first) * row // np.dtype(kind).itemsize,
         offset=source.offset + first * row,
     )  # fmt: skip
-    if source.dtype == "BF16":
-        raw = (raw.astype(np.uint32) << 16).view(np.float32)
-    return raw.astype(np.float32).reshape(last - first, -1)
+    return as_float32(raw, source.dtype).reshape(last - first, -1)
+
+
+def as_float32(stored, dtype: str):
+    """Values as a file stores them, those of bfloat16 as their bits, in float32."""
+    if dtype == "BF16":
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32)
 
 
 def row_order(heads: int | None, head_dim: int, shape: tuple[int, ...]):

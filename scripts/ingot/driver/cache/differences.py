@@ -1,18 +1,13 @@
 """Why a job is built: the fields in which its key differs from the nearest record's."""
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from ingot.checkpoint import identity as weights
-from ingot.driver.cache import key as actions
-from ingot.store.blobs import Record, Store
+from ingot.checkpoint import identity
+from ingot.driver.cache import key
+from ingot.driver.job import Job
+from ingot.store.records import Record, Store
 
 MANY = 400  # records of one rule that are compared, the youngest first
 
@@ -35,12 +30,12 @@ class Nearest:
         return f"{self.differences[0]}{more} (nearest record: {title})"
 
 
-def nearest(store: Store, job, fields: dict) -> Nearest:
+def nearest(store: Store, job: Job, fields: dict) -> Nearest:
     """The record to explain `job` by.  Of several with as few differences, one of the same name."""
-    names = {path.rpartition("/")[2] for path in job.output}
+    names = {path.rpartition("/")[2] for path in job.writes}
     best, rank = Nearest(None, ()), (1 << 30, 1)
-    ours = {"fields": fields, "about": actions.about(job)}
-    for record in _youngest(store, job.rule.name):
+    ours = {"fields": fields, "about": key.about(job)}
+    for record in _youngest(store, job.rule):
         config = store.config(record)
         if "fields" not in config:
             continue
@@ -163,7 +158,7 @@ def _content(what: str, a: Any, b: Any) -> str:
             return f"{what} points to {b['link']}, not to {a['link']}"
         return f"{what} has another content"
     if a.startswith("tensors:") and b.startswith("tensors:"):
-        then, now = weights.document(a), weights.document(b)
+        then, now = identity.document(a), identity.document(b)
         if then and now:
             names = _either(then["tensors"], now["tensors"])
             odd = [n for n in names if then["tensors"].get(n) != now["tensors"].get(n)]
@@ -171,43 +166,3 @@ def _content(what: str, a: Any, b: Any) -> str:
                 return f"{what}: {len(odd)} of {len(names)} tensors differ, first {odd[0]}"
             return f"{what}: the header changed, no tensor"
     return f"{what} changed"
-
-
-def ask(root: Path, targets: list[str], catalogue: str | None = None) -> list[dict]:
-    """What Snakemake would do with each job of `targets`, by a dry run."""
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "plan.json"
-        snakemake = Path(sys.executable).parent / "snakemake"
-        more = ["--configfile", catalogue] if catalogue else []
-        done = subprocess.run(
-            [snakemake, "-s", root / "Snakefile", "-n", "--quiet", "all", *more, "--", *targets],
-            env={**os.environ, "INGOT_EXPLAIN": str(answer)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if not answer.exists():
-            lines = [line for line in done.stderr.splitlines() if not line.startswith("Using ")]
-            sys.exit("\n".join(lines[-3:]) or f"{targets[0]}: Snakemake said nothing")
-        return json.loads(answer.read_text())
-
-
-def show(root: Path, targets: list[str], as_json: bool, catalogue: str | None) -> None:
-    """Print why each job of `targets` would be built."""
-    jobs = ask(root, targets, catalogue)
-    if as_json:
-        print(json.dumps(jobs))
-        return
-    for job in sorted(jobs, key=lambda job: ("none", "restore", "run").index(job["action"])):
-        name = ", ".join(job["outputs"])
-        if job["action"] == "run":
-            near = job.get("nearest")
-            beside = f" (beside the record of {', '.join(near['outputs'])})" if near else ""
-            reasons = job.get("differences") or [job["why"]]
-            print(f"{name}: would be built{beside if job.get('differences') else ''}")
-            for line in reasons:
-                print(f"    {line}")
-        elif job["action"] == "restore":
-            print(f"{', '.join(job['files'])}: would be restored from the store")
-        elif job["outputs"] and set(job["outputs"]) & set(targets):
-            print(f"{name}: {job['why']}")

@@ -1,20 +1,21 @@
-"""What a job needs that this machine has not: said before any work, not after hours of it."""
+"""What a job needs that this machine does not have: said before any work, not after hours of it."""
 
 import os
 from pathlib import Path
 
+from ingot.driver.job import Job
 from ingot.files import digest
-from ingot.tensorrt import gpus as nvidia
+from ingot.tensorrt import gpus
 from ingot.triton.schema import ENGINE_BACKEND
 
 BUNDLED = "nvidia-pytriton"  # the server that comes with envs/triton; it has no GPU
 
 
-def missing(job) -> str | None:
+def why_not(job: Job) -> str | None:
     """Why `job` cannot run here, and what to do; or None."""
     if capability := job.params.get("compute_capability"):
-        return nvidia.missing(capability)
-    if job.params.get("layout") == "engine" and job.params.get("server") == BUNDLED:
+        return gpus.why_not(capability)
+    if job.params.get("backend") == "engine" and job.params.get("server") == BUNDLED:
         return (
             "nvidia-pytriton's server has no backend for engines; set INGOT_TRITONSERVER to the "
             "tritonserver of an image with TensorRT-LLM"
@@ -23,7 +24,7 @@ def missing(job) -> str | None:
 
 
 def triton_server() -> str:
-    """Which server verifies, and which backend for engines: by content, or by path where not here."""
+    """Which server verifies, and which backend for engines: by content, or by path if not here."""
     program, backends = (os.environ.get(f"INGOT_TRITON{name}") for name in ("SERVER", "_BACKENDS"))
     if not program and not backends:
         return BUNDLED

@@ -1,42 +1,67 @@
-"""The catalogue held against its schema: one line for what is wrong, defaults for what is absent."""
+"""The catalogue: read, held against its schema, its defaults filled in."""
 
 import json
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from ingot.refused import Refused
 
-def complete(config: dict, schema_file: Path) -> None:
-    """Check `config` against the schema and fill in its defaults, in place."""
+FILE, SCHEMA = "models.yaml", "models.schema.json"
+
+
+def load(root: Path, own: str | None = None) -> dict:
+    """The catalogue of the repository at `root`, with the user's `own` over it as --configfile does."""
+    import yaml
+    from snakemake.utils import update_config
+
+    catalogue = yaml.safe_load((root / FILE).read_text())
+    if own:
+        try:
+            update_config(catalogue, yaml.safe_load(Path(own).read_text()) or {})
+        except OSError as error:
+            raise Refused(f"{own}: {error.strerror}, expected a catalogue; name another") from None
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            line = str(error).splitlines()[0]
+            raise Refused(f"{own}: not YAML ({line}), expected a catalogue; correct it") from None
+    complete(catalogue, root)
+    return catalogue
+
+
+def complete(catalogue: dict, root: Path) -> None:
+    """Check `catalogue` against the schema and fill in its defaults, in place.
+
+    Refused: what the schema forbids, unknown hardware, flags that mean this machine.
+    """
     import jsonschema
     from snakemake.utils import validate
 
-    schema = json.loads(schema_file.read_bytes())
+    schema = json.loads((root / SCHEMA).read_bytes())
     validator = jsonschema.Draft202012Validator(schema)
-    if error := jsonschema.exceptions.best_match(validator.iter_errors(config)):
+    if error := jsonschema.exceptions.best_match(validator.iter_errors(catalogue)):
         key = ".".join(map(str, error.absolute_path)) or "the catalogue"
-        sys.exit(f"error: {key}: {error.message}; see {schema_file.name}")
-    validate(config, str(schema_file))
-    for name, entry in config["models"].items():
-        if entry["hardware"] not in config["hardware"]:
-            known = ", ".join(config["hardware"])
-            sys.exit(f"error: models.{name}.hardware: {entry['hardware']}, expected one of {known}")
-        if entry["trtllm"]["gpu"] not in config["gpus"]:
-            known = ", ".join(config["gpus"])
-            gpu = entry["trtllm"]["gpu"]
-            sys.exit(f"error: models.{name}.trtllm.gpu: {gpu}, expected one of {known}")
-    for where, flags in _flags(config):
+        raise Refused(f"{key}: {error.message}; see {SCHEMA}")
+    validate(catalogue, str(root / SCHEMA))
+    for name, entry in catalogue["models"].items():
+        for table, key, word in (
+            ("hardware", f"models.{name}.hardware", entry["hardware"]),
+            ("gpus", f"models.{name}.trtllm.gpu", entry["trtllm"]["gpu"]),
+        ):
+            if word not in catalogue[table]:
+                known = ", ".join(catalogue[table])
+                raise Refused(f"{key}: {word}, expected one of {known}; correct it")
+    for where, flags in _flags(catalogue):
         for flag in flags:
             if flag.endswith("=host") or "path=" in flag:
-                sys.exit(
-                    f"error: {where}: {flag}, expected no flag that means this machine or one of its "
-                    "files: it decides what is built, and no key would show it; name the value"
+                raise Refused(
+                    f"{where}: {flag}, expected no flag that means this machine or one of its "
+                    "files: it affects what is built, and no key would show it; name the value"
                 )
 
 
-def _flags(config: dict):
-    for name, table in config["hardware"].items():
-        for key in ("flags", "several"):
+def _flags(catalogue: dict) -> Iterator[tuple[str, list[str]]]:
+    for name, table in catalogue["hardware"].items():
+        for key in ("flags", "single_device_flags", "multi_device_flags"):
             yield f"hardware.{name}.{key}", table[key]
-    for name, entry in config["models"].items():
+    for name, entry in catalogue["models"].items():
         for key in ("export_flags", "compile_flags"):
             yield f"models.{name}.iree.{key}", entry["iree"][key]

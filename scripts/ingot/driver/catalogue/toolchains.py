@@ -1,22 +1,24 @@
-"""Toolchains: an exact lock in envs/<name>/, built once a machine into a per-user cache.
+"""Toolchains: an exact lock in envs/<name>/, built once per machine into a per-user cache.
 
-A toolchain's place is named by the digest of its lock, so that two versions stand side by side and
+A toolchain's place is named by the digest of its lock, so that two versions lie side by side and
 a new clone builds nothing again.  INGOT_ENVS moves the cache.
 """
 
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from ingot.files.atomic import replacing
+from ingot.driver.catalogue import indexes
+from ingot.refused import Refused
 
-LOCK, WISH, BUILD = "requirements.lock", "requirements.in", "build.py"
+LOCK, CUDA, WISH, BUILD = (
+    "requirements.lock", "requirements.cuda.lock", "requirements.in", "build.py",
+)  # fmt: skip
+FILES = (LOCK, CUDA, BUILD)  # that a toolchain is built by
 
 
 def names(root: Path) -> list[str]:
@@ -32,7 +34,7 @@ def cache() -> Path:
 def place(root: Path, name: str) -> Path:
     """The folder of toolchain `name`, built or not."""
     digest = hashlib.sha256()
-    for file in (LOCK, BUILD):
+    for file in FILES:
         path = root / "envs" / name / file
         digest.update(path.read_bytes() if path.exists() else b"")
     return cache() / f"{name}-{digest.hexdigest()[:12]}"
@@ -43,72 +45,76 @@ def python(root: Path, name: str) -> Path:
 
 
 def build(root: Path, name: str) -> Path:
-    """Build toolchain `name` unless it stands; two processes that ask at once build it once."""
-    folder = place(root, name)
+    """Build toolchain `name` unless it is there; of two processes that ask at once one builds it."""
+    source, folder = root / "envs" / name, place(root, name)
+    if not (source / LOCK).exists():
+        known = ", ".join(names(root))
+        raise Refused(f"envs/{name}/{LOCK}: missing, expected a toolchain, one of {known}")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".busy").open("w") as busy:
         fcntl.flock(busy, fcntl.LOCK_EX)
         if not (folder / "ready").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _install(root / "envs" / name, folder)
+            _install(source, folder)
             (folder / "ready").write_text(f"{folder.name}\n")
     return folder
 
 
 def _install(source: Path, folder: Path) -> None:
-    count = len(_hashes(source / LOCK)) - 1
-    print(
-        f"toolchain {source.name}: installing {count} packages into {folder}; done once a machine",
-        file=sys.stderr,
-        flush=True,
-    )
-    _run(sys.executable, "-m", "venv", folder)
-    interpreter = folder / "bin" / "python"
-    _pip(interpreter, "install", "--no-deps", "--require-hashes", "-r", source / LOCK)
-    # The lock names the CPU build of torch.  Where pip's indexes have only the CUDA build, this
-    # brings the CUDA libraries that build pins; otherwise it finds nothing to do.
-    if torch := [line for line in (source / LOCK).read_text().split("\n") if line[:7] == "torch=="]:
-        _pip(interpreter, "install", torch[0].split()[0])
+    """Every package by its hash.  Where no index has torch's CPU build, its CUDA build is taken."""
+    lock = source / LOCK
+    _say(f"toolchain {source.name}: installing {len(_pins(lock))} packages into {folder}")
+    pip = [] if (source / BUILD).exists() else ["--without-pip"]
+    _run(sys.executable, "-m", "venv", *pip, folder)
+    settings = indexes.settings()
+    said = _sync(folder, lock, settings)
+    if said and (source / CUDA).exists() and indexes.CPU_TORCH in said:
+        lock = source / CUDA
+        _say(
+            f"toolchain {source.name}: no index has torch for CPUs, so its CUDA build is installed, "
+            "2.7 GB to download and 5.6 GB on disk"
+        )
+        said = _sync(folder, lock, settings)
+    if said:
+        raise Refused(f"{lock}: not installed:\n{said.strip()}")
     if (source / BUILD).exists():
-        _run(interpreter, source / BUILD, folder)
+        _run(folder / "bin" / "python", source / BUILD, folder)
+
+
+def _sync(folder: Path, lock: Path, settings: list[str]) -> str:
+    """Install what `lock` names; empty, or what uv says when it cannot.
+
+    uv's own cache lies beside the toolchains, whose files are hard links into it.
+    """
+    uv = Path(sys.executable).parent / "uv"
+    command = [uv, "pip", "sync", "--quiet", "--require-hashes", "--python", folder / "bin/python"]
+    command += ["--cache-dir", folder.parent / ".uv", *settings, lock]
+    done = subprocess.run([str(word) for word in command], stderr=subprocess.PIPE, text=True)
+    return (done.stderr or f"uv: exit status {done.returncode}") if done.returncode else ""
 
 
 def lock(root: Path, name: str) -> Path:
-    """Resolve envs/<name>/requirements.in anew and write the lock: name, version, hashes.
+    """Resolve envs/<name>/requirements.in again and write the lock: name, version, hashes.
 
-    Hashes that the old lock holds for the same version are kept: other builds of that release.
+    Where torch is among them, its CUDA build and that build's libraries are locked beside it.
     """
     source = root / "envs" / name
-    known = _hashes(source / LOCK)
-    with tempfile.TemporaryDirectory() as folder:
-        _run(sys.executable, "-m", "venv", folder)
-        report = Path(folder) / "report.json"
-        flags = ("--dry-run", "--ignore-installed", "--report", report)
-        _pip(Path(folder) / "bin" / "python", "install", *flags, "-r", source / WISH)
-        items = json.loads(report.read_text())["install"]
-    lines = [f"# Written by `ingot lock {name}` for CPython 3.11 on Linux x86-64."]
-    for item in sorted(items, key=lambda item: item["metadata"]["name"].lower()):
-        pin = f"{item['metadata']['name']}=={item['metadata']['version'].split('+')[0]}"
-        digest = f"sha256:{item['download_info']['archive_info']['hashes']['sha256']}"
-        for number in sorted({digest, *known.get(pin, [])}):
-            pin += f" --hash={number}"
-        lines.append(pin)
-    with replacing(source / LOCK) as partial:
-        partial.write_text("\n".join(lines) + "\n")
+    indexes.resolve(source / WISH, source / LOCK)
+    if any(pin.startswith("torch==") for pin in _pins(source / LOCK)):
+        indexes.resolve(source / WISH, source / CUDA, public=True)
     return source / LOCK
 
 
-def _hashes(path: Path) -> dict[str, list[str]]:
-    lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
-    return {line[0]: [word[7:] for word in line[1:] if word[:7] == "--hash="] for line in lines}
+def _pins(path: Path) -> list[str]:
+    return [line for line in path.read_text().splitlines() if "==" in line.split("#")[0]]
 
 
-def _pip(interpreter: Path, *arguments) -> None:
-    _run(interpreter, "-m", "pip", *arguments[:1], "-qq", "--no-input", *arguments[1:])
+def _say(text: str) -> None:
+    print(f"{text}; done once per machine", file=sys.stderr, flush=True)
 
 
-def _run(*command) -> None:
+def _run(*command: str | Path) -> None:
     done = subprocess.run([str(word) for word in command], stdout=sys.stderr, check=False)
     if done.returncode:
         text = " ".join(str(word) for word in command[:6])
-        sys.exit(f"{text} ...: exit status {done.returncode}; its last lines above say why")
+        raise Refused(f"{text} ...: exit status {done.returncode}; its last lines above say why")

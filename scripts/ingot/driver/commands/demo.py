@@ -1,14 +1,16 @@
-"""`make demo`: build the demo's bundle, serve it, ask it, and show what was built."""
+"""Build the demo's bundle and its records, serve it, ask it, and show what was built."""
 
 import csv
 import json
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ingot.driver.catalogue import toolchains
 from ingot.iree.shortfin import Server
+from ingot.refused import Refused
 
 BUNDLE = "artifacts/demo_tp1.shortfin"
 TARGETS = (
@@ -33,12 +35,16 @@ QUESTION = "<|begin_of_text|>Name the capital of the United States.<|eot_id|>"
 ANSWER = "Washington, D.C.!"
 
 
-def show(root: Path) -> None:
+def add_options(parser: ArgumentParser) -> None:
+    pass
+
+
+def run(root: Path, options: Namespace) -> None:
     snakemake = Path(sys.executable).parent / "snakemake"
     started = time.monotonic()
     built = subprocess.run([snakemake, "--quiet", "rules", "--", BUNDLE, *TARGETS], cwd=root)
     if built.returncode:
-        sys.exit(f"{BUNDLE}: not built; the lines above say why")
+        raise Refused(f"{BUNDLE}: not built; the lines above say why")
     print(f"\nBuilt and verified in {time.monotonic() - started:.0f} s.\n")
     print(f"{'artifacts/':36}{'seconds':>9}{'bytes':>14}")
     for rule, log, name in STEPS:
@@ -50,7 +56,7 @@ def show(root: Path) -> None:
         answer = server.generate(text=QUESTION)
         print(f"  {answer}")
     if answer != ANSWER:
-        sys.exit(f"{BUNDLE}: answered {answer!r}, expected {ANSWER!r}")
+        raise Refused(f"{BUNDLE}: answered {answer!r}, expected {ANSWER!r}")
 
 
 def _numbers(root: Path) -> None:

@@ -1,95 +1,90 @@
-"""`ingot plan`: what a build takes and what serving takes, before anything is fetched or built."""
+"""What a build takes and what serving takes, before anything is fetched or built.
+
+Of a model that is not here, config.json is fetched: a kilobyte, and the hub's list of files.
+"""
 
 import json
 import os
 import shlex
 import subprocess
-import sys
 import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from ingot.checkpoint.config import ModelConfig
-from ingot.driver.cache import differences as explain
-from ingot.driver.catalogue import targets, toolchains
-from ingot.driver.commands import plan_chart as picture
-from ingot.driver.commands import plan_table as plantable
-from ingot.driver.forecast import costs
-from ingot.driver.forecast import gpu_memory as serving
-from ingot.driver.forecast import schedule as forecast
-from ingot.store.blobs import Store
+from ingot.driver.catalogue import schema, targets, toolchains
+from ingot.driver.commands import plan_chart, plan_table
+from ingot.driver.commands.explain import dry_run
+from ingot.driver.commands.targets import add_catalogue
+from ingot.driver.forecast import gpu_memory, schedule
+from ingot.driver.forecast.costs import CONFIGS, Costs
+from ingot.driver.forecast.past import Past, spread
+from ingot.driver.formats.model import parameters
+from ingot.driver.formats.rows import FORMATS
+from ingot.refused import Refused
+from ingot.store.records import Store
 
-GIB = serving.GIB
+GIB = gpu_memory.GIB
+DEFAULT_GPU = 80  # GiB, where the hardware's memory is not in the catalogue
 GUIDE_KV = (
     "16 KV heads are those of the first release of Llama 3.1 405B, which stored each head twice; "
     "the present one has 8"
 )
 
 
-def run(
-    root: Path,
-    wanted: list[str],
-    as_json: bool,
-    catalogue_file: str | None,
-    cores: int | None,
-    context: int | None,
-    memory: float | None,
-    kv_heads: int,
-    nominal: float | None,
-    svg: Path | None,
-) -> None:
-    catalogue = read_catalogue(root, catalogue_file)
-    built = [target for target in wanted if target not in catalogue["models"]]
+def add_options(parser: ArgumentParser) -> None:
+    def option(name: str, words: str, **more) -> None:
+        parser.add_argument(name, help=words, **more)
+
+    option("target", "artifacts/M_tpN..., or a model's name, for serving alone", nargs="+")
+    option("--json", "for programs: the plan as JSON, bytes and seconds", action="store_true")
+    add_catalogue(parser)
+    option("--cores", "jobs at once (default: as many as this machine has cores)", type=int)
+    option("--context", "tokens of one request (default: the model's context)", type=int)
+    option("--gpu-memory", "GiB of one GPU (default: of the model's hardware)", type=float)
+    option("--kv-heads", "in place of config.json's number of KV heads", type=int, default=0)
+    option("--nominal", "billions of parameters, in place of the real number", type=float)
+    option("--svg", "a file to draw the disk over time into", type=Path)
+
+
+def run(root: Path, options: Namespace) -> None:
+    catalogue = schema.load(root, options.configfile)
+    built = [target for target in options.target if target not in catalogue["models"]]
     for target in built:
-        if reason := targets.wrong(target, catalogue):
-            sys.exit(f"error: {target}: {reason}; {targets.nearest(target, catalogue)}")
-    names = list(dict.fromkeys(targets.model_of(target) for target in wanted))
+        targets.check(target, catalogue)
+    names = list(dict.fromkeys(targets.model_of(target) for target in options.target))
     with tempfile.TemporaryDirectory() as folder:
-        os.environ[costs.CONFIGS] = folder
-        fetched = fetch_configs(root, catalogue, names, Path(folder))
-        jobs = explain.ask(root, built, catalogue_file) if built else []
-        fetched()
+
+        def jobs_of_build() -> list[dict]:
+            if not built:
+                return []
+            return dry_run(root, built, options.configfile, **{CONFIGS: folder})
+
+        wait_for_configs = fetch_configs(root, catalogue, names, Path(folder))
+        jobs = jobs_of_build()  # asked side by side: 2.2 s, 2.6 in turn
+        wait_for_configs()
         if any(job["action"] == "run" and not job.get("forecast") for job in jobs):
-            jobs = explain.ask(
-                root, built, catalogue_file
-            )  # asked side by side: 2.2 s, 2.6 in turn
-        known = costs.Costs(catalogue, root, Store())
+            jobs = jobs_of_build()
+        costs = Costs(catalogue, root, Past(Store()), [Path(folder)])
+        wanted = {target.rstrip("/") for target in built}
         found = {
-            "targets": wanted,
-            "build": building(
-                jobs, {one.rstrip("/") for one in built}, cores or os.cpu_count(), known
-            ),
-            "serving": [
-                one_model(name, catalogue, known, built, context, memory, kv_heads, nominal)
-                for name in names
-            ],
+            "targets": options.target,
+            "build": of_build(jobs, wanted, options.cores or os.cpu_count(), costs.past),
+            "serving": [of_serving(name, costs, built, options) for name in names],
         }
-    if svg and built:
-        svg.write_text(picture.disk(found["build"], " ".join(built)))
-    print(json.dumps(found) if as_json else "\n".join(plantable.lines(found)))
-    if svg and built and not as_json:
-        print(f"{svg}: the disk over time")
+    if options.svg and built:
+        options.svg.write_text(plan_chart.disk(found["build"], " ".join(built)))
+    print(json.dumps(found) if options.json else "\n".join(plan_table.lines(found)))
+    if options.svg and built and not options.json:
+        print(f"{options.svg}: the disk over time")
 
 
-def read_catalogue(root: Path, mine: str | None) -> dict:
-    import yaml
-
-    from ingot.driver.catalogue.schema import complete
-
-    catalogue = yaml.safe_load((root / "models.yaml").read_text())
-    if mine:
-        try:
-            own = yaml.safe_load(Path(mine).read_text()) or {}
-        except OSError as error:
-            sys.exit(f"{mine}: {error.strerror}, expected a catalogue; name another")
-        for key in ("models", "hardware"):
-            catalogue[key] |= own.get(key) or {}
-    complete(catalogue, root / "models.schema.json")
-    return catalogue
-
-
-def fetch_configs(root: Path, catalogue: dict, names: list[str], folder: Path):
-    """Start to fetch the config.json of models that are not here; a function that waits for them.
+def fetch_configs(
+    root: Path, catalogue: dict, names: list[str], folder: Path
+) -> Callable[[], None]:
+    """Start to fetch the config.json of models that are not here; returns what waits for them.
 
     The same two steps as the rules', a kilobyte each, into a folder that is thrown away.
     """
@@ -119,8 +114,8 @@ def fetch_configs(root: Path, catalogue: dict, names: list[str], folder: Path):
         for process in started:
             _, said = process.communicate(timeout=600)
             if process.returncode:
-                sys.exit(
-                    f"error: {said.strip().splitlines()[-1] if said.strip() else 'no config.json'}"
+                raise Refused(
+                    f"{said.strip().splitlines()[-1] if said.strip() else 'no config.json'}"
                 )
 
     return wait
@@ -130,26 +125,25 @@ def _quoted(words) -> str:
     return " ".join(shlex.quote(str(word)) for word in words)
 
 
-def building(jobs: list[dict], wanted: set[str], cores: int, known: costs.Costs) -> dict:
+def of_build(jobs: list[dict], wanted: set[str], cores: int, past: Past) -> dict:
     """The jobs, the totals, and the disk over time for both ways of keeping."""
-    ways = forecast.both(jobs, wanted, cores)
+    ways = schedule.both(jobs, wanted, cores)
+    running = [job for job in jobs if job["action"] == "run" and job.get("forecast")]
     rows = [
         {
             "outputs": job["outputs"],
             "rule": job["rule"],
             "starts": ways["all"].started.get(job["outputs"][0], 0.0),
-            **{key: job["forecast"][key] for key in ("seconds", "memory", "download")},
+            **{key: job["forecast"][key] for key in ("seconds", "memory", "download", "gpus")},
             "disk": sum(job["forecast"]["files"].values()),
-            "gpus": 0,  # nothing that Ingot runs here needs one: compilers only aim at it
         }
-        for job in jobs
-        if job["action"] == "run" and job.get("forecast")
+        for job in running
     ]
     restored = [path for job in jobs if job["action"] == "restore" for path in job["files"]]
     idle = [job for job in jobs if job["action"] == "none"]
     here = [path for job in idle for path in job["outputs"] if path in wanted]
-    families = {job["forecast"]["family"] for job in jobs if job.get("forecast")}
-    past = costs.errors(known, families)
+    steps = {job["step"] for job in running}
+    errors = past.errors(steps)
     totals = {
         keep: {
             **{key: getattr(way, key) for key in ("seconds", "memory", "disk", "kept", "download")},
@@ -164,49 +158,49 @@ def building(jobs: list[dict], wanted: set[str], cores: int, known: costs.Costs)
         "up_to_date": here,
         "keep": totals,
         "error": {
-            "past_jobs": len(past),
-            "known": any(known.past_jobs(family) for family in families),
+            "past_jobs": len(errors),
+            "known": any(past.jobs(step) for step in steps),
             **{
-                word: costs.spread(one["ratios"][n] for one in past)
+                word: spread(ratios[n] for ratios in errors)
                 for n, word in enumerate(("seconds", "memory", "disk"))
             },
         },
     }
 
 
-def one_model(
-    name: str, catalogue: dict, known: costs.Costs, built: list[str],
-    context: int | None, memory: float | None, kv_heads: int, nominal: float | None,
-) -> dict:  # fmt: skip
-    """What serving `name` takes, and how it can be laid out."""
-    config = known.config(name)
+def of_serving(name: str, costs: Costs, built: list[str], options: Namespace) -> dict:
+    """What serving `name` takes, and how it can be laid over GPUs."""
+    catalogue, config, kv_heads = costs.catalogue, costs.model(name).config, options.kv_heads
     entry = catalogue["models"][name]
-    asked = next((targets.NAME.fullmatch(t) for t in built if targets.model_of(t) == name), None)
-    variant = asked and asked["variant"]
-    hardware = variant if variant in catalogue["hardware"] else entry["hardware"]
-    room, stages = catalogue["hardware"][hardware].get("memory"), 1
-    engines = (serving.SHORTFIN, serving.VLLM)
-    if asked and asked["format"] in targets.TRTLLM:
-        named = (variant or "").split(".")[-1]
-        hardware = named if named in catalogue["gpus"] else entry["trtllm"]["gpu"]
-        room, stages = catalogue["gpus"][hardware].get("memory"), entry["trtllm"]["pp"]
-        engines = (serving.TRTLLM,)
-    room = memory or room or 80
-    length = context or config.context
-    whole = serving.needs(config, length, int(room * GIB), nominal, kv_heads)
+    if config is None:
+        raise Refused(f"{name}: no config.json to plan by, expected one; see models.{name}")
+    mine = (target for target in built if targets.model_of(target) == name)
+    asked = next((found for one in mine if (found := targets.parsed(one, catalogue))), None)
+    row = FORMATS[asked.format if asked else "vmfb"]
+    devices, default = catalogue[row.devices], entry["hardware"]
+    stages = 1
+    if row.devices == "gpus":
+        default, stages = entry["trtllm"]["gpu"], entry["trtllm"]["pp"]
+    words = (asked.variant or "").split(".") if asked else []
+    hardware = next((word for word in words if word in devices), default)
+    room = options.gpu_memory or devices[hardware].get("memory") or DEFAULT_GPU
+    length = options.context or config.context
+    whole = gpu_memory.needs(config, length, int(room * GIB), options.nominal, kv_heads)
     tables = {
-        engine.name: [
-            {**asdict(row), "gpus": row.gpus}
-            for row in serving.layouts(config, engine, int(room * GIB), length)
+        server: [
+            {**asdict(one), "gpus": one.gpus}
+            for one in gpu_memory.layouts(
+                config, gpu_memory.SERVERS[server], int(room * GIB), length
+            )
         ]
-        for engine in engines
+        for server in row.servers
     }
     return {
-        "model": name, "parameters": serving.parameters(config), "hardware": hardware,
+        "model": name, "parameters": parameters(config), "hardware": hardware,
         "gpu_gib": room, "context": length, "kv_heads": kv_heads or config.kv_heads,
-        "kv_per_token": serving.kv_per_token(_with(config, kv_heads)),
+        "kv_per_token": gpu_memory.kv_per_token(_with(config, kv_heads)),
         "needs": asdict(whole), "layouts": tables,
-        "asked_tp": int(asked["tp"]) if asked and asked["tp"] else None, "asked_pp": stages,
+        "asked_tp": asked.tp if asked else None, "asked_pp": stages,
         "note": GUIDE_KV if kv_heads == 16 and config.kv_heads == 8 else None,
     }  # fmt: skip
 

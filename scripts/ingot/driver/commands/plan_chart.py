@@ -1,10 +1,10 @@
-"""The disk over time as a picture: one stacked bar an event, for both ways of keeping."""
+"""The disk over time as a picture: one stacked bar per event, for both ways of keeping."""
 
 from html import escape
 
-from ingot.driver.forecast.schedule import KINDS, duration, size
+from ingot.driver.forecast.schedule import duration, size
+from ingot.driver.formats.table import CHART
 
-COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860")
 WIDTH, HEIGHT, LEFT, TOP, GAP = 900, 170, 80, 60, 60
 
 
@@ -14,7 +14,7 @@ def disk(build: dict, title: str) -> str:
     most = max(way["disk"] for way in ways.values()) or 1
     whole = max(way["seconds"] for way in ways.values()) or 1
     parts = [_text(LEFT, 22, f"Disk over time: {title}", 15)]
-    for n, (word, colour) in enumerate(zip(KINDS, COLOURS, strict=True)):
+    for n, (word, colour) in enumerate(CHART.items()):
         x = LEFT + n * 120
         parts.append(f'<rect x="{x}" y="34" width="12" height="12" fill="{colour}"/>')
         parts.append(_text(x + 17, 44, word))
@@ -25,7 +25,7 @@ def disk(build: dict, title: str) -> str:
         ends = [moment for moment, _ in way["timeline"][1:]] + [whole]
         for (start, here), end in zip(way["timeline"], ends, strict=True):
             y = base
-            for word, colour in zip(KINDS, COLOURS, strict=True):
+            for word, colour in CHART.items():
                 height = (HEIGHT - 20) * here[word] / most
                 y -= height
                 x, wide = LEFT + WIDTH * start / whole, WIDTH * (end - start) / whole

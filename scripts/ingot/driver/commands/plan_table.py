@@ -29,11 +29,11 @@ def of_build(build: dict) -> Iterator[str]:
             + "".join(f"{x:>10}" for x in sizes)
             + f"  {row['name']}"
         )
-    engines = [row["outputs"][0] for row in build["jobs"] if row["rule"] == "build_engine"]
-    gpu = f"an NVIDIA GPU for {', '.join(engines)}" if engines else "no GPU"
+    gpus = [f"{_gpus(row['gpus'])} for {row['outputs'][0]}" for row in build["jobs"] if row["gpus"]]
+    gpu = ", ".join(gpus) or "no GPU"
     everything, rolling = build["keep"]["all"], build["keep"]["targets"]
     yield (
-        f"\nin all, on {build['cores']} cores: {duration(everything['seconds'])}, "
+        f"\ntotal, on {build['cores']} cores: {duration(everything['seconds'])}, "
         f"{size(everything['memory'])} of memory, {gpu}, {size(everything['download'])} of downloads"
     )
     for way, words in ((everything, "keeping all"), (rolling, "--config keep=targets")):
@@ -41,12 +41,16 @@ def of_build(build: dict) -> Iterator[str]:
     error = build["error"]
     if error["past_jobs"]:
         yield (
-            f"{error['past_jobs']} past jobs, each forecast from the others: off by a median of "
+            f"{error['past_jobs']} past jobs, each forecast from the others, are off by a median of "
             f"{error['seconds']:.2f}x in seconds, {error['memory']:.2f}x in memory, "
             f"{error['disk']:.2f}x in disk"
         )
     elif not build["error"]["known"]:
         yield "no such job is on record yet: the figures are those of a machine of 2 cores"
+
+
+def _gpus(count: int) -> str:
+    return "a GPU" if count == 1 else f"{count} GPUs"
 
 
 def folded(rows: list[dict]) -> list[dict]:
@@ -71,7 +75,7 @@ def of_serving(one: dict) -> Iterator[str]:
     needs, room, context = one["needs"], one["gpu_gib"], one["context"]
     yield (
         f"\n{one['model']}: {one['parameters'] / 1e9:.2f} billion parameters, weights "
-        f"{needs['weights'] / 1e9:.2f} GB; KV cache {one['kv_per_token'] / 1024:.0f} KiB a token, "
+        f"{needs['weights'] / 1e9:.2f} GB; KV cache {one['kv_per_token'] / 1024:.0f} KiB per token, "
         f"{needs['cache'] / GIB:.2f} GiB for {context} tokens"
     )
     yield (
@@ -82,7 +86,7 @@ def of_serving(one: dict) -> Iterator[str]:
         yield one["note"]
     first = next(iter(one["layouts"].values()))  # of the server that the target is for
     for engine, rows in one["layouts"].items():
-        yield f"\n{engine:20} weights/GPU  KV cache/GPU   tokens that fit in {room:g} GiB a GPU"
+        yield f"\n{engine:20} weights/GPU  KV cache/GPU   tokens that fit in {room:g} GiB per GPU"
         few = [row for row in rows if row["gpus"] <= MOST_GPUS]
         shown = few if any(row["fits"] for row in few) else rows
         for row in sorted(shown, key=lambda row: (row["gpus"], row["pp"])):
@@ -103,7 +107,7 @@ def of_layout(row: dict, context: int, asked: bool) -> str:
     name = f"tp{row['tp']}{stages}"
     start = f"  {name:9}{row['gpus']:>3} GPUs"
     if row["wrong"]:
-        return f"{start}  cannot be: {row['wrong']}"
+        return f"{start}  not possible: {row['wrong']}"
     verdict = "" if row["fits"] else f"  not the {context} asked for"
     mark = "  <- this target" if asked else ""
     weights, cache = row["weights"] / GIB, row["kv_per_token"] / 1024

@@ -5,11 +5,11 @@ tp is the tensor parallel size, pp the number of pipeline stages; bytes unless s
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import ceil
 
-from ingot.checkpoint import llama
 from ingot.checkpoint.config import ModelConfig
-from ingot.driver.catalogue.targets import SIZES
+from ingot.driver.formats.model import parameters
+from ingot.driver.formats.table import SIZES
 
 GIB = 1 << 30
 STAGES = (1, 2, 3, 4, 8)
@@ -18,7 +18,7 @@ REST = 4 * GIB  # activations, context and graphs of a GPU; grows with the batch
 
 
 @dataclass(frozen=True)
-class Engine:
+class ServerKind:
     """What a server does with a model that decides how much of it lies on a GPU."""
 
     name: str
@@ -28,16 +28,19 @@ class Engine:
     even_stages: bool = False  # each of as many layers
 
 
-SHORTFIN = Engine("shortfin", splits_embedding=False, repeats_kv_heads=False)
-VLLM = Engine("vllm", splits_embedding=True, repeats_kv_heads=True, stages=True)
-TRTLLM = Engine(
+SHORTFIN = ServerKind("shortfin", splits_embedding=False, repeats_kv_heads=False)
+VLLM = ServerKind("vllm", splits_embedding=True, repeats_kv_heads=True, stages=True)
+TRTLLM = ServerKind(
     "tensorrt-llm", splits_embedding=True, repeats_kv_heads=True, stages=True, even_stages=True
 )
 
 
+SERVERS = {server.name: server for server in (SHORTFIN, VLLM, TRTLLM)}
+
+
 @dataclass(frozen=True)
-class Layout:
-    """One way to lay a model over tp x pp GPUs.  `wrong` says why it cannot be; then all else is 0."""
+class GpuLayout:
+    """One way to lay a model over tp x pp GPUs.  `wrong` says why it cannot; then all else is 0."""
 
     tp: int
     pp: int
@@ -52,56 +55,53 @@ class Layout:
         return self.tp * self.pp
 
 
-def parameters(config: ModelConfig) -> int:
-    """How many weights the checkpoint holds."""
-    return sum(prod(plan.shape) for plan in llama.plans(config, "f32") if plan.source)
-
-
 def kv_per_token(config: ModelConfig, itemsize: int = 2) -> int:
     """Bytes of cache that a token takes, over all GPUs, when no head is repeated."""
     return 2 * config.layers * config.kv_heads * config.head_dim * itemsize
 
 
-def illegal(config: ModelConfig, tp: int, pp: int, engine: Engine) -> str | None:
+def why_not(config: ModelConfig, tp: int, pp: int, server: ServerKind) -> str | None:
     """Why the model cannot be laid out so, or None."""
     kv = config.kv_heads
     if config.heads % tp:
-        return f"{config.heads} attention heads over {tp}"
-    if kv % tp and not (engine.repeats_kv_heads and tp % kv == 0):
-        return f"{kv} KV heads over {tp}"
+        return f"{config.heads} attention heads do not divide by {tp}"
+    if kv % tp and not (server.repeats_kv_heads and tp % kv == 0):
+        return f"{kv} KV heads do not divide by {tp}"
     if config.ffn % tp:
-        return f"{config.ffn} feed-forward channels over {tp}"
-    if pp > config.layers or (engine.even_stages and config.layers % pp):
-        return f"{config.layers} layers over {pp} stages"
+        return f"{config.ffn} feed-forward channels do not divide by {tp}"
+    if pp > config.layers or (server.even_stages and config.layers % pp):
+        return f"{config.layers} layers do not divide into {pp} stages"
     return None
 
 
-def layout(
-    config: ModelConfig, tp: int, pp: int, engine: Engine, memory: int, context: int
-) -> Layout:
+def gpu_layout(
+    config: ModelConfig, tp: int, pp: int, server: ServerKind, memory: int, context: int
+) -> GpuLayout:
     """The layout on GPUs of `memory` bytes, for one request of `context` tokens, in 16 bits."""
-    if wrong := illegal(config, tp, pp, engine):
-        return Layout(tp, pp, wrong)
+    if reason := why_not(config, tp, pp, server):
+        return GpuLayout(tp, pp, reason)
     c, layers = config, ceil(config.layers / pp)
     kept = max(1, c.kv_heads // tp)  # KV heads of a rank
     linear = 2 * c.hidden * c.heads * c.head_dim / tp + 2 * c.hidden * kept * c.head_dim
     linear += 3 * c.hidden * c.ffn / tp
     table = c.vocab * c.hidden
-    embedding = table / tp if engine.splits_embedding else table
+    embedding = table / tp if server.splits_embedding else table
     ends = max(embedding, table / tp) if pp > 1 else embedding + (0 if c.tied else table / tp)
-    norms = (2 * layers + 1) * c.hidden * (2 if engine.splits_embedding else 4)  # float32 in IRPA
+    norms = (2 * layers + 1) * c.hidden * (2 if server.splits_embedding else 4)  # float32 in IRPA
     weights = int((linear * layers + ends) * 2 + norms)
     per_token = 2 * layers * kept * c.head_dim * 2
     room = memory * UTILIZATION - weights - REST
     tokens = max(0, int(room // per_token))
-    return Layout(tp, pp, None, weights, per_token, tokens, tokens >= context)
+    return GpuLayout(tp, pp, None, weights, per_token, tokens, tokens >= context)
 
 
-def layouts(config: ModelConfig, engine: Engine, memory: int, context: int) -> Iterator[Layout]:
+def layouts(
+    config: ModelConfig, server: ServerKind, memory: int, context: int
+) -> Iterator[GpuLayout]:
     """Every layout that is looked at, legal or not."""
     for tp in SIZES:
-        for pp in STAGES if engine.stages else (1,):
-            yield layout(config, tp, pp, engine, memory, context)
+        for pp in STAGES if server.stages else (1,):
+            yield gpu_layout(config, tp, pp, server, memory, context)
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,17 @@ A file counts in full from the start of the job that writes it, once for artifac
 together.  With `keep=targets` an intermediate goes when its last reader is done.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-KINDS = ("checkpoint", "gguf", "irpa", "shards", "program", "other")  # of files, as they are drawn
+from ingot.driver.formats.rows import chart_of, row_of
+from ingot.driver.formats.table import CHART
 
 
 @dataclass
-class Job:
-    """A job of the plan: what it reads and writes by path, and what it will take."""
+class Task:
+    """A job of a build: what it reads and writes by path, and what it will take."""
 
     name: str
     reads: list[str]
@@ -27,7 +27,7 @@ class Job:
 
 
 @dataclass
-class Course:
+class Schedule:
     """How a build goes: what it takes in all, and the disk over time."""
 
     seconds: float = 0.0
@@ -36,43 +36,27 @@ class Course:
     kept: int = 0  # in the end
     download: int = 0
     started: dict[str, float] = field(default_factory=dict)
-    timeline: list[tuple[float, dict[str, int]]] = field(default_factory=list)  # seconds, by kind
+    # when, in seconds, and the bytes then, by a key of CHART
+    timeline: list[tuple[float, dict[str, int]]] = field(default_factory=list)
 
 
-def kind(path: str) -> str:
-    """Which of KINDS a file is."""
-    if re.search(r"\.hf/", path):
-        return "checkpoint"
-    if re.search(r"_tp\d+(\.rank\d+)?\.irpa$", path):
-        return "shards"
-    for ending, word in (
-        (".gguf", "gguf"),
-        (".irpa", "irpa"),
-        (".mlir", "program"),
-        (".vmfb", "program"),
-    ):
-        if path.endswith(ending):
-            return word
-    return "other"
-
-
-def course(jobs: list[Job], targets: set[str], cores: int, rolling: bool) -> Course:
-    """Run the jobs in their order, as many at once as there are cores."""
-    made = {path: job for job in jobs for path in job.files}
+def schedule(tasks: list[Task], targets: set[str], cores: int, rolling: bool) -> Schedule:
+    """Run the tasks in their order, as many at once as there are cores."""
+    made = {path: task for task in tasks for path in task.files}
     readers: dict[str, set[str]] = {}
-    for job in jobs:
-        for path in job.reads:
-            readers.setdefault(path, set()).add(job.name)
+    for task in tasks:
+        for path in task.reads:
+            readers.setdefault(path, set()).add(task.name)
     held = set(targets)
-    for job in jobs:
-        if job.links and targets & set(job.files):
-            held.update(job.reads)
-    waiting, running, done = list(jobs), [], set()
-    now, found, here = 0.0, Course(), dict.fromkeys(KINDS, 0)
+    for task in tasks:
+        if task.links and targets & set(task.files):
+            held.update(task.reads)
+    waiting, running, done = list(tasks), [], set()
+    now, found, here = 0.0, Schedule(), dict.fromkeys(CHART, 0)
 
-    def read(job: Job) -> int:
+    def read(task: Task) -> int:
         """As Snakemake does, those that read most come first: so a chain is finished early."""
-        return sum(made[path].files.get(path, 0) for path in job.reads if path in made)
+        return sum(made[path].files.get(path, 0) for path in task.reads if path in made)
 
     def mark() -> None:
         found.timeline.append((now, dict(here)))
@@ -80,34 +64,34 @@ def course(jobs: list[Job], targets: set[str], cores: int, rolling: bool) -> Cou
 
     mark()
     while waiting or running:
-        for job in sorted(waiting, key=lambda job: -read(job)):
-            ready = all(made[path].name in done for path in job.reads if path in made)
+        for task in sorted(waiting, key=lambda task: -read(task)):
+            ready = all(made[path].name in done for path in task.reads if path in made)
             if ready and sum(one.threads for _, one in running) < cores:
-                waiting.remove(job)
-                running.append((now + job.seconds, job))
-                found.started[job.name] = now
-                found.download += job.download
-                for path, size in job.files.items():
-                    here[kind(path)] += size
+                waiting.remove(task)
+                running.append((now + task.seconds, task))
+                found.started[task.name] = now
+                found.download += task.download
+                for path, size in task.files.items():
+                    here[chart_of(path)] += size
                 found.memory = max(found.memory, sum(one.memory for _, one in running))
                 mark()
-        end, job = min(running, key=lambda pair: pair[0])
-        running.remove((end, job))
+        end, task = min(running, key=lambda pair: pair[0])
+        running.remove((end, task))
         now = end
-        done.add(job.name)
+        done.add(task.name)
         if rolling:
-            for path in [*job.reads, *job.files]:
+            for path in [*task.reads, *task.files]:
                 left = readers.get(path, set()) - done
                 if path in made and made[path].name in done and not left and path not in held:
-                    here[kind(path)] -= made[path].files.get(path, 0)
+                    here[chart_of(path)] -= made[path].files.get(path, 0)
                     made[path].files.pop(path, None)
         mark()
     found.seconds, found.kept = now, sum(here.values())
     return found
 
 
-def jobs_of(described: list[dict[str, Any]]) -> Iterator[Job]:
-    """The jobs that will run, in an order in which they can, from what the hook tells."""
+def tasks_of(described: list[dict[str, Any]]) -> Iterator[Task]:
+    """The jobs that will run, in an order in which they can, from what report.described says."""
     left = [one for one in described if one["action"] == "run" and one.get("forecast")]
     made = {path for one in left for path in one["outputs"]}
     there: set[str] = set()
@@ -117,14 +101,14 @@ def jobs_of(described: list[dict[str, Any]]) -> Iterator[Job]:
             left.remove(one)
             there.update(one["outputs"])
             cost = one["forecast"]
-            yield Job(
+            yield Task(
                 one["outputs"][0],
                 [path for path in one["inputs"] if path in made],
                 dict(cost["files"]),
                 cost["seconds"],
                 cost["memory"],
                 cost["download"],
-                links=one["rule"].startswith("bundle"),
+                links=any(row.links for path in one["outputs"] if (row := row_of(path))),
             )
 
 
@@ -139,7 +123,7 @@ def summary(described: list[dict[str, Any]], targets: set[str], cores: int) -> s
     found = both(described, targets, cores)
     everything, rolling = found["all"], found["targets"]
     return (
-        f"it takes about {duration(everything.seconds)}, {size(everything.memory)} of memory, "
+        f"takes about {duration(everything.seconds)}, {size(everything.memory)} of memory, "
         f"{size(everything.disk)} of disk ({size(rolling.disk)} with --config keep=targets) and "
         f"{size(everything.download)} of downloads; `ingot plan` says more"
     )
@@ -164,9 +148,9 @@ def size(count: float) -> str:
     return f"{count / 1e3:.0f} kB"
 
 
-def both(described: list[dict[str, Any]], targets: set[str], cores: int) -> dict[str, Course]:
+def both(described: list[dict[str, Any]], targets: set[str], cores: int) -> dict[str, Schedule]:
     """The course of a build that keeps all, and of one that keeps the targets only."""
     return {
-        keep: course(list(jobs_of(described)), targets, cores, keep == "targets")
+        keep: schedule(list(tasks_of(described)), targets, cores, keep == "targets")
         for keep in ("all", "targets")
     }

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from ingot.refused import Refused
+
 T = TypeVar("T")
 ATTEMPTS = 6  # in a row without progress
 HEALS = (408, 429, 500, 502, 503, 504)  # HTTP statuses that a second try may cure
@@ -43,20 +45,20 @@ class Patience:
             except (TransportError, BrokenTransferError, errors.HfHubHTTPError) as error:
                 self._again_or_exit(error)
             except errors.OfflineModeIsEnabled:
-                sys.exit(
+                raise Refused(
                     f"{self.what}: not on this machine, and HF_HUB_OFFLINE is set; unset it, or "
                     "give the model a path: in your catalogue"
-                )
+                ) from None
 
     def _again_or_exit(self, error: Exception) -> None:
         response = getattr(error, "response", None)
         status = response.status_code if response is not None else None
         if status is not None and status not in HEALS:
-            sys.exit(f"{self.what}: {refusal(error, status)}")
+            raise Refused(f"{self.what}: {refusal(error, status)}")
         self.failures += 1
         said = f"HTTP {status}" if status else f"{error or type(error).__name__}"
         if self.failures >= ATTEMPTS:
-            sys.exit(
+            raise Refused(
                 f"{self.what}: {said}, {ATTEMPTS} times in a row; run the command again later, it "
                 "goes on from here"
             )

@@ -3,14 +3,14 @@
 numpy only; a chunk of rows at a time.
 """
 
-import sys
-
 import numpy as np
 
+from ingot.checkpoint.dtypes import FLOATS, QUANTISED
 from ingot.checkpoint.safetensors import Tensor
+from ingot.refused import Refused
 from ingot.tensorrt.checkpoint import GROUP, Quant
+from ingot.verify.values import as_float32
 
-NUMPY = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F8_E4M3": "u1", "I8": "i1"}
 SUBNORMAL = 2.0**-25  # half of float16's smallest step: the source may have been rounded to it
 USED = 0.4  # of the steps that the median row's largest weight takes: merged q, k, v share a scale
 CHUNK = 1 << 12  # rows looked at at a time
@@ -19,14 +19,11 @@ CHUNK = 1 << 12  # rows looked at at a time
 def rows_of(tensor: Tensor, first: int, last: int) -> np.ndarray:
     """Rows first..last as they are stored, in float32 [rows, columns]."""
     columns = int(np.prod(tensor.shape[1:]))
-    kind = np.dtype(NUMPY[tensor.dtype])
+    kind = np.dtype((FLOATS | QUANTISED)[tensor.dtype].numpy)
     offset = tensor.offset + first * columns * kind.itemsize
     raw = np.fromfile(tensor.path, kind, (last - first) * columns, offset=offset)
-    if tensor.dtype == "BF16":
-        raw = (raw.astype(np.uint32) << 16).view(np.float32)
-    if tensor.dtype == "F8_E4M3":
-        raw = E4M3[raw]
-    return raw.astype(np.float32).reshape(last - first, -1)
+    stored = E4M3[raw] if tensor.dtype == "F8_E4M3" else as_float32(raw, tensor.dtype)
+    return stored.reshape(last - first, -1)
 
 
 def _e4m3() -> np.ndarray:
@@ -78,7 +75,7 @@ def check_scales(quant: Quant, tensors: dict[str, Tensor], layer: str) -> None:
         tensor = tensors[f"{layer}.{scale}"]
         found = rows_of(tensor, 0, tensor.shape[0])
         if not (np.isfinite(found) & (found > 0)).all():
-            sys.exit(
+            raise Refused(
                 f"{tensor.path}: tensor {tensor.name} has values that are no scale, expected "
                 "finite ones above 0; build it again"
             )
@@ -93,7 +90,7 @@ def check_scales(quant: Quant, tensors: dict[str, Tensor], layer: str) -> None:
     one = tensors[f"{layer}.weights_scaling_factor"].shape == (1,)
     used = largest.max() if one else np.median(largest)
     if used < full * USED:
-        sys.exit(
+        raise Refused(
             f"{weight.path}: tensor {weight.name} uses {used:.0f} of {full} steps, expected most of "
             "them: its scales are too coarse; build it again"
         )

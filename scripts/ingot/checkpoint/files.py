@@ -1,0 +1,77 @@
+"""A checkpoint as a step is given it: exactly these files, so that no other affects what is built."""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ingot.refused import Refused
+
+
+class Checkpoint:
+    """Files of one Hugging Face checkpoint, by name; `files` is one folder, for all that it holds."""
+
+    def __init__(self, files: list[Path]):
+        whole = len(files) == 1 and files[0].is_dir()
+        self.folder = files[0] if whole else files[0].parent  # as messages name it
+        self.files = {path.name: path for path in (files[0].iterdir() if whole else files)}
+
+    def __str__(self) -> str:
+        return str(self.folder)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.files
+
+    def __getitem__(self, name: str) -> Path:
+        """Where file `name` is.  Refused when the step was not given it."""
+        if name not in self.files:
+            raise Refused(
+                f"{self.folder / name}: missing, expected a file of the checkpoint; add it"
+            )
+        return self.files[name]
+
+    def optional_json(self, name: str) -> dict:
+        """The JSON object that file `name` holds; empty when the step was not given it."""
+        return read_json(self.files[name]) if name in self.files else {}
+
+    @contextmanager
+    def as_folder(self) -> Iterator[Path]:
+        """A folder of links to the files, for libraries that read a folder."""
+        with tempfile.TemporaryDirectory() as folder:
+            for name, path in self.files.items():
+                Path(folder, name).symlink_to(path.absolute())
+            yield Path(folder)
+
+
+class _Collect(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):
+        setattr(namespace, self.dest, Checkpoint(values))
+
+
+def add_checkpoint(parser) -> None:
+    """The option --checkpoint of a step: a Checkpoint of the folder, or of the files, it is given."""
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        nargs="+",
+        action=_Collect,
+        required=isinstance(parser, argparse.ArgumentParser),  # not in a group of alternatives
+        help="a folder, or files of one",
+    )
+
+
+def read_json(path: Path) -> dict:
+    """The JSON object at `path`.  Refused when it is missing, no JSON, or no object."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise Refused(
+            f"{path}: missing, expected a JSON file; fetch the checkpoint again"
+        ) from None
+    except ValueError as error:
+        raise Refused(f"{path}: not JSON ({error}); fetch it again") from None
+    if not isinstance(found, dict):
+        raise Refused(f"{path}: holds a {type(found).__name__}, expected a JSON object")
+    return found

@@ -1,0 +1,167 @@
+"""What each input of a run holds, as far as it is known, and so which actions are on record."""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from ingot.checkpoint import identity
+from ingot.driver.cache import key
+from ingot.driver.job import Graph, Job
+from ingot.files import digest, memo
+from ingot.refused import Refused
+from ingot.store.records import Record, Store
+
+LARGE = 64 << 20  # bytes; larger shards are not read just to find that nothing is known of them
+
+
+class UnknownInput(Exception):
+    """An input's content is not known."""
+
+
+class NotBuiltYet(UnknownInput):
+    """It will be, when the job that makes it is done."""
+
+
+class Sources:
+    """The files that no job makes, each read at most once, and only if the memo cannot answer."""
+
+    def __init__(self):
+        self.seen: dict[str, tuple[str, str]] = {}  # path: stamp, digest
+        self.unread: dict[str, str] = {}  # path: stamp when we decided not to read it
+
+    def digest(self, path: str, maybe_known: Callable[[str], bool]) -> str:
+        """What the file or folder at `path` holds.
+
+        UnknownInput for a large shard that has to be read, when `maybe_known(path)` says that no
+        action on record can have read it: then the step will hash it as it reads it.
+        """
+        if path in self.seen:
+            return self.seen[path][1]
+        if not os.path.exists(path):
+            raise UnknownInput(f"{path} is missing")
+        now = memo.stamp_of(path) or ""
+        shard = path.endswith(".safetensors")
+        if (
+            shard
+            and not identity.known(path)
+            and os.path.getsize(path) > LARGE
+            and not maybe_known(path)
+        ):
+            self.unread[path] = now
+            raise UnknownInput(f"{path} was not seen before")
+        if path.endswith(".py") and not memo.known(path):
+            _drop_bytecode(Path(path))
+        found = _shard(Path(path)) if shard else digest.of(path)
+        self.seen[path] = (now, found)
+        return found
+
+    def unchanged(self, path: str) -> bool:
+        """Is the file as it was when we looked first?"""
+        if path not in self.seen:
+            return self.unread.get(path) in (None, memo.stamp_of(path))
+        stamp, found = self.seen[path]
+        if not stamp:  # a folder
+            return digest.of(path) == found
+        return memo.stamp_of(path) == stamp
+
+
+def _drop_bytecode(path: Path) -> None:
+    """Python takes its cached bytecode for a file of the same size and second; we do not."""
+    for cached in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+        with contextlib.suppress(OSError):
+            cached.unlink()
+
+
+def _shard(path: Path) -> str:
+    try:
+        return identity.of(path)
+    except Refused:  # not a safetensors file: the step will say so
+        return digest.of(path)
+
+
+class Contents:
+    """Keys and records of the jobs of one run, found when they are asked for."""
+
+    def __init__(self, graph: Graph, store: Store):
+        self.graph, self.store = graph, store
+        self.writable = store.prepare()
+        self.sources = Sources()
+        self.finished: set[Job] = set()
+        self.made: dict[str, str] = {}  # path: digest of what this run built
+        self.keys: dict[Job, tuple[str, dict]] = {}  # with the fields
+        self.records: dict[Job, Record | None] = {}  # once the key is known
+        self.samples: dict[str, set[str]] = {}  # rule: samples of the shards that are on record
+
+    def key(self, job: Job) -> tuple[str, dict]:
+        """The key of a job's action and its fields.  UnknownInput while an input is not known."""
+        if job not in self.keys:
+            found = key.fields(job, lambda path: self.of(job, path))
+            self.keys[job] = (digest.of_json(found), found)
+        return self.keys[job]
+
+    def known_key(self, job: Job) -> str | None:
+        """The key of a cached job, if it is known already."""
+        try:
+            return self.key(job)[0] if job.cached else None
+        except (UnknownInput, OSError):
+            return None
+
+    def of(self, job: Job, path: str) -> str:
+        """What input `path` of `job` holds, or will hold."""
+        if path in self.made:
+            return self.made[path]
+        maker = self.graph.maker(job, path)
+        if maker is not None and maker in self.graph.forced and maker not in self.finished:
+            raise NotBuiltYet(f"{path} is being rebuilt")
+        if maker is None or not maker.cached:
+            if maker is not None and not os.path.exists(path):
+                raise NotBuiltYet(f"{path} is not built yet")
+            return self.sources.digest(path, lambda shard: self._maybe_known(job, shard))
+        try:
+            record = self.record(maker)
+        except UnknownInput:
+            record = None
+        if record is None:
+            raise NotBuiltYet(f"{path} is not built yet")
+        return record.outputs[maker.writes.index(path)]["digest"]
+
+    def _maybe_known(self, job: Job, shard: str) -> bool:
+        """Might an action on record have read this shard?  One of other samples it did not."""
+        if job.rule not in self.samples:
+            found = [
+                self.store.config(one).get("about", {}) for one in self.store.records(job.rule)
+            ]
+            self.samples[job.rule] = {s for a in found for s in a.get("samples", {}).values()}
+        return identity.sample(shard) in self.samples[job.rule]
+
+    def record(self, job: Job) -> Record | None:
+        """The record of a job's action.  UnknownInput while its key is not known."""
+        found, _ = self.key(job)
+        if job not in self.records:
+            self.records[job] = record = self.store.lookup(job.rule, found)
+            if record and self.writable:
+                self.store.used(record)
+        return self.records[job]
+
+    def unchanged(self, job: Job, path: str) -> bool:
+        """Does the input still hold what it did when the job was decided?"""
+        if job.ancient(path):
+            return True
+        maker = self.graph.maker(job, path)
+        if maker is None or not maker.cached:
+            return self.sources.unchanged(path)
+        return digest.of(path) == self.of(job, path)
+
+    def forget(self, paths: list[str]) -> None:
+        """A job outside the cache wrote `paths`: what rests on them is decided again."""
+        for path in paths:
+            self.sources.seen.pop(path, None)
+        self.keys.clear()
+        self.records.clear()
+
+    def held(self) -> contextlib.AbstractContextManager:
+        """While files come and go, gc waits."""
+        if self.writable and self.store.root.exists():
+            return self.store.locked("content", shared=True)
+        return contextlib.nullcontext()

@@ -1,0 +1,94 @@
+"""What a finished job wrote goes into the store, and its action on record."""
+
+import csv
+import os
+import sys
+from pathlib import Path
+
+from ingot.driver.cache import key
+from ingot.driver.cache.contents import Contents, UnknownInput
+from ingot.driver.forecast.costs import Costs
+from ingot.driver.job import Job
+from ingot.files import digest
+from ingot.files.atomic import peak_rss_file
+from ingot.store.blobs import SMALL
+from ingot.store.records import Action
+
+
+class Ingest:
+    """Takes in what the jobs of one run wrote."""
+
+    def __init__(self, contents: Contents, costs: Costs):
+        self.contents, self.store, self.costs = contents, contents.store, costs
+        self.blobs: dict[str, list[str]] = {}  # path: the files that it is, or holds
+        self.fresh: set[str] = set()  # of them, those that this run brought into the store
+
+    def finished(self, job: Job) -> None:
+        """The output stays where it is whatever happens here."""
+        contents = self.contents
+        contents.finished.add(job)
+        if not job.cached:
+            contents.forget(job.writes)
+            return
+        try:
+            for path in job.writes:
+                contents.made[path] = digest.of(path)
+            if changed := [path for path in job.reads if not contents.unchanged(job, path)]:
+                text = f"{changed[0]}: changed while {job.writes[0]} was built; it is built again"
+                print(f"{text} when it is next asked for", file=sys.stderr)
+                return
+            for path in job.reads:
+                if path in contents.sources.unread:
+                    contents.sources.digest(path, lambda _: True)
+            contents.keys.pop(job, None)
+            found, fields = contents.key(job)
+            if contents.writable:
+                with contents.held():
+                    outputs = [self._take(path) for path in job.writes]
+                    cost = self._cost(job, outputs)
+                    action = Action(job.rule, found, fields, outputs, cost, key.about(job))
+                    contents.records[job] = self.store.record(action)
+        except (OSError, UnknownInput) as error:
+            print(f"{job.writes[0]}: built, but not stored ({error})", file=sys.stderr)
+
+    def _take(self, path: str) -> dict:
+        self.blobs[path] = blobs(path)
+        self.fresh.update(b for b in self.blobs[path] if not self.store.blob(b).exists())
+        taken = self.store.take(Path(path))
+        if taken["digest"] != self.contents.made[path]:
+            raise OSError(f"{path} changed while it was stored")
+        return {**taken, "title": os.path.basename(path)}
+
+    def _cost(self, job: Job, outputs: list[dict]) -> dict:
+        """What the job took, and what it was expected to take by the constants alone."""
+        found = measured(job) | {"bytes": sum(self._own_bytes(output) for output in outputs)}
+        whole = "seconds" in found and "peak_rss_mb" in found
+        return found | (self.costs.expected(job) if whole else {})
+
+    def _own_bytes(self, output: dict) -> int:
+        """Bytes that were nowhere before: large files of a folder may be links of its inputs."""
+        large = (e for e in output.get("entries", ()) if e.get("size", 0) >= SMALL)
+        return output["size"] - sum(e["size"] for e in large if e["digest"] not in self.fresh)
+
+
+def blobs(path: str) -> list[str]:
+    """The digests of a file, or of the files in a folder."""
+    if not os.path.isdir(path):
+        return [digest.of(path)]
+    return [entry["digest"] for entry in digest.tree(Path(path))[1] if "digest" in entry]
+
+
+def measured(job: Job) -> dict:
+    """Seconds and bytes moved as Snakemake measured them, peak memory as the step said."""
+    if not job.benchmark or not os.path.exists(job.benchmark):
+        return {}
+    with open(job.benchmark) as file:
+        row = next(csv.DictReader(file, delimiter="\t"), {})
+    names = {"s": "seconds", "max_rss": "peak_rss_mb", "io_in": "read_mb", "io_out": "written_mb"}
+    found = {
+        names[name]: float(row[name]) for name in names if row.get(name, "NA") not in ("NA", "-")
+    }
+    said = [file for path in job.writes if (file := peak_rss_file(path)) and file.exists()]
+    if said:
+        found["peak_rss_mb"] = max(int(file.read_text()) for file in said) / 1e6
+    return found

@@ -1,0 +1,102 @@
+"""Where packages come from: pip's own settings handed to uv, and PyTorch's index for CPUs before all."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.request
+from pathlib import Path
+
+from ingot.files.atomic import replacing
+from ingot.refused import Refused
+
+PUBLIC = "https://pypi.org/simple"
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+CPU_TORCH = "+cpu"  # the local version of torch's build for CPUs, which only that index has
+PATIENCE = 3.0  # seconds until it is given up
+RANK = {
+    "global": 0,
+    "user": 0,
+    "site": 0,
+    "install": 1,
+    ":env:": 2,
+}  # of pip's settings, the last wins
+
+
+def settings() -> list[str]:
+    """What uv has to be told to find what pip finds on this machine."""
+    found = _pip_settings()
+    flags = ["--index-strategy", "unsafe-best-match"]  # pip's own: every index, the best version
+    if _reachable(f"{CPU_INDEX}/torch/"):
+        flags += ["--index", CPU_INDEX]
+    for url in (*(found.get("index-url") or [PUBLIC]), *found.get("extra-index-url", [])):
+        flags += ["--index", url]
+    for word in found.get("find-links", []):
+        flags += ["--find-links", word]
+    for word in found.get("trusted-host", []):
+        flags += ["--allow-insecure-host", word]
+    return flags
+
+
+def _pip_settings() -> dict[str, list[str]]:
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    ranks: dict[str, int] = {}
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        key, _, value = line.partition("=")
+        section, _, name = key.rpartition(".")
+        if RANK.get(section, -1) >= ranks.get(name, 0):
+            ranks[name], found[name] = RANK[section], str(ast.literal_eval(value)).split()
+    if cert := found.get("cert"):
+        os.environ.setdefault("SSL_CERT_FILE", cert[0])
+    return found
+
+
+def _reachable(url: str) -> bool:
+    """Does it answer soon?  In a thread, since looking up a host's name knows no time limit."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        try:
+            request = urllib.request.Request(url, method="HEAD")
+            with urllib.request.urlopen(request, timeout=PATIENCE):
+                answered.set()
+        except (OSError, ValueError):
+            pass
+
+    threading.Thread(target=ask, daemon=True).start()
+    return answered.wait(PATIENCE)
+
+
+def resolve(wish: Path, lock: Path, public: bool = False) -> None:
+    """Write `lock`: what pip would install for `wish`, each with its hash.
+
+    `public`: from pip's index alone, as on a machine that reaches no other.
+    """
+    environment, flags = dict(os.environ), []
+    if public:
+        url = (_pip_settings().get("index-url") or [PUBLIC])[0]
+        environment = {k: v for k, v in environment.items() if not k.startswith("PIP_")}
+        environment["PIP_CONFIG_FILE"] = os.devnull
+        flags = ["--index-url", url]
+    elif _reachable(f"{CPU_INDEX}/torch/"):
+        flags = ["--extra-index-url", CPU_INDEX]
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [sys.executable, "-m", "pip", "install", "-qq", "--no-input", "--dry-run"]
+        command += ["--ignore-installed", "--report", report, *flags, "-r", wish]
+        done = subprocess.run([str(word) for word in command], env=environment, check=False)
+        if done.returncode:
+            raise Refused(f"{wish}: pip cannot resolve it; its last lines above say why")
+        items = json.loads(report.read_text())["install"]
+    lines = [f"# Written by `ingot lock {wish.parent.name}` for CPython 3.11 on Linux x86-64."]
+    for item in sorted(items, key=lambda item: item["metadata"]["name"].lower()):
+        digest = item["download_info"]["archive_info"]["hashes"]["sha256"]
+        name, version = item["metadata"]["name"], item["metadata"]["version"]
+        lines.append(f"{name}=={version} --hash=sha256:{digest}")
+    with replacing(lock) as partial:
+        partial.write_text("\n".join(lines) + "\n")

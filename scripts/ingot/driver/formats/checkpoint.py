@@ -1,0 +1,47 @@
+"""Rows of what models come from: a checkpoint of the hub, and the reference for verifications."""
+
+from ingot.driver.formats.model import Model
+from ingot.driver.formats.table import (
+    GB,
+    Cost,
+    Format,
+    Work,
+    run_through,
+    whole_model,
+    written,
+)  # fmt: skip
+from ingot.driver.job import Job
+
+FETCH = Cost(1.5, 10.0, 90)  # unit: a GB fetched, at 100 MB/s
+OTHER_FILES = {"tokenizer.json": 9e6, "model.safetensors.index.json": 5e4}  # bytes, about
+
+
+def fetched(job: Job, model: Model) -> Work | None:
+    """One file of the hub, by its list, or as large as config.json makes it."""
+    name = job.wildcards["file"]
+    listed = model.listed().get(name)
+    size = listed["size"] if listed else OTHER_FILES.get(name, 2000)
+    if not listed and name.endswith(".safetensors"):
+        if not model.config:
+            return None
+        size = model.checkpoint_bytes() / model.entry["shards"]
+    return Work(FETCH, size / GB, {job.writes[0]: size}, download=int(size))
+
+
+ROWS = (
+    Format(
+        name="hf",
+        what="a checkpoint's files, as the hub has them",
+        steps={"fetch_listing": written(Cost(0.2), 0), "fetch_file": fetched},
+        sizes=whole_model,
+        chart="checkpoint",
+        intermediate=True,
+    ),
+    Format(
+        name="reference.npz",
+        what="greedy tokens and logits by transformers in float32",
+        steps={"generate_reference": run_through(Cost(3, 200, 1200, 1250), 6e5)},
+        sizes=whole_model,
+        intermediate=True,
+    ),
+)

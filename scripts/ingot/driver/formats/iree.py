@@ -1,0 +1,213 @@
+"""Rows of the IREE line: archives, programs, and the shortfin server's folder."""
+
+from ingot.checkpoint import llama
+from ingot.driver.formats.gguf import FLOATS, file_bytes
+from ingot.driver.formats.model import Model
+from ingot.driver.formats.table import (
+    GB,
+    MB,
+    Cost,
+    Format,
+    Target,
+    Work,
+    own_sizes,
+    read_through,
+    run_through,
+)  # fmt: skip
+from ingot.driver.job import Job
+from ingot.gguf import metadata
+from ingot.iree import stitch, tensor_parallel
+
+PROGRAM_DTYPES = ("f16",)  # of the weights that programs are exported for and verified with
+CPU_RANKS = 4  # on shortfin's CPU devices, 8 end each prompt in hal.device.queue.alloca: ABORTED
+PROGRAMS = {  # variants of a program that some hardware needs, and the exporter's flags for them
+    "decomposed": ["--attention-kernel=decomposed"],
+    "f32": [f"--{what}-dtype=float32" for what in ("activation", "attention", "kv-cache")],
+}
+COMPILE = {  # by hardware; the compiler's passes over the whole program grow like its square
+    "cpu": (Cost(3, 0.25, 237, 1.38), 0.12, 0.0065),
+    "": (Cost(6, 0.06, 260, 1.4, squared=3.3e-4), 0.28, 0.0068),
+}
+
+
+def archives(model: str, tp: int) -> list[str]:
+    """The IRPA archives of a model's weights, in the order that a server takes them."""
+    if tp == 1:
+        return [f"artifacts/{model}.irpa"]
+    stem = f"artifacts/{model}_tp{tp}"
+    return [f"{stem}.irpa", *(f"{stem}.rank{rank}.irpa" for rank in range(tp))]
+
+
+def convert(job: Job, model: Model) -> Work | None:
+    """Unit: a GB of tensors."""
+    if not model.config:
+        return None
+    dtype = model.dtype(job.wildcards.get("dtype", ""))
+    size = file_bytes(model, dtype)
+    return Work(Cost(0.1, 2.0, 23), model.tensor_bytes(dtype) / GB, {job.writes[0]: size})
+
+
+def verify_archive(job: Job, model: Model) -> float:
+    return model.tensor_bytes(model.dtype(job.wildcards.get("dtype", "")))
+
+
+def shard(job: Job, model: Model) -> Work | None:
+    """Unit: a GB of the checkpoint.  The archives' bytes follow from config.json alone."""
+    if not model.config:
+        return None
+    dtype, tp = model.dtype(), len(job.writes) - 1
+    specs = llama.specs(model.config, dtype)
+    cuts = tensor_parallel.splits([(s.name, s.type.name, s.shape) for s in specs])
+    properties = metadata.properties(model.config, dtype)
+    sizes = [len(tensor_parallel.root_archive(properties, cuts, tp))]
+    sizes += [tensor_parallel.rank_layout(cuts, tp, rank).size for rank in range(tp)]
+    files = dict(zip(job.writes, sizes, strict=True))
+    return Work(Cost(0.2, 2.0, 40), model.checkpoint_bytes() / GB, files)
+
+
+def _blocks(job: Job, model: Model, layers: int) -> int:
+    """Blocks times ranks times functions of the program."""
+    settings = model.entry["iree"]
+    functions = len(settings["bs_prefill"]) + len(settings["bs_decode"])
+    return layers * int(job.wildcards["tp"]) * functions
+
+
+def export(job: Job, model: Model) -> Work | None:
+    """Unit: a block traced; the text grows with all of them."""
+    if not model.config:
+        return None
+    layers = model.config.layers
+    size = (0.02 + 0.056 * _blocks(job, model, layers)) * MB
+    files = dict(zip(job.writes, (size, 500), strict=True))
+    units = _blocks(job, model, min(layers, stitch.TRACED))
+    return Work(Cost(13, 0.6, 1460, 5), units, files, guessed=True)
+
+
+def compile(job: Job, model: Model) -> Work | None:
+    """Unit: a block compiled, on each rank, in each function."""
+    if not model.config:
+        return None
+    hardware = job.wildcards.get("hw", "").lstrip(".") or model.entry["hardware"]
+    cost, least, each = COMPILE.get(hardware, COMPILE[""])
+    units = _blocks(job, model, model.config.layers)
+    files = {job.writes[0]: (least + each * units) * MB}
+    return Work(cost, units, files, kind=hardware, guessed=True)
+
+
+def bundle(job: Job, model: Model) -> Work:
+    return Work(Cost(0.2), 0, dict.fromkeys(job.writes, model.tokenizer_bytes()))
+
+
+def refuse_archive(target: Target) -> str | None:
+    model, tp = target.model, target.tp
+    if tp == 1:
+        return f"one rank holds the whole model; ask for artifacts/{model}.irpa"
+    if target.record and tp and target.variant:
+        return f"a set is verified as a whole; ask for artifacts/{model}_tp{tp}.irpa.verified.json"
+    if target.entry["dtype"] == "q8_0" and (target.variant is None or tp):
+        return "an IRPA archive is float, and the model's dtype is q8_0; name a variant"
+    return None
+
+
+def refuse_program(target: Target) -> str | None:
+    entry = target.entry
+    hardware = target.catalogue["hardware"].get(target.variant or entry["hardware"], {})
+    if target.record and target.format != "mlir" and hardware.get("device") != "local-task":
+        return (
+            "a program is verified by running it, here on cpu only; ask for "
+            f"artifacts/{target.model}_tp{target.tp}.cpu.{target.format}.verified.json"
+        )
+    if entry["dtype"] not in PROGRAM_DTYPES:
+        legal = ", ".join(PROGRAM_DTYPES)
+        return f"programs are exported for weights in {legal}, and the model's dtype is {entry['dtype']}"
+    return None
+
+
+def refuse_bundle(target: Target) -> str | None:
+    hardware = target.catalogue["hardware"][target.variant or target.entry["hardware"]]
+    if "device" not in hardware:
+        return f"shortfin runs on no {hardware['target']} device; ask for the .vmfb alone"
+    if hardware["device"] == "local-task" and target.tp > CPU_RANKS:
+        return (
+            f"shortfin on CPU supports at most {CPU_RANKS} ranks; to check this program ask for "
+            f"artifacts/{target.model}_tp{target.tp}.vmfb.verified.json"
+        )
+    return refuse_program(target)
+
+
+def hardware_names(catalogue: dict, tp: int) -> list[str]:
+    return list(catalogue["hardware"])
+
+
+def program_names(catalogue: dict, tp: int) -> list[str]:
+    return list(PROGRAMS)
+
+
+def archive_variants(catalogue: dict, tp: int) -> list[str]:
+    if tp > 1:
+        return [f"rank{rank}" for rank in range(tp)]
+    return [dtype for dtype in FLOATS if dtype != "q8_0"]
+
+
+def archive_sizes(entry: dict) -> list[int | None]:
+    return [None, *entry["tp"]]
+
+
+ROWS = (
+    Format(
+        name="irpa",
+        what="IREE's parameter archive: of the whole model, or a root and one archive per rank",
+        steps={
+            "gguf_to_irpa": convert,
+            "verify_irpa": read_through(Cost(0.2, 1.5, 45, 1005), verify_archive),
+            "shard_irpa": shard,
+            "verify_shards": read_through(Cost(0.2, 5.0, 43, 122)),
+        },
+        sizes=archive_sizes,
+        variants=archive_variants,
+        refuse=refuse_archive,
+        record="its GGUF file by SHA-256; a set: the checkpoint, value by value",
+        chart="irpa",
+        chart_of_ranks="ranks",
+    ),
+    Format(
+        name="mlir",
+        what="the exported program",
+        steps={"export_mlir": export},
+        sizes=own_sizes,
+        variants=program_names,
+        refuse=refuse_program,
+        no_record="a program is verified by running its .vmfb",
+        chart="program",
+    ),
+    Format(
+        name="config.json",
+        what="the server's config of a program",
+        steps={},
+        sizes=own_sizes,
+        variants=program_names,
+        refuse=refuse_program,
+        no_record="a program is verified by running its .vmfb",
+        chart="program",
+    ),
+    Format(
+        name="vmfb",
+        what="the program compiled for the model's hardware, or for the one named",
+        steps={"compile_vmfb": compile, "verify_vmfb": run_through(Cost(3, 300, 60, 550))},
+        sizes=own_sizes,
+        variants=hardware_names,
+        refuse=refuse_program,
+        record="transformers in float32: greedy tokens and logits",
+        chart="program",
+    ),
+    Format(
+        name="shortfin",
+        what="all that the shortfin server needs, and its launch script",
+        steps={"bundle_shortfin": bundle, "verify_shortfin": run_through(Cost(6, 500, 340, 550))},
+        sizes=own_sizes,
+        variants=hardware_names,
+        refuse=refuse_bundle,
+        record="transformers in float32: greedy tokens, through the server",
+        links=True,
+    ),
+)

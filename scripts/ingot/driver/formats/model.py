@@ -1,0 +1,102 @@
+"""What is known of a model before anything is built: its entry, config.json, sizes on disk."""
+
+import json
+from collections.abc import Iterable
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from ingot.checkpoint import llama
+from ingot.checkpoint.config import ModelConfig, read_config
+from ingot.refused import Refused
+
+SMALL_FILES = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+)
+
+
+def shard_names(shards: int) -> list[str]:
+    """The hub's names of a checkpoint's weights, and of their index."""
+    if shards == 1:
+        return ["model.safetensors"]
+    parts = [f"model-{n:05d}-of-{shards:05d}.safetensors" for n in range(1, shards + 1)]
+    return [*parts, "model.safetensors.index.json"]
+
+
+def hub_files(pre: str) -> list[str]:
+    """The small files that every hub checkpoint of the catalogue has."""
+    names = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+    return [*names, "tokenizer.model"] if pre == "default" else names
+
+
+def parameters(config: ModelConfig) -> int:
+    """How many weights the checkpoint holds."""
+    return sum(prod(spec.shape) for spec in llama.specs(config, "f32") if spec.source)
+
+
+class Model:
+    """One model of a catalogue; `root` is the repository, below which its paths may lie.
+
+    `folders` are searched for <model>.json too, the config.json of a model that is not fetched.
+    """
+
+    def __init__(self, name: str, catalogue: dict, root: Path, folders: Iterable[Path] = ()):
+        self.name, self.catalogue, self.root = name, catalogue, root
+        self.entry: dict[str, Any] = catalogue["models"].get(name, {})
+        self.config = self._config(folders)
+
+    def _config(self, folders: Iterable[Path]) -> ModelConfig | None:
+        places = [Path("artifacts", f"{self.name}.hf", "config.json")]
+        if "path" in self.entry:
+            places = [self.folder() / "config.json"]
+        places += [folder / f"{self.name}.json" for folder in folders]
+        found = next((place for place in places if place.is_file()), None)
+        try:
+            return read_config(found) if found else None
+        except Refused:  # the step that needs it will say what is wrong
+            return None
+
+    def folder(self) -> Path:
+        """Of a local checkpoint: below the working directory, or else below the repository."""
+        path = Path(self.entry["path"])
+        return path if path.exists() else self.root / path
+
+    @property
+    def local(self) -> bool:
+        return "path" in self.entry
+
+    def listed(self) -> dict[str, dict]:
+        """The hub's list of files, by name; empty while nobody fetched it."""
+        listing = Path("artifacts", f"{self.name}.hf", "listing.json")
+        return json.loads(listing.read_text())["files"] if listing.is_file() else {}
+
+    def parameters(self) -> int:
+        return parameters(self.config)
+
+    def checkpoint_bytes(self) -> int:
+        """Of the weights as they lie on the hub, or here."""
+        if self.local:
+            return sum(p.stat().st_size for p in self.folder().glob("model*.safetensors"))
+        files = self.listed()
+        if files:
+            return sum(f["size"] for name, f in files.items() if name.endswith(".safetensors"))
+        return 2 * self.parameters()
+
+    def tokenizer_bytes(self) -> float:
+        """The vocabulary's files, which bundles copy."""
+        return 2e5 if self.local else 9e6
+
+    def tensor_bytes(self, dtype: str) -> int:
+        """Of all tensors at `dtype`, as GGUF and IRPA hold them."""
+        return sum(spec.type.nbytes(spec.shape) for spec in llama.specs(self.config, dtype))
+
+    def dtype(self, variant: str = "") -> str:
+        """A variant's dtype, given with its dot or without, or else the model's own."""
+        return variant.lstrip(".") or self.entry["dtype"]

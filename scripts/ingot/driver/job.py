@@ -1,0 +1,83 @@
+"""A job as Ingot sees it: plain values, made where Snakemake is met, known to nothing behind it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+VOLATILE = "volatile"  # the parameter by which a rule says that its outputs are not cached
+
+
+@dataclass(frozen=True)
+class Input:
+    """The files that a rule names by one role; those without a name come together as role ""."""
+
+    role: str
+    paths: tuple[str, ...]
+    listed: bool = False  # named as a list: then the files' names may say what they are
+    ancient: tuple[str, ...] = ()  # of the paths, those that affect nothing
+
+
+@dataclass(frozen=True)
+class Output:
+    """One file or directory that a job writes."""
+
+    role: str
+    path: str
+    directory: bool = False
+
+
+@dataclass(eq=False)  # a job is itself: two may read and write the same
+class Job:
+    """One job of a run.  `shell` is the rule's shell text, still with its fields in braces."""
+
+    rule: str
+    shell: str | None = None
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[Output, ...] = ()
+    params: dict[str, Any] = field(default_factory=dict)
+    wildcards: dict[str, str] = field(default_factory=dict)
+    benchmark: str | None = None
+
+    @property
+    def step(self) -> str:
+        """The script that it runs, or the rule where it runs none of ours."""
+        code = next((one.paths[0] for one in self.inputs if one.role == "code"), self.rule)
+        return code.rpartition("/")[2].removesuffix(".py")
+
+    @property
+    def reads(self) -> list[str]:
+        return [path for one in self.inputs for path in one.paths]
+
+    @property
+    def writes(self) -> list[str]:
+        return [one.path for one in self.outputs]
+
+    @property
+    def cached(self) -> bool:
+        """Is what it writes decided by its action alone?"""
+        return bool(self.outputs) and not self.params.get(VOLATILE)
+
+    def ancient(self, path: str) -> bool:
+        """Does `path` affect nothing that the job writes?"""
+        return any(path in one.ancient for one in self.inputs)
+
+
+@dataclass
+class Graph:
+    """The jobs of a run, and what was asked of it."""
+
+    jobs: list[Job]
+    needs: dict[Job, dict[Job, set[str]]] = field(default_factory=dict)  # job: maker: files
+    targets: list[Job] = field(default_factory=list)
+    target_files: set[str] = field(default_factory=set)
+    forced: set[Job] = field(default_factory=set)  # on the command line
+
+    def maker(self, job: Job, path: str) -> Job | None:
+        """The job that makes input `path` of `job`; None when it is a source."""
+        return next((one for one, files in self.needs.get(job, {}).items() if path in files), None)
+
+    def asked(self) -> set[str]:
+        """The files asked for: by name, or as what a rule without output, such as `all`, needs."""
+        found = set(self.target_files)
+        for job in self.targets:
+            found |= set() if job.outputs else set(job.reads)
+        return found

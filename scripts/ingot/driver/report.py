@@ -1,0 +1,80 @@
+"""What a run says of its decisions: lines on stderr, or JSON for the `ingot` commands."""
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ingot.driver.cache.contents import Contents
+from ingot.driver.cache.decide import Decision
+from ingot.driver.cache.differences import nearest
+from ingot.driver.forecast import schedule
+from ingot.driver.forecast.costs import Costs
+from ingot.driver.job import Job
+
+LINES = 40  # that are shown
+ANSWER = "INGOT_EXPLAIN"  # the file that a dry run of ours writes the decisions to, as JSON
+
+
+def tell(contents: Contents, decision: Decision, costs: Costs, dry: bool) -> None:
+    """The decisions, one line per job; as JSON too when an `ingot` command asks."""
+    lines = []
+    for job, files in decision.restore.items():
+        for path, output in files.items():
+            lines.append(f"restore  {path}  ({output['size'] / 1e6:,.1f} MB, {job.rule})")
+    for job, why in decision.run.items():
+        lines.append(f"run      {', '.join(job.writes)}  ({why})")
+    for line in lines[:LINES] if dry or len(lines) <= LINES else ():
+        print(line, file=sys.stderr)
+    if len(lines) > LINES:
+        restored = sum(map(len, decision.restore.values()))
+        print(f"in all: {restored} files restored, {len(decision.run)} jobs run", file=sys.stderr)
+    if answer := os.environ.get(ANSWER):
+        Path(answer).write_text(json.dumps(described(contents, decision, costs)))
+    elif dry and decision.run:
+        jobs = described(contents, decision, costs)
+        print(schedule.summary(jobs, contents.graph.asked(), os.cpu_count()), file=sys.stderr)
+
+
+def spared(jobs: Iterable[Job], decision: Decision) -> None:
+    """Jobs that need not run after all."""
+    for job in jobs:
+        text = (
+            "unchanged, restored from the store" if job in decision.restore else "no longer needed"
+        )
+        print(f"{job.writes[0]}: {text}", file=sys.stderr)
+
+
+def described(contents: Contents, decision: Decision, costs: Costs) -> list[dict[str, Any]]:
+    """Each job of the run: what is done with it and why, and what it will take."""
+    return [_described(job, contents, decision, costs) for job in contents.graph.jobs]
+
+
+def _described(job: Job, contents: Contents, decision: Decision, costs: Costs) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "rule": job.rule,
+        "step": job.step,
+        "outputs": job.writes,
+        "inputs": job.reads,
+        "model": job.wildcards.get("model"),
+    }
+    if job in contents.keys:
+        key, fields = contents.keys[job]
+        found |= {"key": key}
+        if job in decision.run:
+            near = nearest(contents.store, job, fields)
+            found |= {"differences": near.differences}
+            if near.record:
+                titles = [output["title"] for output in near.record.outputs]
+                found |= {"nearest": {"key": near.record.key, "outputs": titles}}
+    if job in decision.run:
+        expected = costs.of(job)
+        found |= {"forecast": dataclasses.asdict(expected) if expected else None}
+        return {**found, "action": "run", "why": decision.run[job]}
+    if job in decision.restore:
+        return {**found, "action": "restore", "files": list(decision.restore[job])}
+    here = bool(job.writes) and all(os.path.exists(path) for path in job.writes)
+    return {**found, "action": "none", "why": "up to date" if here else "not needed"}

@@ -1,0 +1,109 @@
+"""What the rules of TensorRT-LLM and Triton ask: flags, parameters, what an engine needs."""
+
+import functools
+import json
+import os
+import sys
+from pathlib import Path
+
+from ingot.checkpoint.config import read_config
+from ingot.driver.formats.model import parameters
+from ingot.driver.rules.inputs import Inputs
+from ingot.refused import Refused, one_line
+from ingot.tensorrt import build_flags, trtllm
+from ingot.triton import schema
+
+ENGINE_MODELS = (schema.PREPROCESSING, schema.POSTPROCESSING, schema.BLS)
+LARGEST = 140e9  # bytes of weights, while config.json is not here
+
+
+@functools.cache
+def say_once(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+class Engines:
+    """`talks`: only the process that a user started says what became of a flag."""
+
+    def __init__(self, inputs: Inputs, talks: bool):
+        self.inputs, self.talks = inputs, talks
+
+    def settings(self, wildcards) -> dict:
+        return self.inputs.model(wildcards)["trtllm"]
+
+    def dtype(self, wildcards) -> str:
+        own = self.inputs.model(wildcards)["dtype"]
+        return wildcards.get("float", "").lstrip(".") or own
+
+    @one_line("error: ")
+    def calibration(self, wildcards) -> str:
+        """Texts to calibrate on: the model's own, or its prompts for verification."""
+        entry = self.inputs.model(wildcards)
+        named = entry["trtllm"].get("calibration") or entry.get("prompts")
+        if not named:
+            raise Refused(
+                f"models.{wildcards.model}.trtllm.calibration: missing, expected a file of texts to "
+                "calibrate on, one per line; name one"
+            )
+        return self.inputs.source(named)
+
+    def compute_capability(self, wildcards) -> str:
+        gpu = wildcards.gpu.lstrip(".") or self.settings(wildcards)["gpu"]
+        return self.inputs.catalogue["gpus"][gpu]["compute_capability"]
+
+    @one_line("error: ")
+    def build(self, wildcards) -> build_flags.Build:
+        """The catalogue's flags, as the pinned version takes them."""
+        table, key = self.settings(wildcards), f"models.{wildcards.model}.trtllm.build"
+        dtype = trtllm.DTYPES[self.inputs.model(wildcards)["dtype"]]
+        try:
+            found = build_flags.complete(table["build"], dtype, int(wildcards.tp), table["pp"])
+        except Refused as reason:
+            raise Refused(f"{key}: {reason}") from None
+        for note in found.notes if self.talks else ():
+            say_once(f"{key}: {note}")
+        return found
+
+    def flags(self, wildcards) -> list[str]:
+        return self.build(wildcards).arguments()
+
+    def memory_mb(self, wildcards) -> int:
+        """MB of host memory: a rank's weights two and a half times, and TensorRT's own."""
+        path = Path(self.inputs.config_json(wildcards))
+        weights = 2 * parameters(read_config(path)) if path.is_file() else LARGEST
+        ranks = int(wildcards.tp) * self.settings(wildcards)["pp"]
+        return int(16_000 + 2.5 * weights / ranks / 1e6)
+
+    # Triton
+
+    def backend(self, wildcards) -> str:
+        """What serves the model: `engine`, or `llmapi`."""
+        return self.settings(wildcards)["backend"]
+
+    def engine(self, wildcards) -> str | list:
+        """The engine's directory, with backend `engine`."""
+        if self.backend(wildcards) == "llmapi":
+            return []
+        return "artifacts/{model}_tp{tp}{quant}{gpu}.trtllm"
+
+    def checkpoint(self, wildcards) -> list[str]:
+        """The checkpoint's files, with backend `llmapi`."""
+        if self.backend(wildcards) == "engine":
+            return []
+        return [self.inputs.config_json(wildcards), *self.inputs.weights(wildcards)]
+
+    @one_line("error: ")
+    def runtime(self, wildcards) -> str:
+        """Parameters as JSON: what older flags of trtllm-build have become, then the catalogue's."""
+        backend = self.backend(wildcards)
+        older = self.build(wildcards).runtime if backend == "engine" else {}
+        found = {**older, **self.settings(wildcards)["runtime"]}
+        if reason := schema.why_not(backend, found):
+            raise Refused(f"models.{wildcards.model}.trtllm.runtime: {reason}; correct it")
+        return json.dumps(found, sort_keys=True)
+
+    def models(self, wildcards) -> list[str]:
+        """Our model.py files that the backend has."""
+        names = ["llmapi"] if self.backend(wildcards) == "llmapi" else ENGINE_MODELS
+        folder = self.inputs.root / "runtime/triton"
+        return [os.path.relpath(folder / name / "model.py") for name in names]

@@ -1,0 +1,23 @@
+"""What a step sees of the environment: a few variables, so that no other can affect what it writes."""
+
+import os
+from pathlib import Path
+
+ALLOWED = (
+    "HOME", "PATH", "TMPDIR", "USER", "LOGNAME", "TERM", "INGOT_*", "XDG_CACHE_HOME", "HF_*",
+    "*_VISIBLE_DEVICES", "SLURM_*", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY",
+    "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_*",
+)  # fmt: skip
+PREFIX = (
+    "set -euo pipefail; "  # Snakemake's own prefix, which this one replaces
+    "export INGOT_PARENT=$PPID; "  # a step that outlives Snakemake puts nothing in place
+    f'for name in $(compgen -e); do case $name in {"|".join(ALLOWED)}) ;; *) unset "$name" ;; '
+    "esac; done; "
+)
+
+
+def prepare() -> None:
+    """Set what steps are told in variables of ours."""
+    os.environ["INGOT_PEAK_RSS_DIR"] = str(Path(".ingot/peak_rss").absolute())
+    # Only trtllm-build and tritonserver are given it: containers find CUDA's libraries by it.
+    os.environ["INGOT_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")

@@ -1,0 +1,113 @@
+"""What rules ask for their inputs and params: functions of wildcards, bound to one catalogue."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ingot.driver.cache.sources import sources_of
+from ingot.driver.catalogue import toolchains
+from ingot.driver.formats import rows
+from ingot.driver.formats.iree import archives
+from ingot.driver.formats.model import SMALL_FILES, hub_files, shard_names
+
+
+class Inputs:
+    """All paths are relative to the working directory, so that a moved checkout rebuilds nothing."""
+
+    def __init__(self, catalogue: dict, root: Path):
+        self.catalogue, self.root = catalogue, root
+
+    # The code half of the key
+
+    def code(self, script: str) -> list[str]:
+        """`script` and the modules of ours that it imports."""
+        return [os.path.relpath(path) for path in sources_of(self.root / "scripts" / script)]
+
+    def lock(self, name: str) -> list[str]:
+        """What toolchain `name` is built by; the pins of one that we cannot build."""
+        folder = self.root / "envs" / name
+        files = [folder / name for name in toolchains.FILES]
+        if not files[0].exists():
+            files = [folder / toolchains.WISH]
+        return [os.path.relpath(path) for path in files if path.exists()]
+
+    def mark(self, name: str) -> str:
+        """The mark of a built toolchain; its name holds the lock's digest, so its age says nothing."""
+        folder = toolchains.place(self.root, name)
+        mark = Path("logs/toolchain", folder.name)
+        if not (folder / "ready").exists():
+            mark.unlink(missing_ok=True)  # the cache was emptied since
+        return str(mark)
+
+    def source(self, path: str) -> str:
+        """A path of the catalogue: below the working directory, or else below the repository."""
+        return path if Path(path).exists() else os.path.relpath(self.root / path)
+
+    # The model
+
+    def model(self, wildcards) -> dict[str, Any]:
+        return self.catalogue["models"][wildcards.model]
+
+    def setting(self, key: str, table: str = "") -> Callable:
+        """The catalogue's `key` of the wildcards' model, or of its `table`; empty when missing."""
+        return lambda wildcards: (
+            self.model(wildcards)[table] if table else self.model(wildcards)
+        ).get(key, "")
+
+    def dtype(self, wildcards) -> str:
+        return wildcards.get("dtype", "").lstrip(".") or self.model(wildcards)["dtype"]
+
+    def hardware(self, wildcards) -> dict[str, Any]:
+        """The catalogue's entry of the hardware that a program is for."""
+        name = wildcards.hw.lstrip(".") or self.model(wildcards)["hardware"]
+        return self.catalogue["hardware"][name]
+
+    def device(self, wildcards) -> str:
+        return self.hardware(wildcards)["device"]
+
+    def gpus(self, step: str) -> Callable:
+        """How many GPUs a job of `step` needs."""
+        return lambda wildcards: rows.gpus(step, self.model(wildcards), int(wildcards.tp))
+
+    def unpinned(self, wildcards) -> bool:
+        """Which commit is meant is the hub's to say, so its list of files is never on record."""
+        return not self.model(wildcards).get("revision")
+
+    # Its files
+
+    def checkpoint(self, wildcards) -> str:
+        """The folder of the model's checkpoint."""
+        entry = self.model(wildcards)
+        return self.source(entry["path"]) if "path" in entry else f"artifacts/{wildcards.model}.hf"
+
+    def config_json(self, wildcards) -> str:
+        return f"{self.checkpoint(wildcards)}/config.json"
+
+    def weights(self, wildcards) -> list[str]:
+        """The checkpoint's files that carry weights."""
+        folder, entry = self.checkpoint(wildcards), self.model(wildcards)
+        if "path" in entry:
+            return sorted(str(path) for path in Path(folder).glob("model*.safetensors*"))
+        return [f"{folder}/{name}" for name in shard_names(entry["shards"])]
+
+    def tokenizer(self, wildcards) -> list[str]:
+        """The checkpoint's files that carry the vocabulary, the chat template and the sampling."""
+        folder, entry = self.checkpoint(wildcards), self.model(wildcards)
+        if "path" in entry:
+            names = [name for name in SMALL_FILES if (Path(folder) / name).exists()]
+        else:
+            names = entry.get("files") or hub_files(entry["pre_tokenizer"])
+        return [f"{folder}/{name}" for name in names]
+
+    def prompts(self, wildcards) -> list[str]:
+        """The model's own prompts for verification, if it has any."""
+        return [self.source(path) for path in [self.model(wildcards).get("prompts")] if path]
+
+    def parameters(self, wildcards) -> str | list[str]:
+        """The archives that the program's weights are in: one, or a root and one per rank.
+
+        One comes without a list around it: then its content is in the key, and its name is not.
+        """
+        found = archives(wildcards.model, int(wildcards.tp))
+        return found[0] if len(found) == 1 else found

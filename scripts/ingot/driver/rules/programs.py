@@ -1,0 +1,35 @@
+"""What the rules of IREE's programs ask: flags of the exporter and of the compiler."""
+
+from ingot.driver.formats.iree import PROGRAMS
+from ingot.driver.rules.inputs import Inputs
+
+
+class Programs:
+    def __init__(self, inputs: Inputs):
+        self.inputs = inputs
+
+    def export_flags(self, wildcards) -> list[str]:
+        """The catalogue's `iree` settings in the words of sharktank's exporter."""
+        settings = self.inputs.model(wildcards)["iree"]
+        listed = {name: ",".join(map(str, settings[name])) for name in ("bs_prefill", "bs_decode")}
+        plain = ("block_seq_stride", "device_block_count")
+        words = {**listed, **{name: settings[name] for name in (*plain, "attention_kernel")}}
+        flags = [f"--{name.replace('_', '-')}={value}" for name, value in words.items()]
+        return flags + PROGRAMS.get(wildcards.program.lstrip("."), []) + settings["export_flags"]
+
+    def compile_flags(self, wildcards) -> list[str]:
+        """Each device, the flags of the hardware, then the model's own."""
+        table, tp = self.inputs.hardware(wildcards), int(wildcards.tp)
+        devices = [table["target"]] if tp == 1 else [f"{table['target']}[{n}]" for n in range(tp)]
+        flags = [f"--iree-hal-target-device={device}" for device in devices] + table["flags"]
+        more = table["multi_device_flags" if tp > 1 else "single_device_flags"]
+        return flags + more + self.inputs.model(wildcards)["iree"]["compile_flags"]
+
+    def mlir(self, wildcards) -> str:
+        """The program that the hardware needs."""
+        program = self.inputs.hardware(wildcards).get("program")
+        return f"artifacts/{{model}}_tp{{tp}}{'.' + program if program else ''}.mlir"
+
+    def config(self, wildcards) -> str:
+        """The server's config of that program."""
+        return self.mlir(wildcards).removesuffix(".mlir") + ".config.json"

@@ -1,0 +1,24 @@
+"""The one exception for what cannot be done, and the one place that turns it into a line."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class Refused(Exception):
+    """What was asked for cannot be done: `<file or key>: <found>, <expected>; <what to do>`."""
+
+
+@contextmanager
+def one_line(prefix: str = "") -> Iterator[None]:
+    """End the program with a refusal as one line on stderr and exit status 1, without a traceback."""
+    try:
+        yield
+    except Refused as reason:
+        sys.exit(f"{prefix}{reason}")
+
+
+def run(main: Callable[[], None]) -> None:
+    """How each step is run by path."""
+    with one_line():
+        main()

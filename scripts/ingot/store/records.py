@@ -1,0 +1,220 @@
+"""The store: what was built, by content, and which action gave it.  docs/store.md is its format.
+
+oci-layout, index.json        an OCI image layout (github.com/opencontainers/image-spec)
+blobs/sha256/<hex>            each file once, read-only, named by what it holds
+actions/<rule>/<key>          what an action gave: a digest, then the manifest it is the digest of
+memo/, tensors/               what is known of files without reading them (files/digest.py,
+                              checkpoint/identity.py)
+quarantine/                   blobs that did not hold what their names say
+leases/, folders/             who builds now, and which working folders use the store
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingot.files import digest
+from ingot.store.blobs import Blobs
+
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+ACTION = "application/vnd.ingot.action.v1+json"
+CONFIG = "application/vnd.oci.image.config.v1+json"  # so that image tools can inspect a record
+FILE = "application/vnd.ingot.file.v1"
+TITLE = "org.opencontainers.image.title"
+NAME = "org.opencontainers.image.ref.name"
+LAYOUT = '{"imageLayoutVersion":"1.0.0"}'
+
+
+@dataclass(frozen=True)
+class Action:
+    """One action as it goes on record: its key, the fields of it, and what it gave.
+
+    `outputs` are those of `Blobs.take`, each with its `title`, in the order of the rule's.
+    """
+
+    rule: str
+    key: str
+    fields: dict[str, Any]
+    outputs: list[dict]
+    cost: dict[str, Any]
+    about: dict[str, Any]  # what explanations need later
+
+
+@dataclass(frozen=True)
+class Record:
+    """An action's record as it was read.  `outputs` are in the order of the rule's."""
+
+    rule: str
+    key: str
+    manifest: dict
+    digest: str  # of the manifest
+    path: Path
+
+    @property
+    def outputs(self) -> list[dict]:
+        """Each with its `kind`, `digest` and `size`; a folder with its `entries`."""
+        return json.loads(self.manifest["annotations"]["ingot.outputs"])
+
+    @property
+    def files(self) -> list[str]:
+        """The digests of all files that the action gave."""
+        return [layer["digest"] for layer in self.manifest["layers"]]
+
+    @property
+    def title(self) -> str:
+        return ", ".join(output["title"] for output in self.outputs)
+
+    @property
+    def used(self) -> float:
+        """When it was of use last, in seconds of the epoch; 0 when it is gone."""
+        try:
+            return self.path.stat().st_mtime
+        except OSError:
+            return 0.0
+
+
+class Store(Blobs):
+    """Blobs and the records of actions.  It need not exist yet; it may be read-only."""
+
+    def prepare(self) -> bool:
+        """Lay the store out; False when it cannot be written to."""
+        try:
+            self.blob("").mkdir(parents=True, exist_ok=True)
+            if not (self.root / "oci-layout").exists():
+                with self.temporary(self.root / "oci-layout") as partial:
+                    partial.write_text(LAYOUT)
+            if not (self.root / "index.json").exists():
+                self.index()
+            with self.locked("content", shared=True):
+                return os.access(self.blob(""), os.W_OK)
+        except OSError:
+            return False
+
+    def record(self, action: Action) -> Record:
+        """Write down what an action gave, what it cost, and what explanations need later."""
+        layers = list(_layers(action.outputs))
+        names = [layer["digest"] for layer in layers]
+        labels = {"ingot.rule": action.rule, "ingot.key": action.key}
+        config = digest.canonical(
+            {
+                "architecture": "unknown",
+                "os": "unknown",
+                "rootfs": {"type": "layers", "diff_ids": names},
+                "config": {"Labels": labels},
+                "ingot": {"fields": action.fields, "cost": action.cost, "about": action.about},
+            }
+        )
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "artifactType": ACTION,
+            "config": {"mediaType": CONFIG, "digest": self.put_bytes(config), "size": len(config)},
+            "layers": layers,
+            "annotations": {**labels, "ingot.outputs": json.dumps(action.outputs, sort_keys=True)},
+        }
+        text = digest.canonical(manifest)
+        name = self.put_bytes(text)
+        pointer = self.root / "actions" / action.rule / action.key
+        pointer.parent.mkdir(parents=True, exist_ok=True)
+        with self.temporary(pointer) as partial:
+            partial.write_bytes(name.encode() + b"\n" + text)
+        record = Record(action.rule, action.key, manifest, name, pointer)
+        self.index(add=record)
+        return record
+
+    def lookup(self, rule: str, key: str) -> Record | None:
+        """The record of an action; None when there is none, or when it is damaged."""
+        return self.read(self.root / "actions" / rule / key)
+
+    def read(self, pointer: Path) -> Record | None:
+        try:
+            name, _, text = pointer.read_bytes().partition(b"\n")
+            if name.decode() != f"sha256:{hashlib.sha256(text).hexdigest()}":
+                return None
+            manifest = json.loads(text)
+            notes = manifest["annotations"]
+            if (notes["ingot.rule"], notes["ingot.key"]) != (pointer.parent.name, pointer.name):
+                return None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return Record(pointer.parent.name, pointer.name, manifest, name.decode(), pointer)
+
+    def records(self, rule: str = "*") -> Iterator[Record]:
+        for pointer in sorted(self.root.glob(f"actions/{rule}/[0-9a-f]*")):
+            if found := self.read(pointer):
+                yield found
+
+    def config(self, record: Record) -> dict:
+        """The fields of a record's key, and what the action cost; empty when they are gone."""
+        try:
+            text = self.blob(record.manifest["config"]["digest"]).read_bytes()
+            return json.loads(text)["ingot"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+    def index(self, add: Record | None = None) -> None:
+        """Bring index.json up to date: every record whose files are here, each once a key."""
+        place = self.root / "index.json"
+        with self.locked("index"):
+            try:
+                entries = json.loads(place.read_bytes())["manifests"]
+                names = {entry["digest"] for entry in entries}
+            except (OSError, ValueError, KeyError, TypeError):
+                entries, names = [_descriptor(r) for r in self.records() if self._here(r)], set()
+            if add and add.digest not in names:  # else: rebuilt from the records, or there
+                fresh = _descriptor(add)
+                mark = fresh["annotations"][NAME]
+                entries = [e for e in entries if e["annotations"][NAME] != mark] + [fresh]
+            with self.temporary(place) as partial:
+                partial.write_bytes(digest.canonical({"schemaVersion": 2, "manifests": entries}))
+
+    def reindex(self) -> None:
+        """Write index.json from the records whose files are all here."""
+        with contextlib.suppress(FileNotFoundError):
+            (self.root / "index.json").unlink()
+        self.index()
+
+    def _here(self, record: Record) -> bool:
+        files = (record.manifest["config"], *record.manifest["layers"])
+        return all(self.blob(file["digest"]).exists() for file in files)
+
+    def used(self, record: Record) -> None:
+        """Note, once a day, that a record was of use: gc goes by it."""
+        with contextlib.suppress(OSError):
+            if time.time() - record.path.stat().st_mtime > 86400:
+                os.utime(record.path)
+
+
+def _layers(outputs: list[dict]) -> Iterator[dict]:
+    """A layer per file, named by its place in the output that it belongs to."""
+    for number, output in enumerate(outputs):
+        for file in output.get("entries", [output]):
+            if "digest" not in file:
+                continue
+            title = f"{output['title']}/{file['path']}" if "path" in file else output["title"]
+            notes = {TITLE: title, "ingot.output": str(number)}
+            if file.get("executable"):
+                notes["ingot.executable"] = "true"
+            yield {
+                "mediaType": FILE,
+                "digest": file["digest"],
+                "size": file["size"],
+                "annotations": notes,
+            }
+
+
+def _descriptor(record: Record) -> dict:
+    text = digest.canonical(record.manifest)
+    return {
+        "mediaType": MANIFEST,
+        "artifactType": ACTION,
+        "digest": record.digest,
+        "size": len(text),
+        "annotations": {NAME: f"{record.rule}-{record.key[:12]}"},
+    }

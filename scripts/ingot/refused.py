@@ -18,7 +18,7 @@ def one_line(prefix: str = "") -> Iterator[None]:
         sys.exit(f"{prefix}{reason}")
 
 
-def run(main: Callable[[], None]) -> None:
-    """How each step is run by path."""
+def run(main: Callable[[], int | None]) -> None:
+    """How a program of ours is run by path: it ends with the exit status that `main` returns."""
     with one_line():
-        main()
+        sys.exit(main())

@@ -72,7 +72,7 @@ class Decider:
         except UnknownInput as reason:
             return str(reason)
         if record is None or job in self.bad:
-            return self._reason(job)
+            return self._nearest(job)
         for path in sorted(wanted):
             output = record.outputs[job.writes.index(path)]
             if os.path.exists(path) and digest.of(path) == output["digest"]:
@@ -82,7 +82,7 @@ class Decider:
             decision.restore.setdefault(job, {})[path] = output
         return None
 
-    def _reason(self, job: Job) -> str:
+    def _nearest(self, job: Job) -> str:
         key, fields = self.contents.keys[job]
         if key not in self.reasons:
             self.reasons[key] = nearest(self.store, job, fields).text

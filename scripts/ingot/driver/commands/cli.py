@@ -18,13 +18,13 @@ import sys
 from pathlib import Path
 
 from ingot.driver.commands import ask, demo, explain, lock, plan, store, targets, toolchain
-from ingot.refused import one_line
+from ingot.refused import one_line, run
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMANDS = (targets, plan, explain, store, toolchain, lock, ask, demo)
 
 
-def main(argv: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> int | None:
     parser = argparse.ArgumentParser(
         prog="ingot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -44,9 +44,9 @@ def main(argv: list[str] | None = None) -> None:
             sys.stdout.flush()
         except BrokenPipeError:  # the reader, such as head, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            status = None
-    sys.exit(status)
+            return None
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

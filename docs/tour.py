@@ -1,0 +1,67 @@
+"""Write docs/tour.md: every file of code with the first line that says what it is for."""
+
+import ast
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = {  # in the order in which to read them
+    "rules": "what Snakemake is told: one file per stage of the data",
+    "scripts": "one verb per file; each runs by hand in its toolchain's interpreter",
+    "scripts/ingot": "what all rooms share",
+    "scripts/ingot/files": "bytes to disk, whatever they mean",
+    "scripts/ingot/serve": "a server that a verification starts",
+    "scripts/ingot/checkpoint": "a Hugging Face checkpoint, and how it is read",
+    "scripts/ingot/hub": "where it is downloaded from",
+    "scripts/ingot/gguf": "the GGUF format",
+    "scripts/ingot/iree": "IREE: archives, programs, the shortfin server",
+    "scripts/ingot/onnx": "ONNX graphs",
+    "scripts/ingot/tensorrt": "TensorRT-LLM, TensorRT for RTX",
+    "scripts/ingot/triton": "Triton model repositories",
+    "scripts/ingot/verify": "what an artifact is compared with, and what a record says",
+    "scripts/ingot/store": "what was built, by content; knows no Snakemake",
+    "scripts/ingot/driver": "what runs beside Snakemake, in the driver's own environment",
+    "scripts/ingot/driver/formats": "one row per format",
+    "scripts/ingot/driver/catalogue": "what may be asked for, and on this machine",
+    "scripts/ingot/driver/forecast": "what a build takes",
+    "scripts/ingot/driver/cache": "what runs, what is restored, and why",
+    "scripts/ingot/driver/rules": "the Python of the rules",
+    "scripts/ingot/driver/commands": "the `ingot` command, one file per command",
+    "runtime/triton": "what runs inside somebody else's server; imports nothing of ours",
+    "models/demo": "the embedded model",
+    "envs/llamacpp": "what pip cannot build",
+    "bench": "speed and memory beside peers",
+    "docs": "these pages",
+}
+
+
+def first_line(path: Path) -> str:
+    text = path.read_text()
+    if path.suffix == ".py":
+        said = ast.get_docstring(ast.parse(text)) or ""
+    else:
+        said = text.removeprefix('"""').partition('"""')[0]
+    return said.strip().splitlines()[0] if said.strip() else ""
+
+
+def tour() -> str:
+    lines = [
+        "# The tour",
+        "",
+        "A phrase per file, from its first line (`python docs/tour.py` writes this page). Data go from top",
+        "to bottom; a room imports only from rooms that are listed before it, or from its own.",
+        "",
+        f"`Snakefile`: {first_line(ROOT / 'Snakefile').rstrip('.').lower()}; `models.yaml`: what a model is.",
+    ]
+    for room, what in ROOMS.items():
+        deep = "*/*.py" if room == "runtime/triton" else "*.py"
+        found = [*(ROOT / room).glob(deep), *(ROOT / room).glob("*.smk")]
+        files = [path for path in sorted(found) if path.name != "__init__.py"]
+        lines += ["", f"## {room}/: {what}", ""]
+        for path in files:
+            lines.append(f"- `{path.relative_to(ROOT / room)}`: {first_line(path)}")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit((ROOT / "docs/tour.md").write_text(tour()) and None)

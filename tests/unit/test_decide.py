@@ -1,0 +1,187 @@
+"""What runs, what is restored, and why: tables over jobs made by hand, no Snakemake started."""
+
+from pathlib import Path
+
+import pytest
+
+from ingot.driver.cache import key
+from ingot.driver.cache.contents import Contents
+from ingot.driver.cache.decide import Decider
+from ingot.driver.cache.ingest import Ingest
+from ingot.driver.cache.restore import restore
+from ingot.driver.forecast.costs import Costs
+from ingot.driver.forecast.past import Past
+from ingot.driver.job import Graph, Input, Job, Output
+from ingot.store.records import Store
+
+SHELL = "tool --in {input.source:q} --mode {params.mode} --out {output:q}"
+
+
+def job(source, output, mode="fast", **more):
+    return Job(
+        rule=f"make_{Path(output).suffix[1:]}",
+        shell=SHELL,
+        inputs=(Input("source", (source,)),),
+        outputs=(Output("", output),),
+        params={"mode": mode},
+        **more,
+    )
+
+
+def chain(mode="fast", forced=()):
+    """a.txt -> b.one -> c.two; c.two is asked for."""
+    first, second = job("a.txt", "b.one", mode), job("b.one", "c.two")
+    return Graph(
+        jobs=[first, second],
+        needs={first: {}, second: {first: {"b.one"}}},
+        targets=[second],
+        target_files={"c.two"},
+        forced={one for one in (first, second) if one.writes[0] in forced},
+    )
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, store):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("source")
+    return tmp_path
+
+
+class Run:
+    """A build without Snakemake: `contents(text)` stands for the tools."""
+
+    def __init__(self, graph):
+        self.graph, self.contents = graph, Contents(graph, Store())
+        self.decider = Decider(self.contents)
+        costs = Costs({"models": {}}, Path(), Past(None))
+        self.ingest = Ingest(self.contents, costs)
+        self.ran = []
+
+    def decide(self):
+        return self.decider.decide(self.contents.finished)
+
+    def build(self, write=lambda path, text: f"{path} of {text}"):
+        while decision := self.decide():
+            assert not restore(self.contents, decision)
+            ready = [
+                one
+                for one in decision.run
+                if not any(maker in decision.run for maker in self.graph.needs[one])
+            ]
+            if not ready:
+                return self
+            text = Path(ready[0].reads[0]).read_text()
+            Path(ready[0].writes[0]).write_text(write(ready[0].writes[0], text))
+            self.ran.append(ready[0].writes[0])
+            self.ingest.finished(ready[0])
+
+
+def why(graph):
+    return {one.writes[0]: reason for one, reason in Run(graph).decide().run.items()}
+
+
+def test_an_empty_store_runs_all_and_says_what_waits_for_what(folder):
+    assert why(chain()) == {
+        "b.one": "never built before",
+        "c.two": "b.one is not built yet; will be decided once it is",
+    }
+
+
+def test_a_second_run_does_nothing_and_a_lost_target_is_restored_alone(folder):
+    assert Run(chain()).build().ran == ["b.one", "c.two"]
+    assert Run(chain()).build().ran == []
+    Path("b.one").unlink()
+    Path("c.two").unlink()
+    again = Run(chain())
+    assert [list(files) for files in again.decide().restore.values()] == [["c.two"]]
+    assert again.build().ran == []
+    assert Path("c.two").exists() and not Path("b.one").exists()
+
+
+def test_equal_bytes_end_the_matter(folder):
+    Run(chain()).build(lambda path, text: path)
+    Path("a.txt").write_text("changed, to no effect")
+    assert Run(chain()).build(lambda path, text: path).ran == ["b.one"]
+
+
+def test_another_parameter_is_the_reason_given(folder):
+    Run(chain()).build()
+    found = why(chain(mode="slow"))
+    assert found["b.one"] == "mode: 'fast' → 'slow' (nearest record: b.one)"
+
+
+def test_a_forced_job_runs_and_what_rests_on_it_waits(folder):
+    Run(chain()).build()
+    assert why(chain(forced=["b.one"])) == {
+        "b.one": "forced on the command line",
+        "c.two": "b.one is being rebuilt; will be decided once it is",
+    }
+
+
+def test_a_damaged_blob_is_built_again(folder, store):
+    Run(chain()).build()
+    blob = Path("c.two").resolve()
+    blob.chmod(0o644)
+    blob.write_text("damaged")
+    assert why(chain()) == {"c.two": "c.two is on record, but its bytes are not in the store"}
+
+
+def test_an_input_that_changes_meanwhile_leaves_no_record(folder, capsys):
+    def meddle(path, text):
+        Path("a.txt").write_text("edited while it was read")
+        return path
+
+    run = Run(chain())
+    run.build(meddle)
+    assert "a.txt: changed while b.one was built" in capsys.readouterr().err
+    assert not list(Store().records("make_one"))
+
+
+KEYS = {  # a change of one job, and whether it has another key
+    "nothing": (lambda one: one, False),
+    "the output's path": (lambda one: job("a.txt", "elsewhere/b.one"), False),
+    "the source's path": (lambda one: job("copy.txt", "b.one"), False),
+    "a parameter": (lambda one: job("a.txt", "b.one", mode="slow"), True),
+    "a parameter's type": (lambda one: job("a.txt", "b.one", mode=1), True),
+    "the shell text": (lambda one: _with(one, shell=SHELL + " --more"), True),
+    "an input that affects nothing": (
+        lambda one: _with(one, inputs=(*one.inputs, Input("env", ("a.txt",), ancient=("a.txt",)))),
+        False,
+    ),
+    "an input more": (
+        lambda one: _with(one, inputs=(*one.inputs, Input("more", ("a.txt",)))),
+        True,
+    ),
+    "a folder in place of a file": (
+        lambda one: _with(one, outputs=(Output("", "b.one", directory=True),)),
+        True,
+    ),
+}
+
+
+def _with(one, **changes):
+    found = job("a.txt", "b.one")
+    vars(found).update(vars(one) | changes)
+    return found
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_what_is_in_the_key(name):
+    change, differs = KEYS[name]
+    before = job("a.txt", "b.one")
+    old, new = (key.fields(one, lambda path: "sha256:same") for one in (before, change(before)))
+    assert (key.digest.of_json(old) != key.digest.of_json(new)) == differs
+
+
+@pytest.mark.parametrize(
+    "shell, reason",
+    [
+        (None, "has no shell:"),
+        ("tool {threads} {workdir}", "fills in {workdir}, expected only inputs"),
+        ("tool {params.mode}", "params.mode is a set, expected text"),
+    ],
+)
+def test_a_rule_that_no_key_can_hold_is_refused(shell, reason):
+    one = _with(job("a.txt", "b.one"), shell=shell, params={"mode": {1}})
+    with pytest.raises(ValueError, match=r"rule make_one: .*" + reason.replace("{", r"\{")):
+        key.fields(one, lambda path: "sha256:same")

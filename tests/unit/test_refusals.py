@@ -1,0 +1,51 @@
+"""A refusal is one exception, printed in one place; Snakemake's private names are in one file."""
+
+import re
+
+import pytest
+
+from conftest import ROOT
+from ingot.refused import Refused, one_line, run
+
+LIBRARY = sorted((ROOT / "scripts").rglob("*.py"))
+ENTRY = ROOT / "scripts/ingot/refused.py"
+HOOK = ROOT / "scripts/ingot/driver/snakemake_hook.py"
+PRIVATE = re.compile(
+    r"_allitems|is_ancient|shellcmd|\bis_directory\b|dag\._|\._(needrun|finished|running|ready_jobs|"
+    r"n_until_ready|reason|len)\b|is_group|targetjobs|targetfiles|forcerules|forcefiles|omitforce"
+)
+
+
+def code(path):
+    """The text without comments and docstrings' prose, roughly: line by line."""
+    return [line.split("#")[0] for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+def test_only_the_entry_helper_ends_the_program(path):
+    if path == ENTRY:
+        return
+    assert not [line for line in code(path) if re.search(r"sys\.exit|SystemExit|os\._exit", line)]
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
+def test_snakemakes_private_names_are_in_one_file(path):
+    if path == HOOK:
+        return
+    assert not [line for line in code(path) if PRIVATE.search(line)]
+
+
+def test_a_refusal_is_one_line_and_status_1(capsys):
+    def main():
+        raise Refused("model.gguf: not a GGUF file; fetch it again")
+
+    with pytest.raises(SystemExit) as stop:
+        run(main)
+    assert stop.value.code == "model.gguf: not a GGUF file; fetch it again"
+    with pytest.raises(SystemExit, match="^error: no"), one_line("error: "):
+        raise Refused("no")
+
+
+def test_a_defect_keeps_its_traceback():
+    with pytest.raises(ZeroDivisionError):
+        run(lambda: 1 / 0)

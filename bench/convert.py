@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
+sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 import checkpoints  # noqa: E402
 from ingot.driver.catalogue import toolchains  # noqa: E402
 
@@ -167,7 +167,15 @@ def run(folder):
         first, _ = measure(ours(large, "m.gguf"), folder, 1)
         seconds, rss = measure(ours(large, "m.gguf"), folder)
         _, rss_small = measure(ours(small, "s.gguf"), folder, 1)
-        oracle = [iree, ROOT / "tests/oracle.py", llama_cpp, large, folder, "Bench", "llama-bpe"]
+        oracle = [
+            iree,
+            ROOT / "tests/doubles/oracle.py",
+            llama_cpp,
+            large,
+            folder,
+            "Bench",
+            "llama-bpe",
+        ]
         peer, _ = measure([*oracle, dtype], folder, 1)
         same = subprocess.run(["cmp", folder / "m.gguf", folder / f"{dtype}.gguf"]).returncode == 0
         row(dtype, seconds, base, rss, rss_small, peer, f"   first {first:.2f}s")

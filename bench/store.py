@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts"), str(ROOT / "bench")]
 import yaml  # noqa: E402
 from convert import make_checkpoint  # noqa: E402
 from wrong_hits import DUMP, plain  # noqa: E402

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from convert import ROOT, copy, make_both, measure
 
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
-from ingot.driver.catalogue import toolchains  # noqa: E402
+sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 from test_trtllm import ORACLE, differing  # noqa: E402
+
+from ingot.driver.catalogue import toolchains  # noqa: E402
 
 TP = 8
 LIMIT, RSS_LIMIT, FASTER = 2.5, 100, 4  # times cp, MB, times faster than ModelOpt

@@ -20,11 +20,11 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
+sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 import checkpoints  # noqa: E402
+from fake_hub import Hub  # noqa: E402
 from ingot.driver.catalogue import toolchains  # noqa: E402
 from ingot.store.records import Store  # noqa: E402
-from standin_hub import Hub  # noqa: E402
 
 COMMIT = "0" * 40
 LIMITS = {"llama8b_tp1": 180, "llama70b_tp8": 900, "llama405b_tp8": 2100}  # seconds, in all

@@ -24,14 +24,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts"), str(ROOT / "bench")]
+sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts"), str(ROOT / "bench")]
 import mutations  # noqa: E402
 from mutations import Case  # noqa: E402
 
 import checkpoints  # noqa: E402
+from fake_hub import Hub  # noqa: E402
 from ingot.driver.catalogue import toolchains  # noqa: E402
 from ingot.files import digest  # noqa: E402
-from standin_hub import Hub  # noqa: E402
 
 SNAKEMAKE = ROOT / ".venv/bin/snakemake"
 PARTS = ("Snakefile", "models.schema.json", "rules", "scripts", "envs", "profiles", "models")
@@ -198,10 +198,10 @@ def project(folder: Path) -> None:
             1,
         )
     )
-    shutil.copy(ROOT / "bench/lab/lab.smk", folder / "rules")
-    shutil.copy(ROOT / "bench/lab/lab_step.py", folder / "scripts")
+    shutil.copy(ROOT / "bench/fixture/lab.smk", folder / "rules")
+    shutil.copy(ROOT / "bench/fixture/lab_step.py", folder / "scripts")
     for name in ("lab_module.py", "lab_deeper.py"):
-        shutil.copy(ROOT / "bench/lab" / name, folder / "scripts/ingot")
+        shutil.copy(ROOT / "bench/fixture" / name, folder / "scripts/ingot")
     with (folder / "Snakefile").open("a") as file:
         file.write('\n\ninclude: "rules/lab.smk"\n')
     (folder / "lab.yaml").write_text('words: ["a b", c]\nflags: ["--order=1", "--loud=1"]\n')

@@ -51,7 +51,7 @@ def tour() -> str:
         "A phrase per file, from its first line (`python docs/tour.py` writes this page). Data go from top",
         "to bottom; a room imports only from rooms that are listed before it, or from its own.",
         "",
-        f"`Snakefile`: {first_line(ROOT / 'Snakefile').rstrip('.').lower()}; `models.yaml`: what a model is.",
+        f"`Snakefile`: {first_line(ROOT / 'Snakefile')} `models.yaml`: what each model is.",
     ]
     for room, what in ROOMS.items():
         deep = "*/*.py" if room == "runtime/triton" else "*.py"

@@ -19,7 +19,7 @@ from ingot.files.atomic import replacing_hashed
 from ingot.gguf import metadata
 from ingot.gguf.file import TensorInfo
 from ingot.gguf.file import layout as gguf_layout
-from ingot.gguf.metadata import KV
+from ingot.gguf.kv import KV
 from ingot.gguf.vocabulary import vocabulary
 from ingot.refused import run
 

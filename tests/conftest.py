@@ -133,3 +133,11 @@ def ingot(store, tmp_path):
         )
 
     return run
+
+
+def convert(run, checkpoint, gguf, dtype="f16", pre=None, license=None):
+    more = ["--license", license] if license else []
+    return run(
+        "convert", "safetensors_to_gguf.py", "--checkpoint", checkpoint, "--gguf", gguf,
+        "--dtype", dtype, "--name", "A name", "--pre-tokenizer", pre or "llama-bpe", *more,
+    )  # fmt: skip

@@ -42,7 +42,7 @@ def test_a_refusal_is_one_line_and_status_1(capsys):
     with pytest.raises(SystemExit) as stop:
         run(main)
     assert stop.value.code == "model.gguf: not a GGUF file; fetch it again"
-    with pytest.raises(SystemExit, match="^error: no"), one_line("error: "):
+    with pytest.raises(SystemExit, match=r"^error: no"), one_line("error: "):
         raise Refused("no")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ingot.checkpoint.dtypes import TYPES, TensorType
 from ingot.files.layout import FileLayout
-from ingot.gguf.metadata import KV
+from ingot.gguf.kv import KV
 from ingot.refused import Refused
 
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32

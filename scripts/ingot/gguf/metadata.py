@@ -4,20 +4,13 @@ Reference: llama.cpp's converter (conversion/llama.py of the commit in envs/llam
 """
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from ingot.checkpoint.config import ModelConfig
 from ingot.checkpoint.llama import f32, specs
+from ingot.gguf.kv import KV
 
 FILE_TYPE = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # dtype -> general.file_type
-
-
-class KV(NamedTuple):
-    """A key, the type of its value (a name of SCALARS, `str`, or `[type]` for an array), the value."""
-
-    key: str
-    kind: str
-    value: Any
 
 
 def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:

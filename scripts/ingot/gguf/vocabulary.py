@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ingot.checkpoint.config import ModelConfig
 from ingot.checkpoint.files import Checkpoint, read_json
-from ingot.gguf.metadata import KV
+from ingot.gguf.kv import KV
 from ingot.refused import Refused
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6

@@ -4,18 +4,17 @@ import hashlib
 import json
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import yaml
 
 import checkpoints
+from conftest import ROOT
 from ingot.driver.catalogue import toolchains
 from ingot.driver.commands.demo import QUESTION
 from ingot.files import digest
 from ingot.iree.shortfin import Server
 
-ROOT = Path(__file__).resolve().parents[1]
 DEMO = checkpoints.DEMO
 HARDWARE = yaml.safe_load((ROOT / "models.yaml").read_text())["hardware"]
 EXPORT = ("--bs-prefill=1", "--bs-decode=1", "--block-seq-stride=32", "--device-block-count=512")

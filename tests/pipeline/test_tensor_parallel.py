@@ -7,10 +7,9 @@ import pytest
 import yaml
 
 import checkpoints
-from conftest import ROOT
+from conftest import ROOT, convert
+from fake_hub import COMMIT, Hub
 from ingot.iree import tensor_parallel as shards
-from standin_hub import COMMIT, Hub
-from test_safetensors_to_gguf import convert
 
 DEMO = checkpoints.DEMO
 HARDWARE = yaml.safe_load((ROOT / "models.yaml").read_text())["hardware"]

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 import checkpoints
-from test_safetensors_to_gguf import convert
+from conftest import convert
 
 CHECK = """
 import json, sys

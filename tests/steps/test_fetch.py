@@ -7,13 +7,12 @@ import shutil
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
-from standin_hub import COMMIT, Hub, described
+from conftest import ROOT
+from fake_hub import COMMIT, Hub, described
 
-ROOT = Path(__file__).resolve().parents[1]
 LARGE = "model.safetensors"
 
 

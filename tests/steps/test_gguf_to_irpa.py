@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 import checkpoints
-from test_safetensors_to_gguf import convert
+from conftest import convert
 
 
 def rewrite(run, gguf, irpa):

@@ -54,10 +54,30 @@ def test_no_step_depends_on_the_driver(path):
 def test_the_walker_finds_what_a_step_imports_and_nothing_else():
     found = [p.relative_to(SCRIPTS).as_posix() for p in sources_of(SCRIPTS / "gguf_to_irpa.py")]
     assert sorted(found) == [
-        "gguf_to_irpa.py", "ingot/__init__.py", "ingot/files/__init__.py", "ingot/files/atomic.py",
-        "ingot/files/digest.py", "ingot/files/progress.py", "ingot/files/stream.py",
-        "ingot/gguf/__init__.py", "ingot/gguf/file.py", "ingot/iree/__init__.py", "ingot/iree/irpa.py",
+        "gguf_to_irpa.py", "ingot/__init__.py", "ingot/checkpoint/__init__.py",
+        "ingot/checkpoint/dtypes.py", "ingot/files/__init__.py", "ingot/files/atomic.py",
+        "ingot/files/digest.py", "ingot/files/layout.py", "ingot/files/memo.py",
+        "ingot/files/progress.py", "ingot/files/stream.py", "ingot/gguf/__init__.py",
+        "ingot/gguf/file.py", "ingot/gguf/kv.py", "ingot/iree/__init__.py", "ingot/iree/irpa.py",
+        "ingot/refused.py",
     ]  # fmt: skip
+
+
+REACH = {  # what an edit of a module rebuilds: all steps, none of these, or only these
+    "files/digest.py": {step.stem for step in STEPS},
+    "files/atomic.py": {step.stem for step in STEPS},
+    "store/blobs.py": {"fetch_file"},
+    "store/records.py": set(),
+    "hub/client.py": {"fetch_file", "fetch_listing"},
+    "gguf/file.py": {"safetensors_to_gguf", "gguf_to_irpa"},
+}
+
+
+@pytest.mark.parametrize("module", REACH)
+def test_an_edit_of_a_module_rebuilds_what_contributing_says(module):
+    """A table of dtypes in the GGUF reader once re-keyed programs and TensorRT-LLM checkpoints."""
+    found = {step.stem for step in STEPS if SCRIPTS / "ingot" / module in sources_of(step)}
+    assert found == REACH[module]
 
 
 def test_every_rule_names_its_code_and_its_lock():

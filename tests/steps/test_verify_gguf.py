@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import checkpoints
-from test_safetensors_to_gguf import convert
+from conftest import convert
 
 
 def verify(run, folder, checkpoint):

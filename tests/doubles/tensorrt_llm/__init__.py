@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from llama import Model, tensors_of
 from tokenizers import Tokenizer
+
+from llama import Model, tensors_of
 
 LAYER = {
     "input_layernorm": ["input_layernorm"],

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-DEMO = Path(__file__).resolve().parents[1] / "models/demo"
+DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 LLAMA3_ROPE = {
     "factor": 8.0,
     "low_freq_factor": 1.0,

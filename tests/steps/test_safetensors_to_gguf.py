@@ -5,13 +5,12 @@ import struct
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import checkpoints
+from conftest import ROOT, convert
 from ingot.driver.catalogue import toolchains
 
-ROOT = Path(__file__).resolve().parents[1]
 DTYPES = ("f32", "f16", "bf16", "q8_0")
 PRE = {"nemo": "tekken", "llama2": "default"}
 LICENCE = {"tied": "apache-2.0"}
@@ -41,7 +40,13 @@ def oracle(python, tmp_path_factory, sentencepiece):
                 checkpoint = checkpoints.llama2(folder / "checkpoint", sentencepiece)
             else:
                 checkpoint = getattr(checkpoints, kind)(folder / "checkpoint")
-            words = [python("iree"), ROOT / "tests/oracle.py", converter, checkpoint, folder]
+            words = [
+                python("iree"),
+                ROOT / "tests/doubles/oracle.py",
+                converter,
+                checkpoint,
+                folder,
+            ]
             done = subprocess.run(
                 [*map(str, words), "A name", PRE.get(kind, "llama-bpe"), *DTYPES],
                 capture_output=True,
@@ -62,14 +67,6 @@ def test_writes_the_bytes_of_llama_cpps_converter(kind, dtype, oracle, ok, tmp_p
     checkpoint, expected = oracle(kind)
     convert(ok, checkpoint, tmp_path / "m.gguf", dtype, PRE.get(kind), LICENCE.get(kind))
     assert (tmp_path / "m.gguf").read_bytes() == (expected / f"{dtype}.gguf").read_bytes()
-
-
-def convert(run, checkpoint, gguf, dtype="f16", pre=None, licence=None):
-    more = ["--license", licence] if licence else []
-    return run(
-        "convert", "safetensors_to_gguf.py", "--checkpoint", checkpoint, "--gguf", gguf,
-        "--dtype", dtype, "--name", "A name", "--pre-tokenizer", pre or "llama-bpe", *more,
-    )  # fmt: skip
 
 
 def test_a_name_never_comes_from_the_folder(ok, tmp_path):
@@ -274,50 +271,3 @@ def assert_matches(pattern: str, text: str) -> None:
     import re
 
     assert re.search(pattern, text), text
-
-
-def test_an_error_in_making_the_jobs_is_no_success():
-    from ingot.files.stream import in_threads
-
-    def jobs():
-        yield lambda: None
-        raise OSError(5, "Input/output error")
-
-    with pytest.raises(OSError, match="Input/output"):
-        in_threads(jobs())
-
-
-def test_what_a_killed_process_left_is_removed_and_a_running_ones_is_not(tmp_path):
-    import os
-
-    from ingot.files.atomic import replacing
-
-    (tmp_path / ".m.gguf.999999999.partial").write_bytes(b"dead")
-    (tmp_path / f".m.gguf.{os.getppid()}.partial").write_bytes(b"alive")
-    with replacing(tmp_path / "m.gguf") as partial:
-        partial.write_bytes(b"whole")
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        f".m.gguf.{os.getppid()}.partial", "m.gguf",
-    ]  # fmt: skip
-
-
-def test_every_bfloat16_becomes_the_float16_that_numpy_says():
-    from ingot.checkpoint.cast import Caster
-
-    bits = np.arange(1 << 16, dtype=np.uint16)
-    bits = bits[(bits & 0x7FFF) <= 0x7F80]  # NaNs are refused before
-    wide = (bits.astype(np.uint32) << 16).view(np.float32)
-    with np.errstate(over="ignore"):
-        expected = wide.astype(np.float16).view(np.uint16)
-    assert np.array_equal(Caster("BF16", "F16")(bits), expected)
-
-
-@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-def test_sees_every_nan_and_no_infinity(dtype):
-    from ingot.checkpoint.cast import INFINITY, has_nan
-    from ingot.checkpoint.dtypes import FLOATS
-
-    infinity, sign = INFINITY[dtype], 1 << (8 * FLOATS[dtype].itemsize - 1)
-    for bits, nan in ((infinity, 0), (infinity | sign, 0), (infinity + 1, 1), (sign - 1, 1),
-                      ((infinity | sign) + 1, 1), (2 * sign - 1, 1), (0, 0), (sign, 0)):  # fmt: skip
-        assert has_nan(np.array([0, bits, 0], FLOATS[dtype].bits), dtype) == bool(nan), hex(bits)

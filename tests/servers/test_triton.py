@@ -1,6 +1,6 @@
 """Triton model repositories in the real server: five models ready, right answers, broken ones refused.
 
-NVIDIA's backend needs a GPU: a stand-in takes its place (tests/standin/README.md), the rest is real.
+NVIDIA's backend needs a GPU: a stand-in takes its place (tests/doubles/README.md), the rest is real.
 """
 
 import contextlib
@@ -9,16 +9,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import checkpoints
-from conftest import ROOT
-
-sys.path.insert(0, str(ROOT / "tests/standin"))
 import place
+from conftest import ROOT
 
 DEMO = checkpoints.DEMO
 REPOSITORY = "artifacts/demo_tp1.triton"

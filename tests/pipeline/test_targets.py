@@ -1,0 +1,73 @@
+"""What may be asked for: one line with the nearest right ones for all else."""
+
+import pytest
+
+
+def test_the_command_stops_with_one_line_before_any_work(snakemake, tmp_path):
+    done = snakemake(tmp_path, "--", "artifacts/llama999b_tp3.vmfb")
+    assert done.returncode == 1
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert line.startswith("error: artifacts/llama999b_tp3.vmfb: unknown model llama999b; nearest:")
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "artifacts").exists()
+
+
+@pytest.mark.parametrize(
+    "entry, expected",
+    [
+        ("{path: x, name: X, architecture: LlamaForCausalLM, pre_tokenizer: default, tpp: [1]}",
+         "models.mine:"),
+        ("{name: X, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe}", "models.mine:"),
+        ("{path: x, name: X, architecture: Mamba, pre_tokenizer: default}",
+         "models.mine.architecture: 'Mamba'"),
+        ("{hub: a/b, shards: 1, revision: main, name: X, architecture: LlamaForCausalLM,"
+         " pre_tokenizer: llama-bpe}", "models.mine.revision: 'main'"),
+        ("{path: x, name: X, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe, hardware: tpu}",
+         "models.mine.hardware: tpu, expected one of cpu, gfx942"),
+    ],
+)  # fmt: skip
+def test_a_catalogue_that_breaks_the_schema_is_refused_naming_the_key(
+    entry, expected, snakemake, tmp_path
+):
+    (tmp_path / "mine.yaml").write_text(f"models: {{mine: {entry}}}")
+    done = snakemake(tmp_path, "-n", "--configfile", "mine.yaml", "--", "artifacts/demo.gguf")
+    assert done.returncode == 1 and expected in done.stderr
+
+
+CHAINS = {
+    "demo.gguf": {"safetensors_to_gguf"},
+    "demo.q4_k_m.gguf": {"safetensors_to_gguf", "quantize_gguf"},
+    "demo.bf16.irpa": {"safetensors_to_gguf", "gguf_to_irpa"},
+    "demo_tp1.vmfb": {"export_mlir", "compile_vmfb"},
+    "demo_tp1.gfx942.vmfb": {"export_mlir", "compile_vmfb"},
+    "llama405b_tp1.vmfb": {"fetch_listing", "fetch_file", "export_mlir", "compile_vmfb"},
+    "llama2-7b-chat.gguf": {"fetch_listing", "fetch_file", "safetensors_to_gguf"},
+    "demo_tp1.shortfin": {
+        "safetensors_to_gguf", "gguf_to_irpa", "export_mlir", "compile_vmfb", "bundle_shortfin",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_the_rules_that_each_target_needs(name, snakemake, tmp_path):
+    done = snakemake(tmp_path, "-n", "--quiet", "rules", "--", f"artifacts/{name}")
+    assert done.returncode == 0, done.stderr
+    lines = [line.split() for line in (done.stdout + done.stderr).splitlines()]
+    found = {words[0] for words in lines if len(words) == 2 and words[1].isdigit()}
+    assert found - {"total", "toolchain"} == CHAINS[name]
+
+
+def test_a_program_needs_config_json_and_no_weight(snakemake, tmp_path):
+    done = snakemake(tmp_path, "-n", "--", "artifacts/llama405b_tp8.vmfb")
+    assert "artifacts/llama405b.hf/config.json" in done.stdout + done.stderr
+    assert ".safetensors" not in done.stdout + done.stderr
+
+
+def test_a_moved_working_folder_reruns_nothing(snakemake, tmp_path):
+    words = ("--quiet", "rules", "--", "artifacts/demo.gguf")
+    (tmp_path / "a").mkdir()
+    first = snakemake(tmp_path / "a", *words)
+    assert first.returncode == 0, first.stderr
+    (tmp_path / "a").rename(tmp_path / "b")
+    again = snakemake(tmp_path / "b", "-n", "--", "artifacts/demo.gguf")
+    assert "Nothing to be done" in again.stdout + again.stderr

@@ -1,0 +1,116 @@
+"""What a build and serving take, computed: layouts of GPUs, the course of a build."""
+
+import json
+
+import pytest
+
+import checkpoints
+from ingot.checkpoint import llama
+from ingot.checkpoint.config import read_config
+from ingot.driver.forecast import gpu_memory
+from ingot.driver.forecast.schedule import Task, schedule
+from ingot.driver.formats.model import parameters
+from ingot.iree import tensor_parallel
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def config(tmp_path):
+    def read(name):
+        (tmp_path / "config.json").write_text(json.dumps(checkpoints.public_config(name)))
+        return read_config(tmp_path / "config.json")
+
+    return read
+
+
+# Guide 003's tables: weights in GB, cache of 128 k tokens in GiB, H100s for the weights and for all
+
+
+@pytest.mark.parametrize(
+    "name, nominal, kv_heads, weights, cache, gpus, gpus_full",
+    [("llama70b", 70, 8, 140, 39.06, 2, 3), ("llama405b", 405, 16, 810, 123.05, 11, 12)],
+)
+def test_the_guides_tables(name, nominal, kv_heads, weights, cache, gpus, gpus_full, config):
+    found = gpu_memory.needs(config(name), 128_000, 80 * GIB, nominal, kv_heads)
+    assert found.weights / 1e9 == weights
+    assert round(found.cache / GIB, 2) == cache
+    assert (found.gpus_for_weights, found.gpus_for_all) == (gpus, gpus_full)
+
+
+def test_the_numbers_of_the_real_models(config):
+    assert parameters(config("llama8b")) == 8_030_261_248
+    assert parameters(config("llama70b")) == 70_553_706_496
+    assert parameters(config("llama405b")) == 405_853_388_800
+    assert (
+        gpu_memory.kv_per_token(config("llama405b")) == 504 * 1024
+    )  # half of the guide's: 8 KV heads
+
+
+@pytest.mark.parametrize(
+    "name, tp, pp, weights, kv, tokens",
+    [
+        ("llama405b", 8, 2, 47.25, 32_256, 678_714),
+        ("llama405b", 16, 1, 47.75, 64_512, 331_101),
+        ("llama70b", 2, 1, 65.71, 163_840, 12_651),
+        ("llama70b", 4, 1, 32.86, 81_920, 455_921),
+        ("llama8b", 1, 1, 14.96, 131_072, 431_574),
+    ],
+)
+def test_layouts_as_computed_by_hand(name, tp, pp, weights, kv, tokens, config):
+    found = gpu_memory.gpu_layout(config(name), tp, pp, gpu_memory.VLLM, int(79.6 * GIB), 131_072)
+    assert round(found.weights / GIB, 2) == weights
+    assert found.kv_per_token == kv
+    assert abs(found.tokens - tokens) < 30
+    assert found.fits == (tokens >= 131_072)
+
+
+def test_a_rank_of_an_irpa_set_holds_what_the_layout_says(config):
+    c = config("llama8b")
+    cuts = tensor_parallel.splits([(p.name, p.type.name, p.shape) for p in llama.specs(c, "f16")])
+    entries = [tensor_parallel.rank_layout(cuts, 8, rank).entries for rank in (0, 7)]
+    replicated = {e.name: e.nbytes for e in entries[0] if ".shard." not in e.name}
+    held = sum(e.nbytes for e in entries[1]) + sum(replicated.values())
+    assert gpu_memory.gpu_layout(c, 8, 1, gpu_memory.SHORTFIN, 80 * GIB, 8192).weights == held
+
+
+def test_illegal_layouts_say_why(config):
+    c = config("llama8b")
+    three = gpu_memory.gpu_layout(c, 3, 1, gpu_memory.VLLM, 80 * GIB, 1)
+    assert three.wrong == "32 attention heads do not divide by 3"
+    sixteen = gpu_memory.gpu_layout(c, 16, 1, gpu_memory.SHORTFIN, 80 * GIB, 1)
+    assert sixteen.wrong == "8 KV heads do not divide by 16"
+    assert gpu_memory.gpu_layout(c, 16, 1, gpu_memory.VLLM, 80 * GIB, 1).wrong is None
+    rows = gpu_memory.layouts(c, gpu_memory.SHORTFIN, 80 * GIB, 1)
+    assert [row.tp for row in rows if not row.wrong] == [1, 2, 4, 8]
+
+
+# The course of a build
+
+
+def test_rolling_disk_drops_an_intermediate_when_its_last_reader_is_done():
+    def jobs():
+        return [
+            Task("a.gguf", [], {"a.gguf": 100}, 10, 5),
+            Task("a.irpa", ["a.gguf"], {"a.irpa": 100}, 10, 5),
+            Task("a_tp2.irpa", ["a.irpa"], {"a_tp2.irpa": 100}, 10, 5),
+        ]
+
+    everything = schedule(jobs(), {"a_tp2.irpa"}, 2, rolling=False)
+    rolling = schedule(jobs(), {"a_tp2.irpa"}, 2, rolling=True)
+    assert (everything.seconds, everything.disk, everything.kept) == (30, 300, 300)
+    assert (rolling.seconds, rolling.disk, rolling.kept) == (30, 200, 100)
+
+
+def test_jobs_that_run_at_once_add_their_memory():
+    jobs = [Task(name, [], {name: 1}, 10, 5) for name in "abc"]
+    found = schedule(jobs, set("abc"), 2, rolling=False)
+    assert (found.memory, found.seconds) == (10, 20)
+
+
+def test_what_a_bundle_links_is_not_freed():
+    jobs = [
+        Task("m.irpa", [], {"m.irpa": 100}, 1, 1),
+        Task("m.shortfin", ["m.irpa"], {"m.shortfin": 1}, 1, 1, links=True),
+    ]
+    assert schedule(jobs, {"m.shortfin"}, 1, rolling=True).kept == 101

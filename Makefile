@@ -2,6 +2,8 @@
 PYTHON ?= python3.11
 VENV := .venv
 READY := $(VENV)/ready
+TOOLCHAINS := hub convert llamacpp iree modelopt triton rtx
+JOBS ?= 2
 .DEFAULT_GOAL := help
 
 help: ## list the commands
@@ -19,9 +21,13 @@ $(READY): envs/driver/requirements.lock pyproject.toml
 demo: $(READY) ## build the demo model's shortfin bundle, serve it, ask it
 	@$(VENV)/bin/ingot demo
 
+quick: $(READY) ## run the tests of modules and steps that are not slow: under 90 s
+	@$(VENV)/bin/ingot toolchain hub convert >/dev/null
+	@$(VENV)/bin/python -m pytest -q -n $(JOBS) -m "not slow" tests/unit tests/steps
+
 test: $(READY) ## build the toolchains once, run all tests
-	@for name in hub convert llamacpp iree modelopt triton rtx; do $(VENV)/bin/ingot toolchain $$name || exit 1; done
-	@$(VENV)/bin/python -m pytest
+	@$(VENV)/bin/ingot toolchain $(TOOLCHAINS) >/dev/null
+	@$(VENV)/bin/python -m pytest -q -n $(JOBS)
 
 lint: $(READY) ## check style: ruff, snakefmt
 	@$(VENV)/bin/ruff check .
@@ -33,11 +39,14 @@ fmt: $(READY) ## put files into the house's style
 	@$(VENV)/bin/ruff format .
 	@PATH=$(VENV)/bin:$$PATH $(VENV)/bin/snakefmt Snakefile rules
 
-bench: $(READY) ## time and memory of the converters beside cp and their peers
-	@for name in hub convert llamacpp iree modelopt triton rtx; do $(VENV)/bin/ingot toolchain $$name || exit 1; done
+bench: $(READY) ## measure the converters' time and memory beside cp and their peers
+	@$(VENV)/bin/ingot toolchain $(TOOLCHAINS) >/dev/null
 	@$(VENV)/bin/python bench/convert.py
 
 dag: $(READY) ## draw the way to TARGET (default: the demo's bundle) as mermaid
 	@$(VENV)/bin/snakemake --rulegraph mermaid-js -- $(or $(TARGET),artifacts/demo_tp1.shortfin)
 
-.PHONY: help setup demo test lint fmt bench dag
+tour: $(READY) ## write docs/tour.md, a phrase per file
+	@$(VENV)/bin/python docs/tour.py
+
+.PHONY: help setup demo quick test lint fmt bench dag tour

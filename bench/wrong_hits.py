@@ -309,7 +309,7 @@ def explanation(case: Case) -> str:
         for job in jobs
         if job["action"] == "run" and job["rule"] != "toolchain"
     ]
-    known = [reason for reason in reasons if "decided when" not in reason]
+    known = [reason for reason in reasons if "will be decided" not in reason]
     return (known or reasons or [""])[0]
 
 

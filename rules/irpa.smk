@@ -1,4 +1,4 @@
-"""IRPA, the parameter archive of IREE: artifacts/M[.f32|.f16|.bf16].irpa, and sets of a rank each."""
+"""IRPA, the parameter archive of IREE: artifacts/M[.f32|.f16|.bf16].irpa, and sets of one archive per rank."""
 
 
 rule gguf_to_irpa:

@@ -1,4 +1,4 @@
-"""Build a toolchain from its lock, once a machine.
+"""Build a toolchain from its lock, once per machine.
 
 The mark lies in the working folder and holds no path, so that the same build in another user's
 account has the same inputs; the toolchain itself is in the user's cache.

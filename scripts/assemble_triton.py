@@ -34,10 +34,10 @@ LLMAPI_REQUEST = {"text_input": REQUEST["text_input"], "sampling_param_max_token
 def assemble_engine(
     engine: Path, tokenizer: list[Path], models: list[Path], runtime: dict, repository: Path
 ) -> None:
-    told = read_json(engine / "config.json")
+    engine_config = read_json(engine / "config.json")
     parameters = {**tritonmodels.DEFAULTS, **tritonmodels.words(runtime)}
     with replacing(repository) as partial:
-        for config in tritonconfig.engine_models(told, parameters):
+        for config in tritonconfig.engine_models(engine_config, parameters):
             version = partial / config.name / "1"
             version.mkdir(parents=True)
             (partial / config.name / "config.pbtxt").write_text(tritonconfig.text(config))
@@ -51,7 +51,7 @@ def assemble_engine(
             place_tokenizer(tokenizer, partial / name / "1/tokenizer")
         for path in folder.files(engine):
             digest.link(path, partial / ENGINE / "1" / path.name)
-        finish(partial, told["pretrained_config"]["mapping"]["world_size"], REQUEST)
+        finish(partial, engine_config["pretrained_config"]["mapping"]["world_size"], REQUEST)
 
 
 def assemble_llmapi(

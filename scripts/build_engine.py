@@ -47,11 +47,11 @@ def build_engine(
 
 def lengths(built: trtllm_checkpoint.TrtllmCheckpoint, engine: Path, flags: list[str]) -> None:
     """What the flags ask for must be within what the model was trained for."""
-    told = dict(flag[2:].split("=") for flag in flags if "=" in flag)
+    asked = dict(flag[2:].split("=") for flag in flags if "=" in flag)
     for name in ("max_seq_len", "max_input_len"):
-        if int(told.get(name, 0)) > built.config.context:
+        if int(asked.get(name, 0)) > built.config.context:
             raise Refused(
-                f"{engine}: {name} is {told[name]}, but the model was trained for "
+                f"{engine}: {name} is {asked[name]}, but the model was trained for "
                 f"{built.config.context} tokens; set trtllm.build.{name} to that or less"
             )
 
@@ -82,15 +82,15 @@ def check(partial: Path, engine: Path, world: int, versions: str) -> None:
         path = partial / f"rank{rank}.engine"
         if not path.is_file() or not path.stat().st_size:
             raise Refused(f"{engine / path.name}: not written by trtllm-build; its log says why")
-    told = read_json(partial / "config.json")
+    description = read_json(partial / "config.json")
     wanted = versions.split()[0].split("+")[0]
-    if told.get("version") != wanted:
+    if description.get("version") != wanted:
         raise Refused(
-            f"{engine / 'config.json'}: version is {told.get('version')}, expected {wanted}"
+            f"{engine / 'config.json'}: version is {description.get('version')}, expected {wanted}"
         )
     # where it was built is nobody's business, and decides nothing
-    told["pretrained_config"].get("mapping", {}).pop("rank", None)
-    (partial / "config.json").write_text(json.dumps(told, indent=4) + "\n")
+    description["pretrained_config"].get("mapping", {}).pop("rank", None)
+    (partial / "config.json").write_text(json.dumps(description, indent=4) + "\n")
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -102,7 +102,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--engine", type=Path, required=True, help="the directory to write")
     parser.add_argument("--compute-capability", required=True, help="of the GPU, such as 9.0")
     parser.add_argument("--versions", required=True, help="of TensorRT-LLM and of TensorRT")
-    parser.add_argument("--workers", type=int, default=1, help="ranks built at a time, a GPU each")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="ranks built at a time, one GPU each"
+    )
     parser.add_argument("flags", nargs="*", help="after --: flags of trtllm-build")
     build_engine(**vars(parser.parse_args(argv)))
 

@@ -47,7 +47,7 @@ def bundle_shortfin(
             raise Refused(f"{name}: not in the checkpoint, expected by the server; add it")
     if not json.loads(named["tokenizer_config.json"].read_bytes()).get("eos_token"):
         raise Refused(
-            f"{named['tokenizer_config.json']}: eos_token is absent; the server stops at it"
+            f"{named['tokenizer_config.json']}: eos_token is missing; the server stops at it"
         )
     files = {
         "model.vmfb": vmfb,

@@ -53,7 +53,7 @@ def fetch_file(listing: Path, name: str, file: Path, backoff: float) -> None:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise Refused(
-                f"{file}: its disk is full; free room, and run again: it goes on from here"
+                f"{file}: the disk is full; free some space and run again: the download resumes"
             ) from None
         partial.chmod(0o644)
         digest.finished(partial, file, entry.get("sha256"))

@@ -1,6 +1,6 @@
 """Greedy tokens and logits of a checkpoint by transformers in float32.  Runs in envs/iree.
 
-The reference that programs are verified against.  Prompts come from a file, one a line, or are
+The reference that programs are verified against.  Prompts come from a file, one per line, or are
 seeded random ids; their lengths reach several hundred tokens, since short ones hide a missing
 rope scaling.
 """
@@ -109,7 +109,7 @@ def end_tokens(checkpoint: Checkpoint) -> set[int]:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
-    parser.add_argument("--prompts", type=Path, nargs="*", default=[], help="one prompt a line")
+    parser.add_argument("--prompts", type=Path, nargs="*", default=[], help="one prompt per line")
     parser.add_argument("--reference", type=Path, required=True, help="the .npz to write")
     generate_reference(**vars(parser.parse_args(argv)))
 

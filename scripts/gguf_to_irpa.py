@@ -1,6 +1,6 @@
 """Rewrite a GGUF file as an IRPA archive.  Runs in envs/convert.
 
-The tensors' bytes pass through a megabyte a thread, where they are hashed; the archive is
+The tensors' bytes pass through a megabyte per thread, where they are hashed; the archive is
 byte-identical to the one of sharktank's dump_gguf.
 """
 
@@ -48,7 +48,7 @@ def gguf_to_irpa(gguf: Path, irpa: Path) -> None:
 
 
 def jobs(source: int, gguf: Path, out: stream.Output, moves, progress: Progress):
-    """One job a block of bytes, in the archive's order."""
+    """One job per block of bytes, in the archive's order."""
     local = threading.local()
 
     def block(ticket: int, start: int, place: int, count: int) -> None:

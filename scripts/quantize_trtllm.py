@@ -133,7 +133,7 @@ def main(argv: list[str] | None = None) -> None:
         "--calibration",
         type=Path,
         required=True,
-        help="texts like those it will serve, a line each",
+        help="texts like those it will serve, one per line",
     )
     parser.add_argument("--quant", choices=sorted(RECIPES), required=True)
     parser.add_argument("--dtype", choices=["f16", "bf16"], default="f16", help="of the rest")

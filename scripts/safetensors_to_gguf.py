@@ -1,6 +1,6 @@
 """Rewrite a Hugging Face checkpoint as one GGUF file.  Runs in envs/convert.
 
-Streams: a megabyte a thread is in memory, whatever the model's size.  The file is byte-identical
+Streams: a megabyte per thread is in memory, whatever the model's size.  The file is byte-identical
 to the one that llama.cpp's converter writes with the same name and licence.
 """
 
@@ -53,7 +53,7 @@ def safetensors_to_gguf(
 
 
 def jobs(rows: Rows, specs, infos, out: stream.Output) -> Iterator[Callable[[], None]]:
-    """One job a block of rows, in the file's order."""
+    """One job per block of rows, in the file's order."""
 
     def block(read: Callable[[], memoryview], ticket: int, info: TensorInfo, first: int) -> None:
         offset = info.offset + first * (info.nbytes // info.shape[0])

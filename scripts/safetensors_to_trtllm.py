@@ -1,6 +1,6 @@
 """Cut a Hugging Face checkpoint into a TensorRT-LLM checkpoint.  Runs in envs/convert.
 
-One read and one write, a megabyte a thread in memory, neither torch nor tensorrt_llm.  The tensors
+One read and one write, a megabyte per thread in memory, neither torch nor tensorrt_llm.  The tensors
 are bit for bit those of NVIDIA's ModelOpt 0.47.0.
 """
 
@@ -66,7 +66,7 @@ def safetensors_to_trtllm(
 def jobs(
     rows: Rows, cuts: list[trtllm.Cut], dtype: str, mapping: trtllm.Mapping, outs, offsets
 ) -> Iterator[Callable[[], None]]:
-    """One job a block of rows, read once and written to every rank that has a part of it."""
+    """One job per block of rows, read once and written to every rank that has a part of it."""
     kind, tp = TYPES[dtype.upper()], mapping.tp
 
     def whole(read, ranks: list[int], tickets: list[int], places: list[int]) -> None:

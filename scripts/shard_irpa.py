@@ -1,6 +1,6 @@
 """Cut a model into a tensor-parallel set of IRPA archives.  Runs in envs/convert.
 
-From a checkpoint at once, or from an unsharded archive; one read and one write, a megabyte a thread
+From a checkpoint at once, or from an unsharded archive; one read and one write, a megabyte per thread
 in memory.  The files are byte-identical to those of sharktank 3.6.0's shard_llm_dataset.
 """
 
@@ -113,7 +113,7 @@ def write(properties, tensors, blocks, turns, tp: int, root: Path, ranks: list[P
 
 
 def jobs(cuts, blocks, tp: int, outs: list[stream.Output], places) -> Iterator[Callable[[], None]]:
-    """One job a block of rows; a block cut along the columns goes to every rank."""
+    """One job per block of rows; a block cut along the columns goes to every rank."""
 
     def along_rows(read, ticket: int, rank: int, offset: int) -> None:
         outs[rank].write(ticket, read(), offset)

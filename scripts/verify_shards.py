@@ -103,7 +103,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
     parser.add_argument("--root", type=Path, required=True, help="the set's root archive")
-    parser.add_argument("--ranks", type=Path, nargs="+", required=True, help="one archive a rank")
+    parser.add_argument("--ranks", type=Path, nargs="+", required=True, help="one archive per rank")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
     verify_shards(**vars(parser.parse_args(argv)))
 

@@ -66,13 +66,13 @@ def dtype(repository: Path, backend: str) -> str:
     """What is computed in."""
     if backend == "engine":
         return read_json(repository / ENGINE / "1/config.json")["pretrained_config"]["dtype"]
-    told = read_json(repository / ENGINE / "1/model/config.json")
-    return told.get("dtype") or told.get("torch_dtype") or "float16"
+    engine_config = read_json(repository / ENGINE / "1/model/config.json")
+    return engine_config.get("dtype") or engine_config.get("torch_dtype") or "float16"
 
 
 def quantised(repository: Path) -> bool:
-    told = read_json(repository / ENGINE / "1/config.json")["pretrained_config"]
-    return bool((told.get("quantization") or {}).get("quant_algo"))
+    engine_config = read_json(repository / ENGINE / "1/config.json")["pretrained_config"]
+    return bool((engine_config.get("quantization") or {}).get("quant_algo"))
 
 
 def tokens(server: Server, check: GreedyCheck) -> dict[str, Any]:

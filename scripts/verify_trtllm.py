@@ -45,29 +45,29 @@ class Piece:
 def verify_trtllm(checkpoint: Checkpoint, trtllm_checkpoint_: Path, record: Path) -> None:
     sha256 = records.digest(trtllm_checkpoint_)
     built = trtllm_checkpoint.read(trtllm_checkpoint_)
-    told = read_config(checkpoint["config.json"])
-    if built.quant and told.vocab <= built.config.vocab < told.vocab + 64:
-        told = replace(told, vocab=built.config.vocab)  # ModelOpt pads it
+    source_config = read_config(checkpoint["config.json"])
+    if built.quant and source_config.vocab <= built.config.vocab < source_config.vocab + 64:
+        source_config = replace(source_config, vocab=built.config.vocab)  # ModelOpt pads it
     for key, name in trtllm_checkpoint.NUMBERS.items():
-        if getattr(told, name) != getattr(built.config, name):
+        if getattr(source_config, name) != getattr(built.config, name):
             raise Refused(
                 f"{trtllm_checkpoint_ / 'config.json'}: {key} is {getattr(built.config, name)}, "
-                f"expected {getattr(told, name)} by the source; build it again"
+                f"expected {getattr(source_config, name)} by the source; build it again"
             )
-    if built.config.architecture != told.architecture:
+    if built.config.architecture != source_config.architecture:
         raise Refused(
             f"{trtllm_checkpoint_ / 'config.json'}: architecture is {built.config.architecture}, "
-            f"expected {told.architecture} by the source; build it again"
+            f"expected {source_config.architecture} by the source; build it again"
         )
-    if told.rope != built.config.rope:
+    if source_config.rope != built.config.rope:
         raise Refused(
             f"{trtllm_checkpoint_ / 'config.json'}: rotary_scaling is {built.config.rope}, expected "
-            f"{told.rope} by the source; build it again"
+            f"{source_config.rope} by the source; build it again"
         )
     sources = read_checkpoint(checkpoint)
     vocab = sources["model.embed_tokens.weight"].shape[0]
     tally, padding = Tally(trtllm_checkpoint_), 0
-    for source, axis, pieces in merges(built, told.tied, vocab):
+    for source, axis, pieces in merges(built, source_config.tied, vocab):
         compare(built, tally, sources[source], axis, pieces)
     for rank, name, used in padded(built, vocab):
         rest = rows_of(built.ranks[rank][name], used, built.ranks[rank][name].shape[0])

@@ -63,7 +63,7 @@ def verify_vmfb(
 class Program:
     """A vmfb on its devices, called as the server calls it: paged KV cache, page 0 as scratch.
 
-    A program for N devices takes N caches, one a rank; a CPU is as many devices as wanted.
+    A program for N devices takes N caches, one per rank; a CPU is as many devices as wanted.
     """
 
     def __init__(self, vmfb: Path, config: dict, parameters: list[Path], device: str):

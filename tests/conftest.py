@@ -16,6 +16,13 @@ PARTS = (
 IRPA = "artifacts/demo.irpa"
 
 
+def pytest_collection_modifyitems(items):
+    """What starts Snakemake or a server takes seconds at least: no part of `make quick`."""
+    for item in items:
+        if {"pipeline", "servers"} & set(item.path.parts):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def python():
     """python("iree") is the interpreter of that toolchain, built if it is not there yet."""

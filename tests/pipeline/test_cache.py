@@ -48,7 +48,7 @@ def test_a_dry_run_says_what_would_be_restored_and_what_would_run_and_why(clone,
     folder = clone("a")
     said = build(folder, "-n", "--", IRPA)
     assert f"run      {GGUF}  (never built before)" in said
-    assert f"run      {IRPA}  ({GGUF} is not made yet; decided when it is known)" in said
+    assert f"run      {IRPA}  ({GGUF} is not built yet; will be decided once it is)" in said
     build(folder)
     shutil.rmtree(folder / "artifacts")
     assert f"restore  {IRPA}" in build(folder, "-n", "--", IRPA)
@@ -63,7 +63,7 @@ def test_a_step_that_gives_the_same_bytes_ends_the_matter(clone, build):
     edit(folder / "scripts/safetensors_to_gguf.py", "import argparse", "import argparse  # new")
     said = build(folder)
     assert ran(said) == {"safetensors_to_gguf"}
-    assert "not needed any more" in said or "as before" in said
+    assert "no longer needed" in said or "unchanged" in said
     assert "Nothing to be done" in build(folder)
 
 
@@ -152,7 +152,7 @@ def test_until_restores_nothing_beyond(clone, build):
 
 def test_cached_bytecode_of_an_edited_module_is_not_run(clone, build):
     folder = clone("a")
-    module = folder / "scripts/ingot/checkpoint/llama.py"
+    module = folder / "scripts/ingot/gguf/metadata.py"
     os.utime(module, (1, 1))
     build(folder)
     first = (folder / IRPA).read_bytes()

@@ -94,8 +94,8 @@ def only(said):
 def test_without_a_gpu_an_engine_stops_in_one_line_before_any_work(on, tmp_path):
     said = on(None, TARGET, fails=True)
     assert only(said) == (
-        f"error: {TARGET}: an engine is built on an NVIDIA GPU, none is on this machine; run on one "
-        "that has it"
+        f"error: {TARGET}: building an engine needs an NVIDIA GPU and this machine has none; run it on "
+        "one that does"
     )
     assert not (tmp_path / "artifacts").exists() and not (tmp_path / "logs").exists()
     assert "Job stats" not in said

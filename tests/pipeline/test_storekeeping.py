@@ -277,11 +277,11 @@ def test_a_folder_comes_back_whole(store, tmp_path):
 
 
 def test_a_stranger_restores_a_file_with_jq_and_sha256sum(clone, build, store):
-    """The commands of artifacts/README.md."""
+    """The commands of docs/store.md."""
     if not shutil.which("jq"):
         pytest.skip("needs jq")
     build(clone("a"))
-    page = (ROOT / "artifacts/README.md").read_text()
+    page = (ROOT / "docs/store.md").read_text()
     script = page.split("```sh\n")[1].split("```")[0]
     done = subprocess.run(
         ["bash", "-euc", script], cwd=store, capture_output=True, text=True, check=False

@@ -423,7 +423,7 @@ BROKEN = {  # how it is broken -> what we say; whether the real server says anyt
     ),
     "a model too few": (
         lambda repository: shutil.rmtree(repository / "postprocessing"),
-        "postprocessing: not there, expected a model",
+        "postprocessing: missing, expected a model",
         True,
     ),
     "a folder that is no model": (
@@ -433,7 +433,7 @@ BROKEN = {  # how it is broken -> what we say; whether the real server says anyt
     ),
     "a rank's engine is absent": (
         lambda repository: (repository / "tensorrt_llm/1/rank0.engine").unlink(),
-        "rank0.engine: not there or empty, expected 1 ranks",
+        "rank0.engine: missing or empty, expected 1 ranks",
         True,
     ),
     "an unknown field": (
@@ -458,7 +458,7 @@ BROKEN = {  # how it is broken -> what we say; whether the real server says anyt
     ),
     "an empty engine": (
         lambda repository: rewritten(repository / "tensorrt_llm/1/rank0.engine", ""),
-        "rank0.engine: not there or empty, expected 1 ranks",
+        "rank0.engine: missing or empty, expected 1 ranks",
         True,
     ),
     "a tokenizer that is no JSON": (

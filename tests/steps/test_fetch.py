@@ -139,7 +139,7 @@ def test_429_and_5xx_that_heal(status, hub, fetch, list_files, tmp_path):
 
 def test_a_5xx_that_does_not_heal_ends_after_a_bounded_number_of_tries(hub, fetch, tmp_path):
     hub.faults["status"] = 503
-    one_line(fetch(), "HTTP 503, 6 times in a row", "goes on from here")
+    one_line(fetch(), "HTTP 503, 6 times in a row", "resumes")
     assert len(hub.bodies(LARGE)) == 6
     nothing_left(tmp_path)
 
@@ -168,7 +168,7 @@ def test_a_server_without_ranges_is_read_from_the_start(hub, fetch, tmp_path):
 
 def test_a_server_that_always_cuts_and_has_no_ranges_is_given_up(hub, fetch, tmp_path):
     hub.faults.update(cut=3_000_000, norange=True)
-    one_line(fetch(), "6 times in a row", "goes on from here")
+    one_line(fetch(), "6 times in a row", "resumes")
     assert len(hub.bodies(LARGE)) == 6
     nothing_left(tmp_path)
 

@@ -205,7 +205,7 @@ DAMAGE = {
     ),
     "config without a number": (
         lambda d: edit_json(d / "config.json", rms_norm_eps=None),
-        r"config.json: rms_norm_eps is absent",
+        r"config.json: rms_norm_eps is missing",
     ),
     "number that is none": (
         lambda d: edit_json(d / "config.json", hidden_size="256"),
@@ -235,7 +235,7 @@ DAMAGE = {
     ),
     "SentencePiece that the catalogue does not know of": (
         lambda d: (d / "tokenizer.model").write_bytes(b"x"),
-        r"checkpoint: a tokenizer.model, but pre is llama-bpe in the catalogue",
+        r"checkpoint: a tokenizer.model, but pre_tokenizer is llama-bpe in the catalogue",
     ),
     "token id beyond the vocabulary": (
         lambda d: edit_json(d / "config.json", vocab_size=1000),

@@ -343,11 +343,11 @@ def reshaped(header, data):
 BROKEN = {
     "a rank is absent": (
         lambda folder: (folder / "rank1.safetensors").unlink(),
-        "rank1.safetensors: is not there, expected 2 ranks",
+        "rank1.safetensors: missing, expected 2 ranks",
     ),
     "a rank too many": (
         lambda folder: shutil.copy(folder / "rank0.safetensors", folder / "rank2.safetensors"),
-        "rank2.safetensors: is there, expected 2 ranks",
+        "rank2.safetensors: one too many, expected 2 ranks",
     ),
     "a rank cut short": (
         lambda folder: (folder / "rank1.safetensors").write_bytes(

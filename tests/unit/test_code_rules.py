@@ -103,3 +103,14 @@ def test_every_step_explains_itself(path):
     )
     assert done.returncode == 0, done.stderr
     assert "usage:" in done.stdout and "Runs in" in ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_every_module_that_holds_logic_is_imported_by_a_test():
+    seen = set()
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ingot"):
+                seen |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    for path in (SCRIPTS / "ingot").rglob("[a-z]*.py"):
+        name = ".".join(path.relative_to(SCRIPTS).with_suffix("").parts)
+        assert name in seen, f"{name}: no test imports it"

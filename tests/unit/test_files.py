@@ -50,3 +50,69 @@ def test_sees_every_nan_and_no_infinity(dtype):
     for bits, nan in ((infinity, 0), (infinity | sign, 0), (infinity + 1, 1), (sign - 1, 1),
                       ((infinity | sign) + 1, 1), (2 * sign - 1, 1), (0, 0), (sign, 0)):  # fmt: skip
         assert has_nan(np.array([0, bits, 0], FLOATS[dtype].bits), dtype) == bool(nan), hex(bits)
+
+
+def test_a_writer_that_hashed_is_believed_and_its_file_not_read_again(tmp_path, store, monkeypatch):
+    from ingot.files import digest, memo
+    from ingot.files.atomic import replacing_hashed
+
+    monkeypatch.setattr(digest, "read", lambda path: pytest.fail(f"{path} was read again"))
+    with replacing_hashed(tmp_path / "m.gguf") as partial:
+        partial.path.write_bytes(b"whole")
+        partial.sha256 = "ab" * 32
+    assert memo.known(tmp_path / "m.gguf") == "sha256:" + "ab" * 32
+
+
+def test_a_sealed_folder_is_checked_line_by_line(tmp_path, store):
+    from ingot.files import sealed
+    from ingot.refused import Refused
+
+    (tmp_path / "f/deep").mkdir(parents=True)
+    (tmp_path / "f/a").write_text("a")
+    (tmp_path / "f/deep/b").write_text("b")
+    sealed.seal(tmp_path / "f")
+    assert (tmp_path / "f/SHA256SUMS").read_text().splitlines()[1].endswith("  deep/b")
+    before = sealed.sealed(tmp_path / "f")
+    (tmp_path / "f/deep/b").write_text("c")
+    with pytest.raises(Refused, match=r"f/deep/b: its bytes are not those of SHA256SUMS"):
+        sealed.sealed(tmp_path / "f")
+    (tmp_path / "f/deep/b").write_text("b")
+    assert sealed.sealed(tmp_path / "f") == before
+    (tmp_path / "f/more").write_text("")
+    with pytest.raises(Refused, match=r"f/more: in the folder or in SHA256SUMS, not in both"):
+        sealed.sealed(tmp_path / "f")
+
+
+def test_progress_is_silent_on_a_log_for_short_work_and_a_tenth_a_line_for_long(
+    capsys, monkeypatch
+):
+    from ingot.files import progress
+
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    short = progress.Progress("short", 100)
+    short.add(100)
+    assert not capsys.readouterr().err
+    long = progress.Progress("long", 100)
+    for _ in range(100):
+        now[0] += 1
+        long.add(1)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10 and lines[-1].startswith("long: 100 %")
+
+
+def test_a_toolchains_words_go_to_the_log_and_come_back_afterwards(capfd):
+    from ingot.files.console import chatter_to_stdout
+
+    with chatter_to_stdout("work"):
+        os.write(2, b"from C\n")
+        os.write(1, b"its output\n")
+    os.write(2, b"ours\n")
+    out, err = capfd.readouterr()
+    assert "from C" in out and "its output" in out and err == "ours\n"
+
+
+def test_a_layout_knows_head_entries_and_size():
+    from ingot.files.layout import FileLayout
+
+    assert FileLayout(b"head", ["a"], 64).texts == {}

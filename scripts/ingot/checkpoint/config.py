@@ -64,7 +64,7 @@ def read_config(path: Path, expected: str | None = None) -> ModelConfig:
     def need(key: str):
         number = config.get(key)
         if number is None:
-            raise Refused(f"{path}: {key} is absent, expected a number; add it")
+            raise Refused(f"{path}: {key} is missing, expected a number; add it")
         if isinstance(number, bool) or not isinstance(number, int | float) or number <= 0:
             raise Refused(f"{path}: {key} is {number!r}, expected a number above 0; correct it")
         return number
@@ -76,8 +76,8 @@ def read_config(path: Path, expected: str | None = None) -> ModelConfig:
         and window < need("max_position_embeddings")
     ):
         raise Refused(
-            f"{path}: sliding_window is {window}, less than max_position_embeddings; expected none: "
-            "attention would be full"
+            f"{path}: sliding_window is {window}, less than max_position_embeddings; not supported: "
+            "the export would use full attention"
         )
     heads = need("num_attention_heads")
     # transformers fills an absent number of KV heads with 8 for Mistral: too easily wrong to guess.

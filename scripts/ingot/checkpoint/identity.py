@@ -1,4 +1,4 @@
-"""The identity of a checkpoint's shard: one SHA-256 a tensor, which any order of reading gives.
+"""The identity of a checkpoint's shard: one SHA-256 per tensor, which any order of reading gives.
 
 A converter reads a shard tensor by tensor, not from end to end; so it can name what it read without
 reading it twice, and a later `ingot explain` can say which tensors differ.

@@ -60,7 +60,7 @@ class Patience:
         if self.failures >= ATTEMPTS:
             raise Refused(
                 f"{self.what}: {said}, {ATTEMPTS} times in a row; run the command again later, it "
-                "goes on from here"
+                "resumes"
             )
         wait = self.backoff * 2 ** (self.failures - 1)
         if response is not None and response.headers.get("Retry-After", "").isdigit():
@@ -91,7 +91,7 @@ def gated_page(what: str, repository: str) -> str:
     from huggingface_hub import constants
 
     page = f"{constants.ENDPOINT}/{repository}"
-    return f"{what}: accept the licence on {page} with your account, and {TOKEN}"
+    return f"{what}: accept the license on {page} with your account, and {TOKEN}"
 
 
 def refusal(error: Exception, status: int) -> str:

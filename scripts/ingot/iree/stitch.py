@@ -2,7 +2,7 @@
 
 The blocks of a transformer are the same but for their weights and their number, so a program of
 TRACED blocks holds all that one of a hundred does.  Works on the text that sharktank's exporter
-prints, one operation a line; its functions each have
+prints, one operation per line; its functions each have
 
     head     loads of the weights, block after block, and the constants of each block
     prefix   embedding, masks, rotary tables, block 0

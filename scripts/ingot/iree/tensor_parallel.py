@@ -1,4 +1,4 @@
-"""A tensor-parallel set of IRPA archives: a root that describes it, and one archive a rank.
+"""A tensor-parallel set of IRPA archives: a root that describes it, and one archive per rank.
 
 Layout and words are those of sharktank 3.6.0's shard_llm_dataset, the last release that shards, so
 that the files are the same.

@@ -152,7 +152,7 @@ def _decoder(graph: Graph, c: ModelConfig, longest: int, weight) -> str:
 
 
 def frequencies(c: ModelConfig) -> np.ndarray:
-    """Radians a token, [head_dim / 2]."""
+    """Radians per token, [head_dim / 2]."""
     found = 1 / c.rope_theta ** (np.arange(0, c.head_dim, 2) / c.head_dim)
     if c.rope is None:
         return found

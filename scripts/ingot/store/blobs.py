@@ -165,7 +165,7 @@ class Blobs:
                 partial.symlink_to(blob)
             except OSError:
                 if memo.known(path) == name:
-                    return  # it stands there already
+                    return  # it is there already
                 digest.link(blob, partial)
             before = partial.stat()  # of the blob, wherever the link leads
             partial.replace(path)

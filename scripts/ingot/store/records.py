@@ -159,7 +159,7 @@ class Store(Blobs):
             return {}
 
     def index(self, add: Record | None = None) -> None:
-        """Bring index.json up to date: every record whose files are here, each once a key."""
+        """Bring index.json up to date: every record whose files are here, each once per key."""
         place = self.root / "index.json"
         with self.locked("index"):
             try:
@@ -185,7 +185,7 @@ class Store(Blobs):
         return all(self.blob(file["digest"]).exists() for file in files)
 
     def used(self, record: Record) -> None:
-        """Note, once a day, that a record was of use: gc goes by it."""
+        """Note, once per day, that a record was of use: gc goes by it."""
         with contextlib.suppress(OSError):
             if time.time() - record.path.stat().st_mtime > 86400:
                 os.utime(record.path)

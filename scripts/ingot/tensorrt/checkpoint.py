@@ -108,7 +108,7 @@ def read(folder: Path) -> TrtllmCheckpoint:
     names = {file.name for file in folder.glob("rank*.safetensors")}
     wanted = [f"rank{rank}.safetensors" for rank in range(mapping.world)]
     if odd := sorted(names ^ set(wanted)):
-        what = "is there" if odd[0] in names else "is not there"
+        what = "one too many" if odd[0] in names else "missing"
         raise Refused(f"{folder / odd[0]}: {what}, expected {mapping.world} ranks; build it again")
     cuts, ranks = trtllm.cuts(config, mapping), []
     for rank, name in enumerate(wanted):
@@ -137,12 +137,12 @@ def expected(
 
 
 def _algorithm(path: Path, document: dict) -> str | None:
-    told = document.get("quantization")
-    if not isinstance(told, dict) or told.get("kv_cache_quant_algo") is not None:
+    quantization = document.get("quantization")
+    if not isinstance(quantization, dict) or quantization.get("kv_cache_quant_algo") is not None:
         raise Refused(
-            f"{path}: quantization is {told}, expected one without a KV cache's; build it again"
+            f"{path}: quantization is {quantization}, expected one without a KV cache's; build it again"
         )
-    algorithm = told.get("quant_algo")
+    algorithm = quantization.get("quant_algo")
     if algorithm is not None and (not isinstance(algorithm, str) or algorithm not in QUANTS):
         known = ", ".join(QUANTS)
         raise Refused(f"{path}: quant_algo is {algorithm}, expected null or one of {known}")
@@ -191,17 +191,17 @@ def _rope(path: Path, document: dict) -> Llama3Rope | None:
 
 
 def _mapping(path: Path, document: dict) -> trtllm.Mapping:
-    told = document.get("mapping")
-    told = told if isinstance(told, dict) else {}
-    tp, pp = told.get("tp_size"), told.get("pp_size")
+    named = document.get("mapping")
+    named = named if isinstance(named, dict) else {}
+    tp, pp = named.get("tp_size"), named.get("pp_size")
     for key, size in (("tp_size", tp), ("pp_size", pp)):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise Refused(
                 f"{path}: mapping.{key} is {size!r}, expected a number from 1; build it again"
             )
-    if told != {"world_size": tp * pp, "tp_size": tp, "pp_size": pp}:
+    if named != {"world_size": tp * pp, "tp_size": tp, "pp_size": pp}:
         raise Refused(
-            f"{path}: mapping is {told}, expected world_size {tp} x {pp} and nothing more; build it "
+            f"{path}: mapping is {named}, expected world_size {tp} x {pp} and nothing more; build it "
             "again"
         )
     axis = document.get("embedding_sharding_dim")

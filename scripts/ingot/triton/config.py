@@ -82,9 +82,9 @@ def kind(tensor) -> tuple[str, tuple[int, ...]]:
     return name.removeprefix("TYPE_"), tuple(tensor.dims)
 
 
-def engine_models(told: dict, parameters: dict[str, str]) -> list:
-    """The five models; the batch size of each is the engine's, whose config.json `told` is."""
-    batch, logits = told["build_config"]["max_batch_size"], logits_type(told)
+def engine_models(engine_config: dict, parameters: dict[str, str]) -> list:
+    """The five models; the batch size of each is the engine's, whose config.json `engine_config` is."""
+    batch, logits = engine_config["build_config"]["max_batch_size"], logits_type(engine_config)
     engine = {name: value for name, value in parameters.items() if name not in QUEUE}
     engine["gpt_model_path"] = f"{ENGINE}/1"  # from where `serve` starts the server
     found = [
@@ -108,11 +108,11 @@ def engine_models(told: dict, parameters: dict[str, str]) -> list:
     return found
 
 
-def logits_type(told: dict) -> str:
+def logits_type(engine_config: dict) -> str:
     """What the engine gives logits in."""
-    asked = told["build_config"].get("logits_dtype") or told["pretrained_config"].get(
-        "logits_dtype"
-    )
+    asked = engine_config["build_config"].get("logits_dtype") or engine_config[
+        "pretrained_config"
+    ].get("logits_dtype")
     return {"float16": "FP16", "bfloat16": "BF16"}.get(asked, "FP32")
 
 

@@ -8,7 +8,7 @@ import itertools
 import os
 from pathlib import Path
 
-from ingot.checkpoint.files import read_json
+from ingot.checkpoint.files import Checkpoint, read_json
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.refused import Refused
 from ingot.triton import config as tritonconfig
@@ -46,7 +46,7 @@ NEEDED = {  # below a model's folder
 def check(repository: Path) -> str:
     """The backend, `engine` or `llmapi`.  Refused: the first thing that is wrong."""
     if not repository.is_dir():
-        raise Refused(f"{repository}: not there, expected a Triton model repository; build it")
+        raise Refused(f"{repository}: missing, expected a Triton model repository; build it")
     folders = sorted(path.name for path in repository.iterdir() if path.is_dir())
     if (repository / ENGINE / "1/model.yaml").is_file():
         _only(repository, folders, (ENGINE,))
@@ -58,7 +58,7 @@ def check(repository: Path) -> str:
         for file in NEEDED[name]:
             path = repository / name / file
             if not path.exists() or (path.is_file() and not path.stat().st_size):
-                raise Refused(f"{path}: not there or empty, expected; build it again")
+                raise Refused(f"{path}: missing or empty; build it again")
             if path.suffix == ".json":
                 read_json(path)
         _one_version(repository / name)
@@ -68,8 +68,8 @@ def check(repository: Path) -> str:
         )
     _wiring(repository, configs)
     _parameters(repository, configs)
-    told = _engine(repository, configs)
-    _as_written(repository, configs, told)
+    engine_config = _engine(repository, configs)
+    _as_written(repository, configs, engine_config)
     _launch(repository)
     return "engine"
 
@@ -84,17 +84,17 @@ def _one_version(model: Path) -> None:
 def _launch(repository: Path) -> None:
     path = repository / "serve"
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise Refused(f"{path}: not there, expected the launch script, executable; build it again")
+        raise Refused(f"{path}: missing, expected the launch script, executable; build it again")
 
 
-def _as_written(repository: Path, configs: dict, told: dict) -> None:
+def _as_written(repository: Path, configs: dict, engine_config: dict) -> None:
     """Line by line what we would write for the same engine and parameters."""
     engine = configs[ENGINE]
     parameters = {key: value.string_value for key, value in engine.parameters.items()}
     queue = engine.dynamic_batching
     parameters[QUEUE[0]] = str(queue.max_queue_delay_microseconds)
     parameters[QUEUE[1]] = str(queue.default_queue_policy.max_queue_size)
-    for wanted in tritonconfig.engine_models(told, parameters):
+    for wanted in tritonconfig.engine_models(engine_config, parameters):
         _same(repository, wanted, configs[wanted.name])
 
 
@@ -111,7 +111,7 @@ def _same(repository: Path, wanted, found) -> None:
 def _only(repository: Path, folders: list[str], wanted: tuple[str, ...]) -> None:
     for name in wanted:
         if name not in folders:
-            raise Refused(f"{repository / name}: not there, expected a model; build it again")
+            raise Refused(f"{repository / name}: missing, expected a model; build it again")
     for name in folders:
         if name not in wanted:
             raise Refused(
@@ -122,12 +122,12 @@ def _only(repository: Path, folders: list[str], wanted: tuple[str, ...]) -> None
 def read(repository: Path, name: str):
     path = repository / name / "config.pbtxt"
     if not path.is_file():
-        raise Refused(f"{path}: not there, expected the model's description; build it again")
+        raise Refused(f"{path}: missing, expected the model's description; build it again")
     content = path.read_text(errors="replace")
     for number, line in enumerate(content.splitlines(), 1):
         if "${" in line:
             raise Refused(
-                f"{path}: line {number} has a placeholder that nobody filled in: {line.strip()}"
+                f"{path}: line {number} has a placeholder that was never filled in: {line.strip()}"
             )
     try:
         config = tritonconfig.parsed(content)
@@ -207,7 +207,7 @@ def _parameters(repository: Path, configs: dict) -> None:
             value = configs[name].parameters[key].string_value
             path = repository / name / "config.pbtxt"
             if not value:
-                raise Refused(f"{path}: parameter {key} is absent, expected {wanted[key]}; set it")
+                raise Refused(f"{path}: parameter {key} is missing, expected {wanted[key]}; set it")
             if key == "tokenizer_dir" and Path(value).is_absolute():
                 raise Refused(
                     f"{path}: {key} is {value}, expected a path below 1/: it could not be moved"
@@ -242,11 +242,11 @@ def _engine(repository: Path, configs: dict) -> dict:
         raise Refused(
             f"{path}: gpt_model_path is {place}, expected a folder below the repository: {ENGINE}/1"
         )
-    told = read_json(folder / "config.json")
+    engine_config = read_json(folder / "config.json")
     try:
-        batch = told["build_config"]["max_batch_size"]
-        world = told["pretrained_config"]["mapping"]["world_size"]
-        beams = told["build_config"].get("max_beam_width", 1)
+        batch = engine_config["build_config"]["max_batch_size"]
+        world = engine_config["pretrained_config"]["mapping"]["world_size"]
+        beams = engine_config["build_config"].get("max_beam_width", 1)
     except (KeyError, TypeError, AttributeError):
         batch = world = beams = None
     if not all(isinstance(n, int) and n > 0 for n in (batch, world, beams)):
@@ -257,7 +257,7 @@ def _engine(repository: Path, configs: dict) -> dict:
     for rank in range(world):
         engine = folder / f"rank{rank}.engine"
         if not engine.is_file() or not engine.stat().st_size:
-            raise Refused(f"{engine}: not there or empty, expected {world} ranks; build it again")
+            raise Refused(f"{engine}: missing or empty, expected {world} ranks; build it again")
     for name, config in configs.items():
         if config.max_batch_size != batch:
             raise Refused(
@@ -269,7 +269,7 @@ def _engine(repository: Path, configs: dict) -> dict:
         raise Refused(
             f"{path}: max_beam_width is {asked}, expected {beams} at most as the engine's"
         )
-    return told
+    return engine_config
 
 
 def _llmapi(repository: Path) -> None:
@@ -277,22 +277,24 @@ def _llmapi(repository: Path) -> None:
 
     found, path = read(repository, ENGINE), repository / ENGINE / "1/model.yaml"
     try:
-        told = yaml.safe_load(path.read_text())
+        arguments = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise Refused(f"{path}: not YAML ({str(error).splitlines()[0]}); build it again") from None
-    if not isinstance(told, dict):
+    if not isinstance(arguments, dict):
         raise Refused(
-            f"{path}: holds a {type(told).__name__}, expected arguments of LLM; build it again"
+            f"{path}: holds a {type(arguments).__name__}, expected arguments of LLM; build it again"
         )
-    for key, value in told.items():
+    for key, value in arguments.items():
         if "${" in str(value):
-            raise Refused(f"{path}: {key} is {value}, a placeholder that nobody filled in")
-    if told.get("backend") != "pytorch":
-        raise Refused(f"{path}: backend is {told.get('backend')}, expected pytorch; build it again")
+            raise Refused(f"{path}: {key} is {value}, a placeholder that was never filled in")
+    if arguments.get("backend") != "pytorch":
+        raise Refused(
+            f"{path}: backend is {arguments.get('backend')}, expected pytorch; build it again"
+        )
     for name in ("1/model.py", "1/model/config.json", *(f"1/model/{n}" for n in TOKENIZER)):
         if not (repository / ENGINE / name).is_file():
-            raise Refused(f"{repository / ENGINE / name}: not there, expected; build it again")
-    read_checkpoint(repository / ENGINE / "1/model")
+            raise Refused(f"{repository / ENGINE / name}: missing; build it again")
+    read_checkpoint(Checkpoint([repository / ENGINE / "1/model"]))
     decoupled = found.model_transaction_policy.decoupled
     _same(repository, tritonconfig.llmapi_model(found.max_batch_size, decoupled), found)
     _one_version(repository / ENGINE)

@@ -193,14 +193,14 @@ def why_not(backend: str, runtime: dict) -> str | None:
         if name in LLM_OURS:
             return f"{name} is not said here: by the target's name, or only of backend engine"
         if "${" in str(value):
-            return f"{name} is {value}, a placeholder that nobody filled in"
+            return f"{name} is {value}, a placeholder that was never filled in"
     return None
 
 
 def why_not_value(name: str, value: str) -> str | None:
     """What is wrong with a parameter of tensorrt_llm, in one clause; or None."""
     if "${" in value:
-        return f"{name} is {value}, a placeholder that nobody filled in"
+        return f"{name} is {value}, a placeholder that was never filled in"
     if name in WORDS_OF and value not in WORDS_OF[name]:
         legal = ", ".join(word or "nothing" for word in WORDS_OF[name])
         return f"{name} is {value!r}, expected one of {legal}"

@@ -36,7 +36,7 @@ OTHER = (  # the other ranks answer nobody: they compute with the first
 
 
 def launch_script(world: int, llmapi: bool) -> str:
-    """One process a rank, by mpirun when there are several (two servers need two prefixes)."""
+    """One process per rank, by mpirun when there are several (two servers need two prefixes)."""
 
     def rank(number: int, *flags: str) -> str:
         prefix = f"--backend-config=python,shm-region-prefix-name=ingot$$_{number}"

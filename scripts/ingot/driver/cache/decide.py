@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ingot.driver.cache.contents import Contents, NotBuiltYet, UnknownInput
 from ingot.driver.cache.differences import nearest
-from ingot.driver.job import Job
+from ingot.driver.job import Graph, Job
 from ingot.files import digest
 
 
@@ -25,9 +25,13 @@ class Decider:
     """The decisions over one graph, from what is known of its contents."""
 
     def __init__(self, contents: Contents):
-        self.contents, self.graph, self.store = contents, contents.graph, contents.store
+        self.contents, self.store = contents, contents.store
         self.bad: set[Job] = set()  # jobs whose record could not be restored
         self.reasons: dict[str, str] = {}  # key: why it has to run
+
+    @property
+    def graph(self) -> Graph:
+        return self.contents.graph
 
     def decide(self, done: frozenset[Job] | set[Job] = frozenset()) -> Decision:
         """Walk from the targets to what they are made from, no further than needed.

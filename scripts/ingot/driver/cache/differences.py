@@ -59,7 +59,7 @@ def _age(pointer) -> float:
 
 
 def differences(old: dict, new: dict) -> Iterator[str]:
-    """One line a field that differs.  Both hold `fields` and `about`."""
+    """One line per field that differs.  Both hold `fields` and `about`."""
     then, now = old["fields"], new["fields"]
     if then["version"] != now["version"]:
         yield f"the key's format: version {then['version']} → {now['version']}"

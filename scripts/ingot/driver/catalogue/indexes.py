@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import queue
 import subprocess
 import sys
 import tempfile
@@ -58,18 +59,21 @@ def _pip_settings() -> dict[str, list[str]]:
 
 def _reachable(url: str) -> bool:
     """Does it answer soon?  In a thread, since looking up a host's name knows no time limit."""
-    answered = threading.Event()
+    answers: queue.Queue[bool] = queue.Queue()
 
     def ask() -> None:
         try:
             request = urllib.request.Request(url, method="HEAD")
             with urllib.request.urlopen(request, timeout=PATIENCE):
-                answered.set()
+                answers.put(True)
         except (OSError, ValueError):
-            pass
+            answers.put(False)
 
     threading.Thread(target=ask, daemon=True).start()
-    return answered.wait(PATIENCE)
+    try:
+        return answers.get(timeout=PATIENCE)
+    except queue.Empty:
+        return False
 
 
 def resolve(wish: Path, lock: Path, public: bool = False) -> None:

@@ -1,0 +1,338 @@
+"""What runs beside Snakemake, without it: commands, rules' Python, the environment of steps, toolchains."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from conftest import ROOT
+from ingot.driver import report
+from ingot.driver.cache import drop
+from ingot.driver.cache.contents import Contents
+from ingot.driver.cache.decide import Decision
+from ingot.driver.catalogue import indexes, machine, toolchains
+from ingot.driver.catalogue.schema import load
+from ingot.driver.commands import (
+    ask,
+    cli,
+    explain,
+    lock,
+    plan,
+    plan_chart,
+    plan_table,
+    store,
+    targets,
+    toolchain,
+)  # fmt: skip
+from ingot.driver.formats import checkpoint, gguf, iree, onnx, tensorrt
+from ingot.driver.formats.model import Model
+from ingot.driver.formats.rows import ROWS, STEPS
+from ingot.driver.formats.table import CHART
+from ingot.driver.job import Graph, Job, Output
+from ingot.driver.rules import environment
+from ingot.driver.rules.engines import Engines
+from ingot.driver.rules.inputs import Inputs
+from ingot.driver.rules.programs import Programs
+from ingot.refused import Refused
+
+
+class Wildcards(SimpleNamespace):
+    """Snakemake's, of which rules ask attributes and .get."""
+
+    def get(self, name, default=None):
+        return vars(self).get(name, default)
+
+
+@pytest.fixture(scope="module")
+def catalogue():
+    return load(ROOT)
+
+
+@pytest.fixture
+def inputs(catalogue):
+    return Inputs(catalogue, ROOT)
+
+
+# Commands
+
+
+@pytest.mark.parametrize("module", cli.COMMANDS, ids=lambda module: module.__name__.split(".")[-1])
+def test_every_command_says_what_each_option_does(module, capsys):
+    name = module.__name__.rpartition(".")[2]
+    with pytest.raises(SystemExit) as stop:
+        cli.main([name, "--help"])
+    said = capsys.readouterr().out
+    assert stop.value.code == 0 and module.__doc__.strip().splitlines()[0] in said
+    assert f"ingot {name}" in cli.__doc__
+
+
+def test_every_module_of_commands_is_one_or_serves_one():
+    parts = {module.__name__ for module in (plan_chart, plan_table, cli)}
+    commands = {module.__name__ for module in cli.COMMANDS}
+    found = {
+        f"ingot.driver.commands.{path.stem}" for path in Path(cli.__file__).parent.glob("[a-z]*.py")
+    }
+    assert found == commands | parts
+    assert {ask, explain, lock, plan, store, targets, toolchain} <= set(cli.COMMANDS)
+
+
+def test_targets_of_a_catalogue_of_ones_own(tmp_path, capsys):
+    entry = {
+        "path": "x",
+        "name": "X",
+        "architecture": "LlamaForCausalLM",
+        "pre_tokenizer": "default",
+    }
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"models": {"mine": entry}}))
+    assert cli.main(["targets", "mine", "--configfile", str(tmp_path / "mine.yaml")]) is None
+    lines = capsys.readouterr().out.splitlines()
+    assert "artifacts/mine.gguf" in lines and all(
+        line.startswith("artifacts/mine") for line in lines
+    )
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["targets", "nosuch"], "error: nosuch: unknown model, expected one of demo,"),
+        (["targets", "--configfile", "nosuch.yaml"], "error: nosuch.yaml: No such file"),
+        (["plan", "artifacts/demo_tp3.vmfb"], "tensor parallel size 3"),
+        (["toolchain", "nosuch"], "error: envs/nosuch/requirements.lock: missing"),
+    ],
+)
+def test_a_users_mistake_is_one_line(words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match=said):
+        cli.main(words)
+
+
+def test_a_catalogue_that_is_no_yaml_is_one_line(tmp_path):
+    (tmp_path / "mine.yaml").write_text("models: [")
+    with pytest.raises(Refused, match=r"mine\.yaml: not YAML"):
+        load(ROOT, str(tmp_path / "mine.yaml"))
+
+
+def test_the_chart_has_a_colour_for_every_kind_of_bytes():
+    bytes_now = dict.fromkeys(CHART, 0)
+    way = {
+        "disk": 100,
+        "seconds": 10,
+        "timeline": [(0.0, bytes_now), (5.0, bytes_now | {"gguf": 100})],
+    }
+    svg = plan_chart.disk({"keep": {"all": way, "targets": way}}, "<demo>")
+    assert svg.startswith("<svg ") and "&lt;demo&gt;" in svg
+    assert all(colour in svg for colour in CHART.values())
+
+
+def test_the_table_names_the_gpus_that_a_build_needs():
+    row = {"outputs": ["m.trtllm"], "rule": "build_engine", "starts": 0, "seconds": 60, "memory": 1,
+           "disk": 0, "download": 0, "gpus": 1}  # fmt: skip
+    ways = dict.fromkeys(("seconds", "memory", "disk", "kept", "download"), 0)
+    build = {"up_to_date": [], "restored": [], "jobs": [row, {**row, "outputs": ["t"], "gpus": 4}],
+             "cores": 2, "keep": {"all": ways, "targets": ways},
+             "error": {"past_jobs": 0, "known": False}}  # fmt: skip
+    text = "\n".join(plan_table.of_build(build))
+    assert "a GPU for m.trtllm, 4 GPUs for t" in text
+
+
+# Rules
+
+
+def test_flags_of_a_program_for_one_device_and_for_several(inputs):
+    programs = Programs(inputs)
+    one = Wildcards(model="demo", tp="1", hw="", program=".f32")
+    two = Wildcards(model="demo", tp="2", hw="", program="")
+    assert "--kv-cache-dtype=float32" in programs.export_flags(one)
+    assert "--kv-cache-dtype=float32" not in programs.export_flags(two)
+    assert "--iree-opt-data-tiling" in programs.compile_flags(one)
+    assert programs.compile_flags(two)[:2] == [
+        f"--iree-hal-target-device=local[{n}]" for n in (0, 1)
+    ]
+    assert "--iree-global-opt-data-tiling" in programs.compile_flags(two)
+    assert programs.mlir(one) == "artifacts/{model}_tp{tp}.f32.mlir"
+    gpu = Wildcards(model="demo", tp="1", hw=".gfx942", program="")
+    assert programs.config(gpu) == "artifacts/{model}_tp{tp}.config.json"
+
+
+def test_files_of_a_model_here_and_of_one_on_the_hub(inputs):
+    here, hub = Wildcards(model="demo", tp="1"), Wildcards(model="llama2-7b-chat", tp="2")
+    assert inputs.config_json(here).endswith("models/demo/config.json")
+    assert len(inputs.weights(here)) == 3 and inputs.parameters(here) == "artifacts/demo.irpa"
+    assert inputs.weights(hub)[-1] == "artifacts/llama2-7b-chat.hf/model.safetensors.index.json"
+    assert any(path.endswith("tokenizer.model") for path in inputs.tokenizer(hub))
+    assert len(inputs.parameters(hub)) == 3 and not inputs.unpinned(hub)
+    assert (
+        inputs.setting("pp", "trtllm")(here) == 1
+        and inputs.setting("license")(here) == "apache-2.0"
+    )
+    assert inputs.lock("trtllm")[0].endswith("requirements.in")  # it cannot be built here
+
+
+def test_a_wrong_flag_of_an_engine_ends_in_one_line_that_names_its_key(catalogue):
+    entry = catalogue["models"]["demo"]
+    wrong = {**entry, "trtllm": {**entry["trtllm"], "build": {"max_batch_siz": 8}}}
+    engines = Engines(Inputs({**catalogue, "models": {"demo": wrong}}, ROOT), talks=False)
+    with pytest.raises(SystemExit, match=r"^error: models\.demo\.trtllm\.build: max_batch_siz"):
+        engines.flags(Wildcards(model="demo", tp="1", gpu=""))
+
+
+def test_an_engine_asks_for_memory_by_its_weights(inputs):
+    engines = Engines(inputs, talks=False)
+    assert 16_000 < engines.memory_mb(Wildcards(model="demo", tp="1")) < 16_100
+    assert engines.memory_mb(Wildcards(model="llama70b", tp="8")) > 50_000  # not here: a guess
+    assert engines.compute_capability(Wildcards(model="demo", gpu=".sm80")) == "8.0"
+
+
+def test_a_step_sees_the_variables_that_are_listed_and_no_other():
+    script = f"{environment.PREFIX} env"
+    seen = {
+        "HOME": "/h",
+        "HF_TOKEN": "t",
+        "INGOT_STORE": "s",
+        "PYTHONPATH": "p",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        ["bash", "-c", script], env={"PATH": os.environ["PATH"], **seen},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    names = {line.partition("=")[0] for line in done.stdout.splitlines()}
+    assert {"HOME", "HF_TOKEN", "INGOT_STORE", "INGOT_PARENT"} <= names
+    assert not names & {"PYTHONPATH", "OMP_NUM_THREADS"}
+
+
+# This machine
+
+
+def test_what_a_job_needs_is_asked_before_it_runs(monkeypatch):
+    monkeypatch.setattr(machine.gpus, "gpus", lambda: [])
+    engine = Job("build_engine", params={"compute_capability": "9.0"})
+    assert "needs an NVIDIA GPU and this machine has none" in machine.why_not(engine)
+    repository = Job("verify_triton", params={"backend": "engine", "server": machine.BUNDLED})
+    assert "has no backend for engines; set INGOT_TRITONSERVER" in machine.why_not(repository)
+    assert machine.why_not(Job("gguf_to_irpa")) is None
+
+
+PIP = """\
+global.index-url='https://a/simple'
+install.index-url='https://b/simple'
+:env:.extra-index-url='file:///c file:///d'
+global.extra-index-url='file:///never'
+global.find-links='/wheels'
+"""
+
+
+def test_uv_is_told_what_pip_knows(monkeypatch):
+    done = SimpleNamespace(stdout=PIP)
+    monkeypatch.setattr(indexes.subprocess, "run", lambda *_, **__: done)
+    monkeypatch.setattr(indexes, "_reachable", lambda url: False)
+    words = indexes.settings()[2:]
+    assert words == [
+        "--index", "https://b/simple", "--index", "file:///c", "--index", "file:///d",
+        "--find-links", "/wheels",
+    ]  # fmt: skip
+    monkeypatch.setattr(indexes, "_reachable", lambda url: True)
+    assert indexes.settings()[2:4] == ["--index", indexes.CPU_INDEX]  # before all others
+
+
+def test_an_index_out_of_reach_is_given_up_soon():
+    assert not indexes._reachable("http://127.0.0.1:1/simple")
+
+
+def test_without_torch_for_cpus_the_cuda_build_is_installed_and_its_size_said(
+    tmp_path, monkeypatch, capfd
+):
+    source = tmp_path / "envs/x"
+    source.mkdir(parents=True)
+    for name, pin in ((toolchains.LOCK, "torch==2.13.0+cpu"), (toolchains.CUDA, "torch==2.13.0")):
+        (source / name).write_text(f"# \n{pin} --hash=sha256:{'0' * 64}\n")
+    monkeypatch.setenv("INGOT_ENVS", str(tmp_path / "cache"))
+    monkeypatch.setattr(indexes, "settings", lambda: [])
+    asked = []
+
+    def sync(folder, lock, settings):
+        asked.append(lock.name)
+        return "no version of torch==2.13.0+cpu" if lock.name == toolchains.LOCK else ""
+
+    monkeypatch.setattr(toolchains, "_sync", sync)
+    monkeypatch.setattr(toolchains, "_run", lambda *command: Path(command[-1]).mkdir())
+    folder = toolchains.build(tmp_path, "x")
+    assert asked == [toolchains.LOCK, toolchains.CUDA] and (folder / "ready").exists()
+    assert "5.6 GB on disk" in capfd.readouterr().err
+    toolchains.build(tmp_path, "x")
+    assert len(asked) == 2  # once per machine
+
+
+def test_every_package_of_every_toolchain_has_its_hash():
+    for lock_file in ROOT.glob("envs/*/requirements*.lock"):
+        for line in lock_file.read_text().splitlines()[1:]:
+            assert "==" in line and "--hash=sha256:" in line, f"{lock_file}: {line}"
+
+
+def test_the_cuda_lock_differs_from_the_other_by_torch_and_its_libraries():
+    for cuda in ROOT.glob("envs/*/requirements.cuda.lock"):
+        ours, theirs = (
+            {line.split()[0] for line in path.read_text().splitlines()[1:]}
+            for path in (cuda.with_name("requirements.lock"), cuda)
+        )
+        assert {pin.split("==")[0] for pin in ours - theirs} == {"torch"}
+        assert all(
+            pin.startswith(("torch==", "nvidia-", "cuda-", "triton==")) for pin in theirs - ours
+        )
+
+
+# What a run says
+
+
+def test_what_need_not_run_after_all_is_said(capsys):
+    one, two = (Job(name, outputs=(Output("", name),)) for name in ("one", "two"))
+    report.spared([one], Decision(restore={one: {}}))
+    report.spared([two], Decision())
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["one: unchanged, restored from the store", "two: no longer needed"]
+
+
+def test_rolling_disk_leaves_what_somebody_has_yet_to_read(tmp_path, store, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, second = (Job(name, outputs=(Output("", name),)) for name in ("one", "two"))
+    graph = Graph([first, second], {first: {}, second: {first: {"one"}}}, [second], {"two"})
+    contents = Contents(graph, Namespace(prepare=lambda: False, root=tmp_path))
+    contents.finished.add(first)
+    contents.made["one"] = "sha256:x"
+    Path("one").write_text("x")
+    dropped = []
+    monkeypatch.setattr(drop, "_remove", lambda contents, ingest, spent: dropped.extend(spent))
+    contents.writable = True
+    contents.store.locked = lambda name: contextlib.nullcontext()
+    drop.drop(contents, None, {second})
+    assert not dropped
+    drop.drop(contents, None, set())
+    assert dropped == ["one"]
+
+
+# Rows
+
+
+def test_rows_of_each_family_are_registered():
+    families = (checkpoint, gguf, iree, tensorrt, onnx)
+    assert [row for family in families for row in family.ROWS] == list(ROWS)
+
+
+@pytest.mark.parametrize("step", sorted(set(STEPS) - {"toolchain"}))
+def test_every_step_is_forecast_for_the_demo(step, catalogue):
+    names = {"shard_irpa": 3, "export_mlir": 2}
+    outputs = tuple(Output("", f"artifacts/demo.{n}") for n in range(names.get(step, 1)))
+    words = {"model": "demo", "tp": "2", "file": "config.json"}
+    work = STEPS[step](Job(step, outputs=outputs, wildcards=words), Model("demo", catalogue, ROOT))
+    assert set(work.files) == {output.path for output in outputs}
+    assert work.units >= 0 and work.cost.seconds > 0
+
+
+def test_a_program_of_this_interpreter_is_in_the_path():
+    assert (Path(sys.executable).parent / "uv").exists(), "uv is in the driver's lock"

@@ -1,0 +1,137 @@
+"""What is started and what is refused before it: launch scripts, parameters, repositories, servers."""
+
+import os
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from ingot.refused import Refused
+from ingot.serve.server import Server
+from ingot.tensorrt import checkpoint as trtllm_checkpoint
+from ingot.tensorrt import rtx
+from ingot.triton import config, repository, schema
+from ingot.triton.server import launch_script
+
+
+def served(tmp_path, script):
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    (folder / "serve").write_text(f"#!{sys.executable}\n{script}")
+    (folder / "serve").chmod(0o755)
+    return folder
+
+
+SERVE = """
+import sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+port = int(sys.argv[1].partition("=")[2])
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self): self.send_response(200); self.end_headers(); self.wfile.write(b"well")
+    def do_POST(self): self.send_response(422); self.end_headers(); self.wfile.write(b"no such field")
+    def log_message(self, *_): pass
+HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+def test_a_server_is_stopped_whatever_happens(tmp_path):
+    with pytest.raises(ZeroDivisionError), Server(served(tmp_path, SERVE)) as server:
+        pid = server.process.pid
+        with pytest.raises(Refused, match="HTTP 422: no such field"):
+            server.post("/generate", {})
+        raise ZeroDivisionError
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_server_that_stops_at_its_start_is_quoted(tmp_path):
+    with (
+        pytest.raises(Refused, match=r"(?s)bundle: the server stopped at start.*no such device"),
+        Server(served(tmp_path, "raise SystemExit('no such device')")),
+    ):
+        pass
+    with pytest.raises(Refused, match="no folder of a server"), Server(tmp_path / "nothing"):
+        pass
+
+
+def test_one_process_per_rank():
+    assert "mpirun" not in launch_script(1, llmapi=False)
+    script = launch_script(4, llmapi=False)
+    assert script.count("-n 1 ") == 4 and script.count('"$@"') == 4
+
+
+@pytest.mark.parametrize(
+    "backend, runtime, reason",
+    [
+        ("engine", {"max_queue_size": 8}, None),
+        ("engine", {"kv_cache_free_gpu_mem_fraction": 1.5}, "expected a fraction above 0, up to 1"),
+        ("engine", {"gpt_model_typ": "x"}, "is no parameter of the tensorrt_llm model"),
+        ("engine", {"batching_strategy": "${strategy}"}, "a placeholder that was never filled in"),
+        ("llmapi", {"max_batch_size": -1}, "expected a whole number"),
+        ("llmapi", {"tensor_parallel_size": 2}, "is not said here"),
+    ],
+)
+def test_parameters_of_a_repository(backend, runtime, reason):
+    found = schema.why_not(backend, runtime)
+    assert (found is None) if reason is None else reason in found
+
+
+def test_every_tensor_of_the_wiring_comes_from_somewhere():
+    wiring = config.wiring()
+    assert wiring and all(isinstance(key, str) for key in wiring)
+    assert set(schema.INPUTS) == set(schema.OUTPUTS) == set(schema.MODELS)
+
+
+def test_a_repository_that_is_missing_is_one_line(tmp_path):
+    with pytest.raises(Refused, match="missing, expected a Triton model repository"):
+        repository.check(tmp_path / "nothing")
+
+
+def test_a_tensorrt_llm_checkpoint_of_unknown_dtype_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text('{"dtype": "float8"}')
+    with pytest.raises(
+        Refused, match="dtype is float8, expected one of float16, bfloat16, float32"
+    ):
+        trtllm_checkpoint.read(tmp_path)
+
+
+class FakeTensorRT:
+    """The calls of tensorrt_rtx that rtx.py makes, failing where `fails` says."""
+
+    def __init__(self, fails):
+        self.fails = fails
+        self.Logger = lambda level: None
+        self.Logger.WARNING = 0
+        self.NetworkDefinitionCreationFlag = SimpleNamespace(STRONGLY_TYPED=1)
+        self.ComputeCapability = SimpleNamespace(**{name: name for name in rtx.TARGETS})
+        self.asked = []
+        profile = SimpleNamespace(set_shape=lambda *shape: self.asked.append(shape))
+        configured = SimpleNamespace(
+            set_compute_capability=lambda target, number: self.asked.append(target),
+            add_optimization_profile=lambda one: None,
+        )
+        self.Builder = lambda logger: SimpleNamespace(
+            create_network=lambda flags: None,
+            create_builder_config=lambda: configured,
+            create_optimization_profile=lambda: profile,
+            build_serialized_network=lambda *_: None if fails == "build" else b"engine",
+        )
+        error = SimpleNamespace(desc=lambda: "unsupported node")
+        self.OnnxParser = lambda network, logger: SimpleNamespace(
+            parse_from_file=lambda path: fails != "parse", get_error=lambda number: error
+        )
+
+
+@pytest.mark.parametrize(
+    "fails, reason", [("parse", "m.onnx: unsupported node"), ("build", "no engine for SM86")]
+)
+def test_an_engine_that_cannot_be_built_is_one_line(fails, reason, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", FakeTensorRT(fails))
+    with pytest.raises(Refused, match=reason):
+        rtx.build_engine(tmp_path / "m.onnx", ["SM86"], 512)
+
+
+def test_an_engine_is_for_the_gpus_and_lengths_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorrt_rtx", tensorrt := FakeTensorRT(None))
+    assert rtx.build_engine(tmp_path / "m.onnx", ["SM86", "SM89"], 512) == b"engine"
+    assert tensorrt.asked == ["SM86", "SM89", ("input_ids", (1, 1), (1, 64), (1, 512))]

@@ -11,12 +11,10 @@ from pathlib import Path
 
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import read_json
-from ingot.files import digest
-from ingot.files import sealed as folder
+from ingot.files import digest, sealed
 from ingot.files.atomic import replacing
 from ingot.refused import Refused, run
-from ingot.triton import config as tritonconfig
-from ingot.triton import schema as tritonmodels
+from ingot.triton import pbtxt, schema
 from ingot.triton.schema import BLS, ENGINE, ENSEMBLE, POSTPROCESSING, PREPROCESSING
 from ingot.triton.server import launch_script
 
@@ -35,21 +33,21 @@ def assemble_engine(
     engine: Path, tokenizer: list[Path], models: list[Path], runtime: dict, repository: Path
 ) -> None:
     engine_config = read_json(engine / "config.json")
-    parameters = {**tritonmodels.DEFAULTS, **tritonmodels.words(runtime)}
+    parameters = {**schema.DEFAULTS, **schema.words(runtime)}
     with replacing(repository) as partial:
-        for config in tritonconfig.engine_models(engine_config, parameters):
+        for config in pbtxt.engine_models(engine_config, parameters):
             version = partial / config.name / "1"
             version.mkdir(parents=True)
-            (partial / config.name / "config.pbtxt").write_text(tritonconfig.text(config))
+            (partial / config.name / "config.pbtxt").write_text(pbtxt.text(config))
         for path in models:
             if path.parent.name in (PREPROCESSING, POSTPROCESSING, BLS):
                 shutil.copyfile(path, partial / path.parent.name / "1" / path.name)
         (partial / ENSEMBLE / "1/README").write_text("An ensemble has no files of its own.\n")
-        wiring = json.dumps(tritonconfig.wiring(), indent=2) + "\n"
+        wiring = json.dumps(pbtxt.wiring(), indent=2) + "\n"
         (partial / BLS / "1/wiring.json").write_text(wiring)
         for name in (PREPROCESSING, POSTPROCESSING):
             place_tokenizer(tokenizer, partial / name / "1/tokenizer")
-        for path in folder.files(engine):
+        for path in sealed.files(engine):
             digest.link(path, partial / ENGINE / "1" / path.name)
         finish(partial, engine_config["pretrained_config"]["mapping"]["world_size"], REQUEST)
 
@@ -66,8 +64,8 @@ def assemble_llmapi(
     with replacing(repository) as partial:
         version = partial / ENGINE / "1"
         (version / "model").mkdir(parents=True)
-        config = tritonconfig.llmapi_model(batch, decoupled)
-        (partial / ENGINE / "config.pbtxt").write_text(tritonconfig.text(config))
+        config = pbtxt.llmapi_model(batch, decoupled)
+        (partial / ENGINE / "config.pbtxt").write_text(pbtxt.text(config))
         for path in models:
             if path.parent.name == "llmapi":
                 shutil.copyfile(path, version / path.name)
@@ -103,7 +101,7 @@ def finish(partial: Path, world: int, request: dict, llmapi: bool = False) -> No
     launch.write_text(launch_script(world, llmapi))
     launch.chmod(0o755)
     (partial / "smoke.json").write_text(json.dumps(request) + "\n")
-    folder.seal(partial)
+    sealed.seal(partial)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -121,7 +119,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--repository", type=Path, required=True, help="the folder to write")
     options = parser.parse_args(argv)
     tokenizer, models, runtime = options.tokenizer, options.models, options.runtime
-    if reason := tritonmodels.why_not(options.backend, runtime):
+    if reason := schema.why_not(options.backend, runtime):
         raise Refused(f"{options.repository}: {reason}; correct trtllm.runtime")
     if options.backend == "llmapi":
         tp, pp = options.tp, options.pp

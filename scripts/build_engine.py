@@ -12,12 +12,12 @@ import tempfile
 from pathlib import Path
 
 from ingot.checkpoint.files import read_json
-from ingot.files import sealed as folder
+from ingot.files import sealed
 from ingot.files.atomic import replacing
-from ingot.files.console import beating
+from ingot.files.console import heartbeat
 from ingot.refused import Refused, run
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
-from ingot.tensorrt import gpus as nvidia
+from ingot.tensorrt import gpus
 
 
 def build_engine(
@@ -28,9 +28,9 @@ def build_engine(
     workers: int,
     flags: list[str],
 ) -> None:
-    if reason := nvidia.why_not(compute_capability):
+    if reason := gpus.why_not(compute_capability):
         raise Refused(f"{engine}: {reason}")
-    if (found := nvidia.versions()) != versions:
+    if (found := gpus.versions()) != versions:
         raise Refused(
             f"{engine}: TensorRT-LLM and TensorRT are {found} here, planned with {versions}"
         )
@@ -38,11 +38,11 @@ def build_engine(
     lengths(built, engine, flags)
     with replacing(engine) as partial, tempfile.TemporaryDirectory() as scratch:
         partial.mkdir()
-        command = [nvidia.program(), "--checkpoint_dir", trtllm_checkpoint_.absolute()]
+        command = [gpus.program(), "--checkpoint_dir", trtllm_checkpoint_.absolute()]
         command += ["--output_dir", partial.absolute(), "--workers", workers, *flags]
         run_build([str(word) for word in command], scratch, engine, compute_capability)
         check(partial, engine, built.mapping.world, versions)
-        folder.seal(partial)
+        sealed.seal(partial)
 
 
 def lengths(built: trtllm_checkpoint.TrtllmCheckpoint, engine: Path, flags: list[str]) -> None:
@@ -58,12 +58,12 @@ def lengths(built: trtllm_checkpoint.TrtllmCheckpoint, engine: Path, flags: list
 
 def run_build(command: list[str], scratch: str, engine: Path, capability: str) -> None:
     """In an empty folder: trtllm-build leaves a timing cache where it stands."""
-    uuids = [uuid for uuid, _, found in nvidia.gpus() if found == capability]
+    uuids = [uuid for uuid, _, found in gpus.gpus() if found == capability]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ",".join(uuids)}
     if libraries := os.environ.get("INGOT_LIBRARY_PATH"):  # containers find CUDA's libraries by it
         environment["LD_LIBRARY_PATH"] = libraries
     last = "nothing"
-    with beating(f"{engine}: trtllm-build"):
+    with heartbeat(f"{engine}: trtllm-build"):
         process = subprocess.Popen(
             command, cwd=scratch, env=environment, stdout=subprocess.PIPE, text=True,
             stderr=subprocess.STDOUT, errors="replace",

@@ -11,7 +11,7 @@ from pathlib import Path
 from ingot.checkpoint.files import read_json
 from ingot.files import sealed
 from ingot.files.atomic import replacing
-from ingot.files.console import chatter_to_stdout
+from ingot.files.console import stderr_to_log
 from ingot.refused import run
 from ingot.tensorrt import rtx
 
@@ -23,7 +23,7 @@ file may be used or passed on is for its licence to say, which comes with the pa
 
 def build_rtx(onnx: Path, targets: list[str], out: Path) -> None:
     longest = read_json(onnx / "config.json")["max_seq_len"]
-    with chatter_to_stdout(f"{out}: building by TensorRT for RTX"), replacing(out) as partial:
+    with stderr_to_log(f"{out}: building by TensorRT for RTX"), replacing(out) as partial:
         partial.mkdir()
         built = rtx.build_engine(onnx / "model.onnx", targets, longest)
         (partial / "model.engine").write_bytes(built)

@@ -8,8 +8,7 @@ import json
 import shutil
 from pathlib import Path
 
-from ingot.files import digest
-from ingot.files import sealed as folder
+from ingot.files import digest, sealed
 from ingot.files.atomic import replacing
 from ingot.refused import Refused, run
 
@@ -64,7 +63,7 @@ def bundle_shortfin(
         launch = partial / "serve"
         launch.write_text(launch_script(device, len(parameters)))
         launch.chmod(0o755)
-        folder.seal(partial)
+        sealed.seal(partial)
 
 
 def launch_script(device: str, archives: int) -> str:

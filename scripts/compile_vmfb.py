@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from ingot.files.atomic import replacing
-from ingot.files.console import beating
+from ingot.files.console import heartbeat
 from ingot.refused import Refused, run
 
 DEVICE = "--iree-hal-target-device="
@@ -28,7 +28,7 @@ def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
         )
     with replacing(vmfb) as partial, mlir.open("rb") as program:
         command = [find_tool("iree-compile"), "-", *flags, "-o", str(partial)]
-        with beating(f"{vmfb}: compiling"):
+        with heartbeat(f"{vmfb}: compiling"):
             done = subprocess.run(command, stdin=program, stderr=subprocess.PIPE, check=False)
         sys.stdout.buffer.write(done.stderr)  # megabytes of IR when it fails: for the log
         if done.returncode:

@@ -17,11 +17,10 @@ from typing import Any
 from ingot.checkpoint import llama
 from ingot.checkpoint.config import Llama3Rope, ModelConfig, read_config
 from ingot.files.atomic import replacing
-from ingot.files.console import chatter_to_stdout
+from ingot.files.console import stderr_to_log
 from ingot.files.layout import FileLayout
 from ingot.gguf import metadata
-from ingot.iree import irpa, stitch
-from ingot.iree import tensor_parallel as shards
+from ingot.iree import irpa, stitch, tensor_parallel
 from ingot.refused import Refused, run
 
 
@@ -42,7 +41,7 @@ def export_mlir(
             f"{config}: tie_word_embeddings is true, expected false: sharktank exports no tied "
             "output layer; give the checkpoint an lm_head.weight of its own"
         )
-    if reason := shards.misfit(model, tp):
+    if reason := tensor_parallel.misfit(model, tp):
         raise Refused(f"{config}: {reason}")
     if model.context % (stride := page_size(flags)):
         raise Refused(
@@ -67,7 +66,7 @@ def export_mlir(
             *([MASK] if tp > 1 and MASK not in flags else []),
             *flags,
         ]
-        with chatter_to_stdout(f"{mlir}: exporting"):
+        with stderr_to_log(f"{mlir}: exporting"):
             run_exporter(argv, model, traced)
         if program != partial_mlir:
             write_stitched(program, model.layers, partial_mlir, mlir)
@@ -101,10 +100,10 @@ def write_skeleton(model: ModelConfig, dtype: str, tp: int, blocks: int, path: P
     if tp == 1:
         write_holes(path, irpa.layout(properties, tensors))
         return
-    cuts = shards.splits(tensors)
-    path.write_bytes(shards.root_archive(properties, cuts, tp))
-    for rank, file in enumerate(shards.rank_files(path, tp)):
-        write_holes(file, shards.rank_layout(cuts, tp, rank))
+    cuts = tensor_parallel.splits(tensors)
+    path.write_bytes(tensor_parallel.root_archive(properties, cuts, tp))
+    for rank, file in enumerate(tensor_parallel.rank_files(path, tp)):
+        write_holes(file, tensor_parallel.rank_layout(cuts, tp, rank))
 
 
 def write_holes(path: Path, layout: FileLayout) -> None:

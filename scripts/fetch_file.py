@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from ingot.files import digest
 from ingot.files.progress import Progress
-from ingot.hub.client import BrokenTransferError, Patience, safe_name
+from ingot.hub.client import BrokenTransferError, Retry, safe_name
 from ingot.refused import Refused, run
 from ingot.store.blobs import Blobs
 
@@ -47,7 +47,7 @@ def fetch_file(listing: Path, name: str, file: Path, backoff: float) -> None:
             partial.unlink()
             return  # another process fetched it meanwhile
         try:
-            Download(known, name, entry, wanted, out).run(Patience(what, backoff))
+            Download(known, name, entry, wanted, out).run(Retry(what, backoff))
             os.fsync(out.fileno())
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -93,9 +93,9 @@ class Download:
             self.progress.resume(self.done)
             print(f"{name}: going on from {self.done / 1e6:.1f} MB", file=sys.stderr)
 
-    def run(self, patience: Patience) -> None:
-        self.patience = patience
-        patience.run(self._try)
+    def run(self, retry: Retry) -> None:
+        self.retry = retry
+        retry.run(self._try)
 
     def _try(self) -> None:
         from huggingface_hub import get_hf_file_metadata, get_token, hf_hub_url
@@ -161,7 +161,7 @@ class Download:
             self.done += len(data)
             if self.done > self.furthest:
                 self.furthest = self.done
-                self.patience.progressed()
+                self.retry.progressed()
             self.progress.add(len(data))
 
     def _forget(self) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ingot.checkpoint.files import read_json
 from ingot.checkpoint.safetensors import PICKLE
 from ingot.files.atomic import replacing
-from ingot.hub.client import SILENCE, Patience, gated_page, no_longer_than, safe_name
+from ingot.hub.client import SILENCE, Retry, gated_page, no_longer_than, safe_name
 from ingot.refused import Refused, run
 
 
@@ -31,7 +31,7 @@ def fetch_listing(
 
     if gated == "True" and not get_token() and not constants.is_offline_mode():
         raise Refused(f"{hub}: {gated_page('gated, and no token is set', hub)}")
-    api, patience = HfApi(), Patience(hub, backoff)
+    api, retry = HfApi(), Retry(hub, backoff)
 
     def ask(question):
         with no_longer_than(SILENCE):
@@ -42,9 +42,9 @@ def fetch_listing(
             revisions,
             model,
             hub,
-            lambda: patience.run(lambda: ask(lambda: api.model_info(hub).sha)),
+            lambda: retry.run(lambda: ask(lambda: api.model_info(hub).sha)),
         )
-    files = patience.run(
+    files = retry.run(
         lambda: ask(lambda: list(api.list_repo_tree(hub, recursive=True, revision=revision)))
     )
     found = {file.path: described(file) for file in files if hasattr(file, "blob_id")}

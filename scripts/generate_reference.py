@@ -12,7 +12,7 @@ from pathlib import Path
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint, read_json
 from ingot.files.atomic import replacing
-from ingot.files.console import chatter_to_stdout
+from ingot.files.console import stderr_to_log
 from ingot.refused import Refused, run
 
 LENGTHS = (5, 6, 8, 9, 12, 15, 17, 23, 31, 32, 33, 47, 63, 64, 80, 99, 128, 160, 200, 240, 290, 340,
@@ -24,7 +24,7 @@ PAGE = 64  # tokens kept free at the end of the context: programs stop some page
 
 
 def generate_reference(checkpoint: Checkpoint, prompts: list[Path], reference: Path) -> None:
-    with chatter_to_stdout(f"{reference}: generating by transformers"):
+    with stderr_to_log(f"{reference}: generating by transformers"):
         import numpy as np
 
         asked = read_prompts(checkpoint, prompts)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
-from ingot.files import sealed as folder
+from ingot.files import sealed
 from ingot.files.atomic import replacing
-from ingot.files.console import chatter_to_stdout
+from ingot.files.console import stderr_to_log
 from ingot.refused import Refused, run
 from ingot.tensorrt import trtllm
 from ingot.tensorrt.checkpoint import GROUP
@@ -39,7 +39,7 @@ def quantize_trtllm(
     config = read_config(checkpoint["config.json"], architecture)
     if reason := trtllm.misfit(config, mapping) or misfit(config, mapping, quant):
         raise Refused(f"{checkpoint['config.json']}: {reason}")
-    with chatter_to_stdout(f"{trtllm_checkpoint.name}: quantising by ModelOpt"):
+    with stderr_to_log(f"{trtllm_checkpoint.name}: quantising by ModelOpt"):
         prompts = read_prompts(checkpoint, calibration, min(LONGEST, config.context))
         with replacing(trtllm_checkpoint) as partial:
             exported = partial / "modelopt"
@@ -55,7 +55,7 @@ def quantize_trtllm(
                 (partial / name).chmod(0o644)
             shutil.rmtree(exported)
             (partial / "config.json").write_text(json.dumps(document, indent=2) + "\n")
-            folder.seal(partial)
+            sealed.seal(partial)
 
 
 def misfit(config, mapping: trtllm.Mapping, quant: str) -> str | None:

@@ -19,8 +19,7 @@ from ingot.checkpoint.dtypes import TYPES
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.llama import TensorSpec
 from ingot.checkpoint.rows import Rows
-from ingot.files import sealed as folder
-from ingot.files import stream
+from ingot.files import sealed, stream
 from ingot.files.atomic import replacing
 from ingot.refused import Refused, run
 from ingot.tensorrt import trtllm
@@ -60,7 +59,7 @@ def safetensors_to_trtllm(
         for rank, out in enumerate(outs):
             hashed[f"rank{rank}.safetensors"] = out.finish()
         (partial / "config.json").write_text(json.dumps(document, indent=2) + "\n")
-        folder.seal(partial, hashed)
+        sealed.seal(partial, hashed)
 
 
 def jobs(

@@ -22,8 +22,7 @@ from ingot.files import stream
 from ingot.files.atomic import replacing, replacing_hashed
 from ingot.files.progress import Progress
 from ingot.gguf import metadata
-from ingot.iree import irpa
-from ingot.iree import tensor_parallel as shards
+from ingot.iree import irpa, tensor_parallel
 from ingot.refused import Refused, run
 
 Block = tuple[int, int, Callable[[], memoryview]]  # first row, rows, what gives their bytes
@@ -71,7 +70,7 @@ def shard_checkpoint(
     ranks: list[Path],
 ) -> None:
     config = read_config(checkpoint["config.json"], architecture)
-    if reason := shards.misfit(config, tp):
+    if reason := tensor_parallel.misfit(config, tp):
         raise Refused(f"{checkpoint['config.json']}: {reason}")
     with Rows(checkpoint, config, root.name) as rows:
         specs = {spec.name: spec for spec in rows.specs(dtype)}
@@ -87,7 +86,7 @@ def shard_checkpoint(
 
 def write(properties, tensors, blocks, turns, tp: int, root: Path, ranks: list[Path]) -> None:
     """The set, from blocks(name, first row, last row) of each tensor."""
-    cuts = shards.splits(tensors)
+    cuts = tensor_parallel.splits(tensors)
     for cut in cuts:
         if cut.axis is not None and cut.shape[cut.axis] % tp:
             raise Refused(
@@ -99,7 +98,7 @@ def write(properties, tensors, blocks, turns, tp: int, root: Path, ranks: list[P
         partials = [stack.enter_context(replacing_hashed(path)) for path in ranks]
         outs, places = [], []
         for rank, (path, partial) in enumerate(zip(ranks, partials, strict=True)):
-            layout = shards.rank_layout(cuts, tp, rank)
+            layout = tensor_parallel.rank_layout(cuts, tp, rank)
             outs.append(stream.Output(partial.path, layout.size, path))
             stack.callback(outs[-1].close)
             outs[-1].put(layout.head, 0)
@@ -107,7 +106,7 @@ def write(properties, tensors, blocks, turns, tp: int, root: Path, ranks: list[P
             places.append({entry.name.removesuffix(whole): entry for entry in layout.entries})
         work = jobs(cuts, blocks, tp, outs, places)
         stream.in_threads(work, [*turns, *(out.turns for out in outs)])
-        partial_root.write_bytes(shards.root_archive(properties, cuts, tp))
+        partial_root.write_bytes(tensor_parallel.root_archive(properties, cuts, tp))
         for partial, out in zip(partials, outs, strict=True):
             partial.sha256 = out.finish()
 
@@ -155,8 +154,8 @@ def main(argv: list[str] | None = None) -> None:
     )
     options = parser.parse_args(argv)
     tp, root = options.tp, options.root
-    ranks = options.ranks or shards.rank_files(root, tp)
-    if tp < 2 or ranks != shards.rank_files(root, tp):
+    ranks = options.ranks or tensor_parallel.rank_files(root, tp)
+    if tp < 2 or ranks != tensor_parallel.rank_files(root, tp):
         raise Refused(f"{root}: {len(ranks)} ranks, expected {tp} > 1 named {root.stem}.rankN.irpa")
     if options.irpa:
         shard_archive(options.irpa, tp, root, ranks)

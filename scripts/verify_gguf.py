@@ -13,27 +13,27 @@ from ingot.checkpoint.config import ModelConfig, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.refused import Refused, run
-from ingot.verify import record as records
-from ingot.verify.values import Tally, row_order
+from ingot.verify import verification
+from ingot.verify.values import Comparison, row_order
 
 
 def verify_gguf(checkpoint: Checkpoint, gguf: Path, record: Path) -> None:
     import numpy as np
     from gguf import GGUFReader
 
-    sha256 = records.digest(gguf)
+    sha256 = verification.digest(gguf)
     config = read_config(checkpoint["config.json"])
     sources = read_checkpoint(checkpoint)
     found = {tensor.name: tensor for tensor in GGUFReader(gguf).tensors}
     specs = llama.specs(config, "f32")  # for the names; the file says its own types
     if sorted(found) != sorted(spec.name for spec in specs):
         raise Refused(f"{gguf}: {len(found)} tensors, expected {len(specs)}; build it again")
-    tally, together = Tally(gguf), hashlib.sha256()
+    comparison, together = Comparison(gguf), hashlib.sha256()
     for spec in specs:
         tensor = found[spec.name]
         if spec.source is None:
             check_rope(np, gguf, config, tensor.data)
-            tally.equal()
+            comparison.equal()
             continue
         source = sources[spec.source]
         order = row_order(spec.heads, config.head_dim, source.shape)
@@ -43,15 +43,15 @@ def verify_gguf(checkpoint: Checkpoint, gguf: Path, record: Path) -> None:
             together.update(got.tobytes())
             return got
 
-        tally.tensor(spec.name, tensor.tensor_type.name, source, rows)
-    records.write(
+        comparison.tensor(spec.name, tensor.tensor_type.name, source, rows)
+    verification.write(
         record,
         gguf,
         sha256,
         "the checkpoint, value by value, read by gguf-py",
-        tally.checks(),
+        comparison.checks(),
         values_sha256=together.hexdigest(),
-        versions=records.versions("gguf", "numpy"),
+        versions=verification.versions("gguf", "numpy"),
     )
 
 

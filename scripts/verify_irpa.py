@@ -9,13 +9,13 @@ from pathlib import Path
 
 from ingot.iree import irpa as irpa_format
 from ingot.refused import Refused, run
-from ingot.verify import record as records
+from ingot.verify import verification
 
 
 def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
     from gguf import GGUFReader
 
-    sha256 = records.digest(irpa)
+    sha256 = verification.digest(irpa)
     properties, entries = irpa_format.read(irpa)
     source = GGUFReader(gguf)
     tensors = {tensor.name: tensor for tensor in source.tensors}
@@ -40,13 +40,13 @@ def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
     for name, field in source.fields.items():
         if name not in properties or properties[name] != field.contents():
             raise Refused(f"{irpa}: property {name} is not that of {gguf}; build it again")
-    records.write(
+    verification.write(
         record,
         irpa,
         sha256,
         "its GGUF file, tensor by tensor (SHA-256), read by gguf-py",
         {"tensors": len(entries), "tensors_equal": len(entries), "properties": len(source.fields)},
-        versions=records.versions("gguf", "numpy"),
+        versions=verification.versions("gguf", "numpy"),
     )
 
 

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.files.console import chatter_to_stdout
+from ingot.files.console import stderr_to_log
 from ingot.refused import run
-from ingot.verify import record as records
+from ingot.verify import verification
 from ingot.verify.greedy import GreedyCheck
 from ingot.verify.reference import read
 
 
 def verify_onnx(onnx: Path, reference: Path, record: Path) -> None:
-    sha256 = records.digest(onnx)
+    sha256 = verification.digest(onnx)
     check = GreedyCheck(read(reference), "float16")
-    with chatter_to_stdout(f"{onnx}: running the prompts"):
+    with stderr_to_log(f"{onnx}: running the prompts"):
         import onnxruntime
 
         path = onnx / "model.onnx"
@@ -24,13 +24,13 @@ def verify_onnx(onnx: Path, reference: Path, record: Path) -> None:
             whole = np.array([[*answer.prompt, *answer.tokens[:-1]]], np.int64)
             logits = session.run(None, {"input_ids": whole})[0][0, len(answer.prompt) - 1 :]
             check.steps(answer, logits.argmax(-1))
-    records.write(
+    verification.write(
         record,
         onnx,
         sha256,
         "transformers in float32, greedy, by ONNX Runtime",
         check.checks(onnx),
-        versions=records.versions("onnxruntime", "onnx"),
+        versions=verification.versions("onnxruntime", "onnx"),
     )
 
 

@@ -8,31 +8,31 @@ import argparse
 from pathlib import Path
 
 from ingot.checkpoint.files import read_json
-from ingot.files.console import chatter_to_stdout
+from ingot.files.console import stderr_to_log
 from ingot.refused import Refused, run
 from ingot.tensorrt.rtx import build_engine
-from ingot.verify import record as records
+from ingot.verify import verification
 
 
 def verify_rtx(rtx: Path, onnx: Path, onnx_record: Path, record: Path) -> None:
-    sha256 = records.digest(rtx)
+    sha256 = verification.digest(rtx)
     graph, config = read_json(onnx_record), read_json(rtx / "config.json")
-    if graph["sha256"] != records.digest(onnx) or graph["result"] != "passed":
+    if graph["sha256"] != verification.digest(onnx) or graph["result"] != "passed":
         raise Refused(f"{onnx_record}: is not about {onnx}, expected its record; build it again")
-    with chatter_to_stdout(f"{rtx}: building again"):
+    with stderr_to_log(f"{rtx}: building again"):
         again = build_engine(onnx / "model.onnx", config["targets"], config["max_seq_len"])
     if again != (rtx / "model.engine").read_bytes():
         raise Refused(
             f"{rtx / 'model.engine'}: a second build gives other bytes, expected the same"
         )
-    records.write(
+    verification.write(
         record,
         rtx,
         sha256,
         "a second build, byte by byte; its graph: " + graph["reference"],
         {**graph["checks"], "built_again_equal": True},
         graph=graph["sha256"],
-        versions=records.versions("tensorrt_rtx"),
+        versions=verification.versions("tensorrt_rtx"),
     )
 
 

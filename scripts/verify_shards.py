@@ -17,12 +17,12 @@ from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.iree import irpa
 from ingot.refused import Refused, run
-from ingot.verify import record as records
-from ingot.verify.values import Tally, as_float32, row_order
+from ingot.verify import verification
+from ingot.verify.values import Comparison, as_float32, row_order
 
 
 def verify_shards(checkpoint: Checkpoint, root: Path, ranks: list[Path], record: Path) -> None:
-    sha256 = records.digest(root)
+    sha256 = verification.digest(root)
     config = read_config(checkpoint["config.json"])
     sources = read_checkpoint(checkpoint)
     listed = irpa.texts(root)
@@ -33,7 +33,7 @@ def verify_shards(checkpoint: Checkpoint, root: Path, ranks: list[Path], record:
     specs = [spec for spec in llama.specs(config, "f32") if spec.source]
     if sorted(tensors) != sorted(spec.name for spec in specs):
         raise Refused(f"{root}: {len(tensors)} tensors, expected {len(specs)}; build the set again")
-    tally = Tally(root)
+    comparison = Comparison(root)
     for spec in specs:
         described = tensors[spec.name]
         names = described["raw_tensors"]
@@ -50,15 +50,15 @@ def verify_shards(checkpoint: Checkpoint, root: Path, ranks: list[Path], record:
         def rows(first: int, last: int, held=held, axis=axis, order=order):
             return merged(held, axis, order[first:last])
 
-        tally.tensor(spec.name, kind, sources[spec.source], rows)
-    records.write(
+        comparison.tensor(spec.name, kind, sources[spec.source], rows)
+    verification.write(
         record,
         root,
         sha256,
         "the checkpoint, value by value, the ranks merged",
-        {**tally.checks(), "ranks": len(ranks)},
-        ranks_sha256=[records.digest(path) for path in ranks],
-        versions=records.versions("numpy"),
+        {**comparison.checks(), "ranks": len(ranks)},
+        ranks_sha256=[verification.digest(path) for path in ranks],
+        versions=verification.versions("numpy"),
     )
 
 

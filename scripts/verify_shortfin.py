@@ -10,15 +10,15 @@ import time
 from pathlib import Path
 
 from ingot.checkpoint.files import read_json
-from ingot.files.console import beating, chatter_to_stdout
+from ingot.files.console import heartbeat, stderr_to_log
 from ingot.iree.shortfin import Server
 from ingot.refused import run
-from ingot.verify import record as records
+from ingot.verify import verification
 
 
 def verify_shortfin(bundle: Path, reference: Path, record: Path) -> None:
-    sha256 = records.digest(bundle)
-    with chatter_to_stdout(f"{reference}: reading"):
+    sha256 = verification.digest(bundle)
+    with stderr_to_log(f"{reference}: reading"):
         from tokenizers import Tokenizer
 
         from ingot.verify.greedy import GreedyCheck
@@ -29,20 +29,20 @@ def verify_shortfin(bundle: Path, reference: Path, record: Path) -> None:
         check = GreedyCheck(answers, dtype)
         tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
     started = time.monotonic()
-    with beating(f"{bundle}: asking the server"), Server(bundle, Path(sys.executable)) as server:
+    with heartbeat(f"{bundle}: asking the server"), Server(bundle, Path(sys.executable)) as server:
         ready = time.monotonic() - started
         for answer in answers:
             said = server.generate(input_ids=answer.prompt, max_tokens=len(answer.tokens))
             check.text(answer, said, tokenizer.decode)
         asked = time.monotonic() - started - ready
-    records.write(
+    verification.write(
         record,
         bundle,
         sha256,
         "transformers in float32, greedy, by the shortfin server",
         check.checks(bundle),
         seconds={"to_health": round(ready, 2), "to_answer_all": round(asked, 2)},
-        versions=records.versions("shortfin", "transformers"),
+        versions=verification.versions("shortfin", "transformers"),
     )
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ingot.checkpoint.files import read_json
-from ingot.files.console import beating
+from ingot.files.console import heartbeat
 from ingot.refused import Refused, run
 from ingot.triton.repository import check
 from ingot.triton.schema import BLS, ENGINE, ENSEMBLE
 from ingot.triton.server import Server
-from ingot.verify import record as records
+from ingot.verify import verification
 from ingot.verify.greedy import GreedyCheck
 from ingot.verify.reference import Answer, read
 
@@ -30,12 +30,12 @@ def verify_triton(
     backends: Path | None,
     tritonserver: Path | None,
 ) -> None:
-    sha256 = records.digest(repository)
+    sha256 = verification.digest(repository)
     backend = check(repository)
     answers = read(reference)
     started = time.monotonic()
     kind = "bfloat16" if dtype(repository, backend) == "bfloat16" else "float16"
-    asking = beating(f"{repository}: asking the server")
+    asking = heartbeat(f"{repository}: asking the server")
     with asking, Server(repository, backends, tritonserver) as serving:
         ready = time.monotonic() - started
         states, version = serving.models(), serving.version()
@@ -49,7 +49,7 @@ def verify_triton(
             checks = llmapi(serving, GreedyCheck(answers, kind))
         said = serving.infer(ENSEMBLE if backend == "engine" else ENGINE, smoke)["text_output"]
         asked_all = time.monotonic() - started - ready
-    records.write(
+    verification.write(
         record,
         repository,
         sha256,
@@ -58,7 +58,7 @@ def verify_triton(
         server={"identity": server, "version": version},
         smoke={"request": smoke["text_input"], "answer": said},
         seconds={"to_ready": round(ready, 2), "to_answer_all": round(asked_all, 2)},
-        versions=records.versions("tokenizers", "tritonclient"),
+        versions=verification.versions("tokenizers", "tritonclient"),
     )
 
 

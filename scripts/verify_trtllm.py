@@ -17,9 +17,9 @@ from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.refused import Refused, run
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.tensorrt.checkpoint import TrtllmCheckpoint
-from ingot.verify import record as records
+from ingot.verify import verification
 from ingot.verify.trtllm_weights import check_scales, multiplied, rows_of
-from ingot.verify.values import Tally, chunks, values
+from ingot.verify.values import Comparison, chunks, values
 
 MERGED = {  # tensor of a layer -> the checkpoint's that lie in it one below the other; split axis
     "input_layernorm": (["input_layernorm"], None),
@@ -43,7 +43,7 @@ class Piece:
 
 
 def verify_trtllm(checkpoint: Checkpoint, trtllm_checkpoint_: Path, record: Path) -> None:
-    sha256 = records.digest(trtllm_checkpoint_)
+    sha256 = verification.digest(trtllm_checkpoint_)
     built = trtllm_checkpoint.read(trtllm_checkpoint_)
     source_config = read_config(checkpoint["config.json"])
     if built.quant and source_config.vocab <= built.config.vocab < source_config.vocab + 64:
@@ -66,9 +66,9 @@ def verify_trtllm(checkpoint: Checkpoint, trtllm_checkpoint_: Path, record: Path
         )
     sources = read_checkpoint(checkpoint)
     vocab = sources["model.embed_tokens.weight"].shape[0]
-    tally, padding = Tally(trtllm_checkpoint_), 0
+    comparison, padding = Comparison(trtllm_checkpoint_), 0
     for source, axis, pieces in merges(built, source_config.tied, vocab):
-        compare(built, tally, sources[source], axis, pieces)
+        compare(built, comparison, sources[source], axis, pieces)
     for rank, name, used in padded(built, vocab):
         rest = rows_of(built.ranks[rank][name], used, built.ranks[rank][name].shape[0])
         if rest.any():
@@ -80,13 +80,18 @@ def verify_trtllm(checkpoint: Checkpoint, trtllm_checkpoint_: Path, record: Path
     if built.quant:
         algorithm = built.document["quantization"]["quant_algo"]
         quantised = {"quant_algo": algorithm, "limit": "half a step of the quantised weight"}
-    records.write(
+    verification.write(
         record,
         trtllm_checkpoint_,
         sha256,
         "the checkpoint, value by value, the ranks merged",
-        {**tally.checks(), **quantised, "ranks": built.mapping.world, "rows_of_padding": padding},
-        versions=records.versions("numpy"),
+        {
+            **comparison.checks(),
+            **quantised,
+            "ranks": built.mapping.world,
+            "rows_of_padding": padding,
+        },
+        versions=verification.versions("numpy"),
     )
 
 
@@ -153,7 +158,9 @@ def padded(built: TrtllmCheckpoint, vocab: int) -> Iterator[tuple[int, str, int]
                 yield first + rank, name, used
 
 
-def compare(built, tally: Tally, source: Tensor, axis: int | None, pieces: list[Piece]) -> None:
+def compare(
+    built, comparison: Comparison, source: Tensor, axis: int | None, pieces: list[Piece]
+) -> None:
     """Hold one copy of a source against it."""
     quantised = built.quant is not None and pieces[0].name.removesuffix(".weight").endswith(
         trtllm_checkpoint.LINEAR
@@ -167,7 +174,7 @@ def compare(built, tally: Tally, source: Tensor, axis: int | None, pieces: list[
         def plain(first: int, last: int) -> np.ndarray:
             return merged(axis, pieces, first, last, stored)
 
-        tally.tensor(source.name, kind, source, plain)
+        comparison.tensor(source.name, kind, source, plain)
         return
     layer = pieces[0].name.removesuffix(".weight")
     for rank in {piece.rank for piece in pieces}:
@@ -189,10 +196,10 @@ def compare(built, tally: Tally, source: Tensor, axis: int | None, pieces: list[
                 f"{built.folder}: tensor {source.name} is {away.max():.3g} away from the source in "
                 f"{pieces[0].name}, expected half a step at most; build it again"
             )
-        tally.largest = max(tally.largest, float(away.max()))
-        tally.counts["values_rounded"] += int((got != wanted).sum())
-    tally.counts["values"] += int(np.prod(source.shape))
-    tally.equal(False)
+        comparison.largest = max(comparison.largest, float(away.max()))
+        comparison.counts["values_rounded"] += int((got != wanted).sum())
+    comparison.counts["values"] += int(np.prod(source.shape))
+    comparison.equal(False)
 
 
 def merged(axis: int | None, pieces: list[Piece], first: int, last: int, rows) -> np.ndarray:

@@ -9,16 +9,16 @@ import argparse
 import json
 from pathlib import Path
 
-from ingot.files.console import chatter_to_stdout
+from ingot.files.console import stderr_to_log
 from ingot.refused import Refused, run
-from ingot.verify import record as records
+from ingot.verify import verification
 
 
 def verify_vmfb(
     vmfb: Path, config: Path, parameters: list[Path], reference: Path, device: str, record: Path
 ) -> None:
-    sha256 = records.digest(vmfb)
-    with chatter_to_stdout(f"{vmfb}: running the prompts"):
+    sha256 = verification.digest(vmfb)
+    with stderr_to_log(f"{vmfb}: running the prompts"):
         import numpy as np
 
         from ingot.verify.greedy import GreedyCheck
@@ -43,7 +43,7 @@ def verify_vmfb(
             f"{vmfb}: the largest logit difference is {largest:.4f}, expected at most "
             f"{limit * check.top:.4f}; is the rope scaling in the program?"
         )
-    records.write(
+    verification.write(
         record,
         vmfb,
         sha256,
@@ -55,8 +55,8 @@ def verify_vmfb(
             "difference_limit": {"dtype": program.dtype, "share_of_largest_logit": limit},
         },
         batches={"prefill": program.prefill_sizes, "decode": program.decode_sizes},
-        parameters=[records.digest(path) for path in parameters],
-        versions=records.versions("iree-base-runtime", "transformers", "torch"),
+        parameters=[verification.digest(path) for path in parameters],
+        versions=verification.versions("iree-base-runtime", "transformers", "torch"),
     )
 
 

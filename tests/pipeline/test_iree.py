@@ -150,12 +150,12 @@ def test_a_changed_byte_in_the_bundle_is_refused(demo, step, tmp_path):
 
 
 def test_a_file_missing_from_the_bundle_is_refused(demo, tmp_path):
-    from ingot.verify import record
+    from ingot.verify import verification
 
     shutil.copytree(demo / "demo_tp1.shortfin", tmp_path / "b")
     (tmp_path / "b/requirements.lock").unlink()
     with pytest.raises(SystemExit, match=r"requirements\.lock: in the folder or in SHA256SUMS"):
-        record.digest(tmp_path / "b")
+        verification.digest(tmp_path / "b")
 
 
 def test_no_file_of_the_bundle_is_shared_with_the_checkout_or_the_checkpoint(demo):

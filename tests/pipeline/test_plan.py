@@ -34,6 +34,13 @@ def test_a_plan_of_the_demo_lists_its_jobs_and_draws_the_disk(ingot, tmp_path):
     assert irpa["disk"] == 11_591_680  # exactly what the set takes: nothing here is guessed
 
 
+def test_a_plan_of_a_repository_counts_the_engine_that_it_holds_and_the_gpus(ingot):
+    found = asked(ingot("plan", "artifacts/demo_tp2.triton", "--json"))["build"]
+    sizes = {job["rule"]: job["disk"] for job in found["jobs"]}
+    assert found["keep"]["targets"]["kept"] == sizes["build_engine"] + sizes["assemble_triton"]
+    assert {job["rule"]: job["gpus"] for job in found["jobs"] if job["gpus"]} == {"build_engine": 1}
+
+
 def test_a_plan_learns_from_what_was_built(clone, build, ingot, store):
     folder = clone("a")
     build(folder)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from conftest import IRPA, ROOT
-from ingot.checkpoint import identity as weights
+from ingot.checkpoint import identity
 from ingot.driver.cache.differences import differences
 from ingot.files import digest, memo
 from ingot.store.fsck import fsck
@@ -253,7 +253,7 @@ def test_a_shard_has_two_identities_and_both_stand(store, tmp_path):
     here.prepare()
     shard = shutil.copy(ROOT / "models/demo/model-00001-of-00002.safetensors", tmp_path)
     taken = here.take(Path(shard))
-    assert weights.of(Path(shard)).startswith("tensors:")
+    assert identity.of(Path(shard)).startswith("tensors:")
     assert here.has(taken["digest"]) and not list(store.glob("quarantine/*"))
     assert memo.known(shard) == taken["digest"]
 

@@ -42,6 +42,15 @@ CHAINS = {
     "demo_tp1.gfx942.vmfb": {"export_mlir", "compile_vmfb"},
     "llama405b_tp1.vmfb": {"fetch_listing", "fetch_file", "export_mlir", "compile_vmfb"},
     "llama2-7b-chat.gguf": {"fetch_listing", "fetch_file", "safetensors_to_gguf"},
+    "demo_tp4.irpa": {"shard_irpa_tp4"},
+    "demo_tp2.irpa.verified.json": {"shard_irpa_tp2", "verify_shards_tp2"},
+    "demo_tp2.trtllm-ckpt": {"safetensors_to_trtllm"},
+    "demo_tp2.fp8.trtllm": {"quantize_trtllm", "build_engine"},
+    "demo_tp2.sm80.triton": {"safetensors_to_trtllm", "build_engine", "assemble_triton"},
+    "demo.rtx": {"export_onnx", "build_rtx"},
+    "demo.rtx.verified.json": {
+        "export_onnx", "generate_reference", "verify_onnx", "build_rtx", "verify_rtx",
+    },
     "demo_tp1.shortfin": {
         "safetensors_to_gguf", "gguf_to_irpa", "export_mlir", "compile_vmfb", "bundle_shortfin",
     },

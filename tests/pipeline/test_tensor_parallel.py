@@ -9,7 +9,7 @@ import yaml
 import checkpoints
 from conftest import ROOT, convert
 from fake_hub import COMMIT, Hub
-from ingot.iree import tensor_parallel as shards
+from ingot.iree import tensor_parallel
 
 DEMO = checkpoints.DEMO
 HARDWARE = yaml.safe_load((ROOT / "models.yaml").read_text())["hardware"]
@@ -74,7 +74,7 @@ def test_the_set_is_that_of_sharktanks_own_tool_from_both_sources(kind, tp, ok, 
 
 def test_the_record_says_that_the_merged_ranks_are_the_checkpoint(ok, step, tmp_path):
     shard(ok, 4, tmp_path / "m.irpa", "--checkpoint", DEMO)
-    ranks = shards.rank_files(tmp_path / "m.irpa", 4)
+    ranks = tensor_parallel.rank_files(tmp_path / "m.irpa", 4)
     words = ("--checkpoint", DEMO, "--root", tmp_path / "m.irpa", "--ranks", *ranks, "--record")
     ok("convert", "verify_shards.py", *words, tmp_path / "record.json")
     checks = json.loads((tmp_path / "record.json").read_bytes())["checks"]
@@ -91,7 +91,7 @@ def test_the_record_says_that_the_merged_ranks_are_the_checkpoint(ok, step, tmp_
 
 def test_ranks_in_the_wrong_order_are_found(ok, step, tmp_path):
     shard(ok, 2, tmp_path / "m.irpa", "--checkpoint", DEMO)
-    ranks = shards.rank_files(tmp_path / "m.irpa", 2)[::-1]
+    ranks = tensor_parallel.rank_files(tmp_path / "m.irpa", 2)[::-1]
     words = ("--checkpoint", DEMO, "--root", tmp_path / "m.irpa", "--ranks", *ranks)
     done = step("convert", "verify_shards.py", *words, "--record", tmp_path / "r.json")
     assert done.returncode == 1 and "which its rank does not hold" in done.stderr

@@ -7,7 +7,7 @@ import pytest
 from conftest import ROOT
 from ingot.refused import Refused
 from ingot.tensorrt import build_flags as engine
-from ingot.tensorrt import gpus as nvidia
+from ingot.tensorrt import gpus
 
 GUIDE = {  # the guide's command, word for word
     "gpt_attention_plugin": "float16", "gemm_plugin": "float16", "remove_input_padding": "enable",
@@ -112,4 +112,4 @@ def test_settings_that_contradict_each_other_are_refused(settings, reason):
 
 def test_the_readme_of_the_toolchain_names_the_version_that_is_pinned():
     lines = (ROOT / "envs/trtllm/requirements.in").read_text().split()
-    assert lines == [f"tensorrt_llm=={nvidia.TRTLLM}", f"tensorrt=={nvidia.TENSORRT}"]
+    assert lines == [f"tensorrt_llm=={gpus.TRTLLM}", f"tensorrt=={gpus.TENSORRT}"]

@@ -102,9 +102,9 @@ def test_progress_is_silent_on_a_log_for_short_work_and_a_tenth_a_line_for_long(
 
 
 def test_a_toolchains_words_go_to_the_log_and_come_back_afterwards(capfd):
-    from ingot.files.console import chatter_to_stdout
+    from ingot.files.console import stderr_to_log
 
-    with chatter_to_stdout("work"):
+    with stderr_to_log("work"):
         os.write(2, b"from C\n")
         os.write(1, b"its output\n")
     os.write(2, b"ours\n")

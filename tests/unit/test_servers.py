@@ -10,7 +10,7 @@ from ingot.refused import Refused
 from ingot.serve.server import Server
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.tensorrt import rtx
-from ingot.triton import config, repository, schema
+from ingot.triton import pbtxt, repository, schema
 from ingot.triton.server import launch_script
 
 
@@ -77,7 +77,7 @@ def test_parameters_of_a_repository(backend, runtime, reason):
 
 
 def test_every_tensor_of_the_wiring_comes_from_somewhere():
-    wiring = config.wiring()
+    wiring = pbtxt.wiring()
     assert wiring and all(isinstance(key, str) for key in wiring)
     assert set(schema.INPUTS) == set(schema.OUTPUTS) == set(schema.MODELS)
 

@@ -1,10 +1,14 @@
 """What may be asked for: one line with the nearest right ones for all else."""
 
+import re
+
 import pytest
 
 from conftest import ROOT
 from ingot.driver.catalogue import targets
 from ingot.driver.catalogue.schema import load
+from ingot.driver.formats.rows import OFFERED
+from ingot.refused import Refused
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +63,64 @@ def test_a_wrong_target_gets_the_reason_and_the_nearest_right_ones(name, catalog
     assert near in targets.nearest(f"artifacts/{name}", catalogue)
 
 
-def test_every_target_that_is_offered_is_legal(catalogue):
-    offered = list(targets.legal(catalogue))
-    assert len(offered) > 200
-    assert [t for t in offered if targets.why_not(t, catalogue)] == []
+@pytest.fixture
+def empty(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+WORDS = ("f32", "f16", "bf16", "q8_0", "q4_k_m", "rank0", "rank7", "decomposed", "cpu", "gfx942", "sm80",
+         "sm90", "fp8", "int8_sq", "nosuch")  # fmt: skip
+
+
+@pytest.mark.parametrize("model", ["demo", "llama405b"])
+def test_what_is_offered_is_just_what_is_not_refused(model, catalogue):
+    """Every name of the grammar, asked one by one."""
+    offered = set(targets.legal_of(model, catalogue))
+    for tp in ("", "_tp1", "_tp2", "_tp3", "_tp8", "_tp16"):
+        for variant in ("", *(f".{word}" for word in WORDS)):
+            for row in OFFERED:
+                target = f"artifacts/{model}{tp}{variant}.{row.name}"
+                refused = targets.why_not(target, catalogue)
+                assert (target in offered) == (refused is None), f"{target}: {refused}"
+    assert len(offered) > 50
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [
+        (
+            ["demo_tp1.vmfb"],
+            "not a target, expected the folder too; ask for artifacts/demo_tp1.vmfb",
+        ),
+        (["-n", "demo.gguf.verified.json"], "ask for artifacts/demo.gguf.verified.json"),
+        (["artifacts/nope.gguf"], "unknown model nope; nearest: artifacts/"),
+    ],
+)
+def test_a_target_on_the_command_line_that_is_none_is_refused(
+    words, reason, catalogue, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refused, match=re.escape(reason)):
+        targets.stop_on_wrong(["snakemake", *words], catalogue)
+
+
+def test_words_that_are_no_targets_are_left_to_snakemake(catalogue, empty):
+    (empty / "demo.gguf").write_text("a file of the user's own rules")
+    for words in (
+        ["all"],
+        ["-j", "2"],
+        ["demo.gguf"],
+        ["--configfile", "mine.yaml"],
+        ["--mode", "x", "a.gguf"],
+    ):
+        targets.stop_on_wrong(["snakemake", *words], catalogue)
+
+
+def test_the_nearest_of_an_unknown_model_are_of_three_models(catalogue):
+    near = targets.nearest("artifacts/nope.gguf", catalogue).removeprefix("nearest: ").split(", ")
+    assert len({targets.model_of(target) for target in near}) == len(near) == 3
+    assert all(target.endswith(".gguf") for target in near)
 
 
 def test_programs_of_a_quantised_model_are_refused_and_not_offered(catalogue):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ingot.refused import Refused
-from ingot.verify import record, trtllm_weights
+from ingot.verify import trtllm_weights, verification
 from ingot.verify.greedy import GreedyCheck
 from ingot.verify.reference import Answer, peak, read
 from ingot.verify.values import as_float32, nearest, row_order
@@ -119,10 +119,10 @@ def test_a_reference_is_read_as_it_was_written(tmp_path):
 
 def test_a_record_names_no_file_and_says_its_form(tmp_path, store):
     (tmp_path / "m.gguf").write_text("x")
-    sha256 = record.digest(tmp_path / "m.gguf")
-    record.write(tmp_path / "r.json", tmp_path / "m.gguf", sha256, "a reference", {"n": 1})
+    sha256 = verification.digest(tmp_path / "m.gguf")
+    verification.write(tmp_path / "r.json", tmp_path / "m.gguf", sha256, "a reference", {"n": 1})
     found = json.loads((tmp_path / "r.json").read_text())
-    assert found["format"] == record.FORMAT and found["result"] == "passed"
+    assert found["format"] == verification.FORMAT and found["result"] == "passed"
     assert "m.gguf" not in (tmp_path / "r.json").read_text()
 
 

@@ -24,7 +24,7 @@ def of(path: Path) -> str:
     for _ in range(3):
         if found := known(path):
             return found
-        if found := Shard(path).finish(Progress(f"reading {path.name}", path.stat().st_size)):
+        if found := ShardDigest(path).finish(Progress(f"reading {path.name}", path.stat().st_size)):
             return found
     raise OSError(f"{path}: changes while it is being read")
 
@@ -44,7 +44,7 @@ def sample(path: Path | str) -> str:
     return found.hexdigest()
 
 
-class Shard:
+class ShardDigest:
     """Collects the digests of one shard's tensors while somebody reads it."""
 
     def __init__(self, path: Path):
@@ -92,7 +92,7 @@ def _keep(place: Path, text: bytes) -> None:
             partial.unlink(missing_ok=True)
 
 
-def _jobs(shard: Shard, progress: Progress | None):
+def _jobs(shard: ShardDigest, progress: Progress | None):
     def read(tensor) -> None:
         found, buffer = hashlib.sha256(), memoryview(bytearray(stream.BLOCK))
         with shard.path.open("rb") as file:

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ingot.checkpoint import identity as weights
-from ingot.checkpoint import llama
+from ingot.checkpoint import identity, llama
 from ingot.checkpoint.cast import Caster, has_nan, unpermute
 from ingot.checkpoint.config import ModelConfig
 from ingot.checkpoint.dtypes import FLOATS
@@ -34,8 +33,8 @@ class Rows:
         self.progress = Progress(progress, sum(t.nbytes for t in self.tensors.values()))
         self.overflow: dict[str, int] = {}  # values that became infinite, by tensor
         paths = {tensor.path for tensor in self.tensors.values()}
-        fresh = [path for path in paths if not memo.known(path) and not weights.known(path)]
-        self.shards = {path: weights.Shard(path) for path in fresh}
+        fresh = [path for path in paths if not memo.known(path) and not identity.known(path)]
+        self.shards = {path: identity.ShardDigest(path) for path in fresh}
         self.hash, self.turns, self.tickets = hashlib.sha256(), stream.Turns(), 0
         self.files = {path: os.open(path, os.O_RDONLY) for path in paths}
         self.local, self.lock = threading.local(), threading.Lock()

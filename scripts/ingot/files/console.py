@@ -11,7 +11,7 @@ BEAT = 30  # seconds between two signs of life
 
 
 @contextmanager
-def chatter_to_stdout(what: str) -> Iterator[None]:
+def stderr_to_log(what: str) -> Iterator[None]:
     """Send file descriptor 2 to 1 meanwhile: libraries write there from C as well as from Python.
 
     Long work shows that it lives: `what` and the time, every half minute, on the terminal.
@@ -20,7 +20,7 @@ def chatter_to_stdout(what: str) -> Iterator[None]:
     kept = os.dup(2)
     os.dup2(1, 2)
     try:
-        with beating(what, kept):
+        with heartbeat(what, kept):
             yield
     finally:
         sys.stdout.flush()
@@ -30,7 +30,7 @@ def chatter_to_stdout(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def beating(what: str, terminal: int = 2) -> Iterator[None]:
+def heartbeat(what: str, terminal: int = 2) -> Iterator[None]:
     """Write `what` and how long it has run to file descriptor `terminal`, now and then."""
     done, start = threading.Event(), time.monotonic()
 

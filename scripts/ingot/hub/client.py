@@ -25,7 +25,7 @@ class BrokenTransferError(Exception):
     """A body that was cut, too long, or of the wrong content: worth another try."""
 
 
-class Patience:
+class Retry:
     """Counts failures in a row, and sleeps between them: `backoff` seconds, doubled each time."""
 
     def __init__(self, what: str, backoff: float):

@@ -28,7 +28,7 @@ DROPPED = "rope_freqs.weight"  # the exporter computes the scaling from config.j
 
 
 @dataclass(frozen=True)
-class Split:
+class Cut:
     """How one tensor is cut: `axis` None means whole, in rank 0 only."""
 
     name: str
@@ -36,18 +36,18 @@ class Split:
     shape: tuple[int, ...]  # of the whole
     axis: int | None
 
-    def shard(self, tp: int) -> tuple[int, ...]:
+    def rank_part(self, tp: int) -> tuple[int, ...]:
         """The shape of one rank's part."""
         if self.axis is None:
             return self.shape
         return tuple(n // tp if axis == self.axis else n for axis, n in enumerate(self.shape))
 
 
-def splits(tensors: list[tuple[str, str, tuple[int, ...]]]) -> list[Split]:
+def splits(tensors: list[tuple[str, str, tuple[int, ...]]]) -> list[Cut]:
     """The cut of each tensor (name, dtype, shape), in the set's order."""
     by_name = {name: (dtype, shape) for name, dtype, shape in tensors if name != DROPPED}
     return [
-        Split(name, *by_name[name], AXIS.get(name.split(".")[-2]))
+        Cut(name, *by_name[name], AXIS.get(name.split(".")[-2]))
         for name in irpa.tree_order(by_name)
     ]
 
@@ -74,17 +74,17 @@ def rank_files(root: Path, tp: int) -> list[Path]:
     return [root.with_name(f"{root.stem}.rank{rank}{root.suffix}") for rank in range(tp)]
 
 
-def rank_layout(cuts: list[Split], tp: int, rank: int) -> FileLayout[list[irpa.Entry]]:
+def rank_layout(cuts: list[Cut], tp: int, rank: int) -> FileLayout[list[irpa.Entry]]:
     """The archive of rank `rank`."""
     tensors = [
-        (cut.name if cut.axis is None else f"{cut.name}.shard.{rank}", cut.dtype, cut.shard(tp))
+        (cut.name if cut.axis is None else f"{cut.name}.shard.{rank}", cut.dtype, cut.rank_part(tp))
         for cut in cuts
         if cut.axis is not None or rank == 0
     ]
     return irpa.archive(tensors, {})
 
 
-def root_archive(properties: dict[str, Any], cuts: list[Split], tp: int) -> bytes:
+def root_archive(properties: dict[str, Any], cuts: list[Cut], tp: int) -> bytes:
     """The whole of the root archive, from the unsharded archive's properties."""
     listed = {}
     for cut in cuts:

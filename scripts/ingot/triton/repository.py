@@ -11,8 +11,8 @@ from pathlib import Path
 from ingot.checkpoint.files import Checkpoint, read_json
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.refused import Refused
-from ingot.triton import config as tritonconfig
-from ingot.triton.config import kind
+from ingot.triton import pbtxt
+from ingot.triton.pbtxt import kind
 from ingot.triton.schema import (
     BLS,
     ENGINE,
@@ -62,7 +62,7 @@ def check(repository: Path) -> str:
             if path.suffix == ".json":
                 read_json(path)
         _one_version(repository / name)
-    if read_json(repository / BLS / "1/wiring.json") != tritonconfig.wiring():
+    if read_json(repository / BLS / "1/wiring.json") != pbtxt.wiring():
         raise Refused(
             f"{repository / BLS / '1/wiring.json'}: not what the ensemble does; build it again"
         )
@@ -94,12 +94,12 @@ def _as_written(repository: Path, configs: dict, engine_config: dict) -> None:
     queue = engine.dynamic_batching
     parameters[QUEUE[0]] = str(queue.max_queue_delay_microseconds)
     parameters[QUEUE[1]] = str(queue.default_queue_policy.max_queue_size)
-    for wanted in tritonconfig.engine_models(engine_config, parameters):
+    for wanted in pbtxt.engine_models(engine_config, parameters):
         _same(repository, wanted, configs[wanted.name])
 
 
 def _same(repository: Path, wanted, found) -> None:
-    lines = (tritonconfig.text(config).splitlines() for config in (wanted, found))
+    lines = (pbtxt.text(config).splitlines() for config in (wanted, found))
     for expected, line in itertools.zip_longest(*lines, fillvalue="nothing"):
         if expected != line:
             raise Refused(
@@ -130,7 +130,7 @@ def read(repository: Path, name: str):
                 f"{path}: line {number} has a placeholder that was never filled in: {line.strip()}"
             )
     try:
-        config = tritonconfig.parsed(content)
+        config = pbtxt.parsed(content)
     except ValueError as error:
         raise Refused(f"{path}: not a model's description ({error}); build it again") from None
     if config.name != name:
@@ -202,7 +202,7 @@ def _alike(path: Path, name: str, made, other: str, taken) -> None:
 
 
 def _parameters(repository: Path, configs: dict) -> None:
-    for name, wanted in tritonconfig.PYTHON.items():
+    for name, wanted in pbtxt.PYTHON.items():
         for key in wanted:
             value = configs[name].parameters[key].string_value
             path = repository / name / "config.pbtxt"
@@ -296,6 +296,6 @@ def _llmapi(repository: Path) -> None:
             raise Refused(f"{repository / ENGINE / name}: missing; build it again")
     read_checkpoint(Checkpoint([repository / ENGINE / "1/model"]))
     decoupled = found.model_transaction_policy.decoupled
-    _same(repository, tritonconfig.llmapi_model(found.max_batch_size, decoupled), found)
+    _same(repository, pbtxt.llmapi_model(found.max_batch_size, decoupled), found)
     _one_version(repository / ENGINE)
     _launch(repository)

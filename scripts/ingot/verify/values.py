@@ -15,7 +15,7 @@ from ingot.refused import Refused
 CHUNK = 1 << 23  # values compared at a time: 32 MiB as float32
 
 
-class Tally:
+class Comparison:
     """Counts what was compared, and stops at the first value that is not the nearest."""
 
     def __init__(self, path: Path):

@@ -72,7 +72,7 @@ def _install(source: Path, folder: Path) -> None:
         lock = source / CUDA
         _say(
             f"toolchain {source.name}: no index has torch for CPUs, so its CUDA build is installed, "
-            "2.7 GB to download and 5.6 GB on disk"
+            "3 GB to download and 5.6 GB on disk"
         )
         said = _sync(folder, lock, settings)
     if said:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ingot.files import sealed as folder
+from ingot.files import sealed
 from ingot.files.atomic import replacing
 
 FORMAT = 3  # of the record
@@ -34,7 +34,7 @@ def write(
 
 def digest(artifact: Path) -> str:
     """SHA-256 of a file; of a folder, that of its SHA256SUMS, once each line of it holds."""
-    return folder.file_digest(artifact) if artifact.is_file() else folder.sealed(artifact)
+    return sealed.file_digest(artifact) if artifact.is_file() else sealed.sealed(artifact)
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Running steps as the rules do: by path, in their toolchain's interpreter, from another folder."""
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -82,6 +84,18 @@ def snakemake():
     return run
 
 
+@pytest.fixture(scope="session")
+def shared(snakemake, tmp_path_factory):
+    """Like `snakemake`, with one store for all such tests: each reference is generated once."""
+    place = shared_folder(tmp_path_factory) / "shared-store"
+
+    def run(cwd, *arguments, environment=None, **options):
+        environment = {**(environment or {}), "INGOT_STORE": str(place)}
+        return snakemake(cwd, *arguments, environment=environment, **options)
+
+    return run
+
+
 @pytest.fixture
 def clone(tmp_path):
     """clone("a") is a copy of the pipeline in a folder of that name; all share one store."""
@@ -148,3 +162,22 @@ def convert(run, checkpoint, gguf, dtype="f16", pre=None, license=None):
         "convert", "safetensors_to_gguf.py", "--checkpoint", checkpoint, "--gguf", gguf,
         "--dtype", dtype, "--name", "A name", "--pre-tokenizer", pre or "llama-bpe", *more,
     )  # fmt: skip
+
+
+def shared_folder(factory):
+    """The folder of this run of pytest, whichever worker asks."""
+    base = factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@contextlib.contextmanager
+def once(factory, name):
+    """A folder that all workers of a run share, and whether it was filled already: by one of them."""
+    base = shared_folder(factory)
+    folder = base / f"shared-{name}"
+    folder.mkdir(exist_ok=True)
+    with (base / f"shared-{name}.busy").open("w") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        filled = (base / f"shared-{name}.filled").exists()
+        yield folder, filled
+        (base / f"shared-{name}.filled").touch()

@@ -10,7 +10,6 @@ import subprocess
 
 import pytest
 
-import checkpoints
 import place
 from conftest import ROOT
 
@@ -253,19 +252,18 @@ def test_a_trtllm_build_that_fails_is_quoted_and_leaves_nothing(gpu, on, tmp_pat
 
 
 @pytest.mark.slow
-def test_an_rtx_engine_comes_of_a_graph_that_gives_the_references_tokens(snakemake, tmp_path):
-    done = snakemake(tmp_path, "--", "artifacts/demo.rtx.verified.json")
+def test_an_rtx_engine_comes_of_a_graph_that_gives_the_references_tokens(shared, tmp_path):
+    done = shared(tmp_path, "--", "artifacts/demo.rtx.verified.json")
     assert done.returncode == 0, done.stdout + done.stderr
     record = json.loads((tmp_path / "artifacts/demo.rtx.verified.json").read_text())
-    assert record["checks"]["tokens_equal"] == record["checks"]["prompts"] == 26
+    assert record["checks"]["greedy_equal"] == record["checks"]["prompts"] == 26
     assert record["checks"]["built_again_equal"] is True
     names = {path.name for path in (tmp_path / "artifacts/demo.rtx").iterdir()}
-    assert names >= {"model.engine", "config.json", "LICENCE", "SHA256SUMS"}
-    assert "proprietary" in (tmp_path / "artifacts/demo.rtx/LICENCE").read_text()
+    assert names >= {"model.engine", "config.json", "LICENSE", "SHA256SUMS"}
+    assert "proprietary" in (tmp_path / "artifacts/demo.rtx/LICENSE").read_text()
 
 
 def test_an_rtx_engine_of_a_gpu_that_it_cannot_build_for_is_refused(step, tmp_path):
-    folder = checkpoints.DEMO
-    words = ("--checkpoint", folder, "--targets", "SM90", "--rtx", tmp_path / "out")
+    words = ("--onnx", tmp_path, "--targets", "SM90", "--rtx", tmp_path / "out")
     done = step("rtx", "build_rtx.py", *words)
     assert done.returncode == 2 and "invalid choice: 'SM90'" in done.stderr

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 
@@ -9,28 +10,34 @@ import pytest
 import yaml
 
 import checkpoints
-from conftest import ROOT
+from conftest import ROOT, once
 from ingot.driver.catalogue import toolchains
 from ingot.driver.commands.demo import QUESTION
+from ingot.driver.formats.iree import PROGRAMS
 from ingot.files import digest
 from ingot.iree.shortfin import Server
+from ingot.refused import Refused
 
 DEMO = checkpoints.DEMO
 HARDWARE = yaml.safe_load((ROOT / "models.yaml").read_text())["hardware"]
-EXPORT = ("--bs-prefill=1", "--bs-decode=1", "--block-seq-stride=32", "--device-block-count=512")
+EXPORT = (
+    "--bs-prefill=1", "--bs-decode=1", "--block-seq-stride=32", "--device-block-count=512",
+    *PROGRAMS["f32"],
+)  # fmt: skip
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def demo(snakemake, tmp_path_factory):
+def demo(shared, tmp_path_factory):
     """The folder of the demo's artifacts, built and verified once for this module."""
-    folder = tmp_path_factory.mktemp("demo")
     targets = [f"artifacts/demo{rest}" for rest in (
         ".gguf.verified.json", ".irpa.verified.json", "_tp1.vmfb.verified.json",
-        "_tp1.shortfin.verified.json",
+        "_tp1.shortfin.verified.json", "_tp1.mlir",
     )]  # fmt: skip
-    done = snakemake(folder, "--", *targets)
-    assert done.returncode == 0, done.stderr
+    with once(tmp_path_factory, "demo") as (folder, built):
+        if not built:
+            done = shared(folder, "--", *targets)
+            assert done.returncode == 0, done.stderr
     return folder / "artifacts"
 
 
@@ -44,10 +51,33 @@ def export(run, config, folder, *more):
 
 
 def compiled(run, mlir, vmfb, hardware):
+    table = HARDWARE[hardware]
     return run(
         "iree", "compile_vmfb.py", "--mlir", mlir, "--vmfb", vmfb, "--",
-        f"--iree-hal-target-device={HARDWARE[hardware]['target']}", *HARDWARE[hardware]["flags"],
+        f"--iree-hal-target-device={table['target']}", *table["flags"],
+        *table.get("single_device_flags", ()),
     )  # fmt: skip
+
+
+ARCH = {  # the program that hardware is compiled from; EF_AMDGPU_MACH of its code objects
+    "cpu": ("demo_tp1.f32.mlir", None),
+    "gfx942": ("demo_tp1.mlir", 0x4C),
+    "gfx90a": ("demo_tp1.mlir", 0x3F),
+    "gfx1100": ("demo_tp1.mlir", 0x41),
+}
+
+
+def code_objects(vmfb):
+    """The AMD GPUs that the ELF files inside a module hold code for."""
+    found, data = set(), vmfb.read_bytes()
+    for match in re.finditer(rb"\x7fELF\x02\x01", data):
+        machine, flags = (
+            int.from_bytes(data[match.start() + at : match.start() + at + size], "little")
+            for at, size in ((18, 2), (48, 4))
+        )
+        if machine == 224:  # EM_AMDGPU
+            found.add(flags & 0xFF)
+    return found
 
 
 def sha256(path):
@@ -56,11 +86,11 @@ def sha256(path):
 
 def test_the_program_of_the_skeleton_is_that_of_the_real_archive(demo, ok, tmp_path):
     real = export(ok, DEMO / "config.json", tmp_path, "--parameters", demo / "demo.irpa")
-    assert real.read_bytes() == (demo / "demo_tp1.mlir").read_bytes()
+    assert real.read_bytes() == (demo / "demo_tp1.f32.mlir").read_bytes()
     said = (tmp_path / "m.config.json").read_bytes()
     assert (
         json.loads(said)["paged_kv_cache"]
-        == json.loads((demo / "demo_tp1.config.json").read_bytes())["paged_kv_cache"]
+        == json.loads((demo / "demo_tp1.f32.config.json").read_bytes())["paged_kv_cache"]
     )
 
 
@@ -68,19 +98,19 @@ def test_greedy_tokens_of_the_program_are_transformers(demo):
     checks = json.loads((demo / "demo_tp1.vmfb.verified.json").read_bytes())["checks"]
     assert checks["greedy_equal"] == checks["prompts"] >= 20
     assert checks["prompt_tokens"][0] <= 5 and checks["prompt_tokens"][1] >= 400
-    assert checks["largest_logit_difference"] <= 0.01 * checks["largest_logit"]
+    assert checks["largest_logit_difference"] <= 1e-5 * checks["largest_logit"]
 
 
 def test_greedy_text_of_the_server_is_transformers(demo):
     checks = json.loads((demo / "demo_tp1.shortfin.verified.json").read_bytes())["checks"]
-    assert checks["answers_equal"] == checks["prompts"] >= 20
+    assert checks["greedy_equal"] == checks["prompts"] >= 20
 
 
 def test_the_check_fails_when_rope_scaling_is_left_out_of_the_export(demo, ok, step, tmp_path):
     config = json.loads((DEMO / "config.json").read_bytes())
     (tmp_path / "config.json").write_text(json.dumps({**config, "rope_scaling": None}))
     mlir = export(ok, tmp_path / "config.json", tmp_path)
-    assert mlir.read_bytes() != (demo / "demo_tp1.mlir").read_bytes()
+    assert mlir.read_bytes() != (demo / "demo_tp1.f32.mlir").read_bytes()
     compiled(ok, mlir, tmp_path / "m.vmfb", "cpu")
     done = step(
         "iree", "verify_vmfb.py", "--vmfb", tmp_path / "m.vmfb",
@@ -95,11 +125,11 @@ def test_the_check_fails_when_rope_scaling_is_left_out_of_the_export(demo, ok, s
 
 @pytest.mark.parametrize("hardware", ["cpu", "gfx942"])
 def test_the_module_is_the_same_from_another_folder_and_file_name(hardware, demo, ok, tmp_path):
-    first = tmp_path / "one.vmfb"
-    compiled(ok, demo / "demo_tp1.mlir", first, hardware)
+    first, program = tmp_path / "one.vmfb", demo / ARCH[hardware][0]
+    compiled(ok, program, first, hardware)
     elsewhere = tmp_path / "another/place"
     elsewhere.mkdir(parents=True)
-    shutil.copy(demo / "demo_tp1.mlir", elsewhere / "other-name.mlir")
+    shutil.copy(program, elsewhere / "other-name.mlir")
     compiled(ok, elsewhere / "other-name.mlir", elsewhere / "two.vmfb", hardware)
     assert sha256(first) == sha256(elsewhere / "two.vmfb")
     if hardware == "cpu":
@@ -109,12 +139,14 @@ def test_the_module_is_the_same_from_another_folder_and_file_name(hardware, demo
 @pytest.mark.parametrize("hardware", ["gfx90a", "gfx1100"])
 def test_compiles_for_hardware_that_is_not_here(hardware, demo, ok, tmp_path):
     compiled(ok, demo / "demo_tp1.mlir", tmp_path / "m.vmfb", hardware)
-    assert hardware.encode() in (tmp_path / "m.vmfb").read_bytes()
+    assert code_objects(tmp_path / "m.vmfb") == {ARCH[hardware][1]}
+    for function in (b"prefill_bs1", b"decode_bs1"):
+        assert function in (tmp_path / "m.vmfb").read_bytes()
 
 
 def test_a_failing_compile_shows_its_errors_and_keeps_the_rest_in_the_log(demo, step, tmp_path):
     done = step(
-        "iree", "compile_vmfb.py", "--mlir", demo / "demo_tp1.mlir", "--vmfb", tmp_path / "m.vmfb",
+        "iree", "compile_vmfb.py", "--mlir", demo / "demo_tp1.f32.mlir", "--vmfb", tmp_path / "m.vmfb",
         "--", "--iree-hal-target-device=local", *HARDWARE["cpu"]["flags"],
         "--iree-llvmcpu-stack-allocation-limit=1024",
     )  # fmt: skip
@@ -154,7 +186,7 @@ def test_a_file_missing_from_the_bundle_is_refused(demo, tmp_path):
 
     shutil.copytree(demo / "demo_tp1.shortfin", tmp_path / "b")
     (tmp_path / "b/requirements.lock").unlink()
-    with pytest.raises(SystemExit, match=r"requirements\.lock: in the folder or in SHA256SUMS"):
+    with pytest.raises(Refused, match=r"requirements\.lock: in the folder or in SHA256SUMS"):
         verification.digest(tmp_path / "b")
 
 
@@ -177,10 +209,10 @@ np.savez(sys.argv[2], **data)
     subprocess.run([str(word) for word in words], check=True)
     done = step(
         "iree", "verify_vmfb.py", "--vmfb", demo / "demo_tp1.vmfb",
-        "--config", demo / "demo_tp1.config.json", "--parameters", demo / "demo.irpa",
+        "--config", demo / "demo_tp1.f32.config.json", "--parameters", demo / "demo.irpa",
         "--reference", changed, "--device", "local-task", "--record", tmp_path / "m.json",
     )  # fmt: skip
-    assert done.returncode == 1 and "25 of 26 prompts give the reference's tokens" in done.stderr
+    assert done.returncode == 1 and "25 of 26 prompts continue as transformers does" in done.stderr
 
 
 def test_prompts_that_show_nothing_are_refused(step, tmp_path):
@@ -204,7 +236,7 @@ def test_a_server_that_dies_at_start_is_told_with_its_last_lines(demo, tmp_path)
     shutil.copytree(demo / "demo_tp1.shortfin", bundle)
     (bundle / "model.vmfb").write_bytes(b"no module")
     with (
-        pytest.raises(SystemExit, match=r"b\.shortfin: the server stopped at start"),
+        pytest.raises(Refused, match=r"b\.shortfin: the server stopped at start"),
         Server(bundle, toolchains.python(ROOT, "iree")),
     ):
         pass
@@ -222,7 +254,7 @@ def test_a_strangers_model_goes_from_path_to_a_verified_program(snakemake, tmp_p
     assert done.returncode == 0, done.stderr
     checks = json.loads((tmp_path / target).read_bytes())["checks"]
     assert checks["greedy_equal"] + checks["greedy_ties"] == checks["prompts"] >= 20
-    server = json.loads((tmp_path / "artifacts/mine_tp1.config.json").read_bytes())
+    server = json.loads((tmp_path / "artifacts/mine_tp1.f32.config.json").read_bytes())
     assert server["prefill_batch_sizes"] == [1, 2] and server["decode_batch_sizes"] == [2, 4]
 
 
@@ -243,7 +275,7 @@ def test_no_artifact_depends_on_a_models_name(demo, snakemake, tmp_path):
     targets = [f"artifacts/twin{kind}" for kind in kinds]
     done = snakemake(tmp_path, "--configfile", "mine.yaml", "--", *targets)
     assert done.returncode == 0, done.stderr
-    for kind in (*kinds, ".gguf", ".irpa", "_tp1.mlir", "_tp1.config.json"):
+    for kind in (*kinds, ".gguf", ".irpa", "_tp1.f32.mlir", "_tp1.f32.config.json"):
         ours, theirs = (
             digest.of(p) for p in (tmp_path / f"artifacts/twin{kind}", demo / f"demo{kind}")
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import checkpoints
-from conftest import ROOT, convert
+from conftest import ROOT, convert, once
 from ingot.driver.catalogue import toolchains
 
 DTYPES = ("f32", "f16", "bf16", "q8_0")
@@ -28,18 +28,17 @@ def sentencepiece(python):
 @pytest.fixture(scope="module")
 def oracle(python, tmp_path_factory, sentencepiece):
     """oracle(kind): a checkpoint, and the folder of llama.cpp's own GGUF files of it."""
-    known = {}
     converter = toolchains.build(ROOT, "llamacpp") / "llama.cpp"
 
     def make(kind):
-        if kind not in known:
-            folder = tmp_path_factory.mktemp(kind)
-            if kind == "demo":
-                checkpoint = checkpoints.DEMO
-            elif kind == "llama2":
-                checkpoint = checkpoints.llama2(folder / "checkpoint", sentencepiece)
-            else:
-                checkpoint = getattr(checkpoints, kind)(folder / "checkpoint")
+        with once(tmp_path_factory, f"oracle-{kind}") as (folder, filled):
+            checkpoint = checkpoints.DEMO if kind == "demo" else folder / "checkpoint"
+            if filled:
+                return checkpoint, folder
+            if kind == "llama2":
+                checkpoints.llama2(checkpoint, sentencepiece)
+            elif kind != "demo":
+                getattr(checkpoints, kind)(checkpoint)
             words = [
                 python("iree"),
                 ROOT / "tests/doubles/oracle.py",
@@ -49,13 +48,10 @@ def oracle(python, tmp_path_factory, sentencepiece):
             ]
             done = subprocess.run(
                 [*map(str, words), "A name", PRE.get(kind, "llama-bpe"), *DTYPES],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
             assert done.returncode == 0, done.stderr[-3000:]
-            known[kind] = checkpoint, folder
-        return known[kind]
+        return checkpoint, folder
 
     return make
 
@@ -167,7 +163,7 @@ DAMAGE = {
     ),
     "index that names an absent shard": (
         lambda d: (d / SECOND).unlink(),
-        rf"model.safetensors.index.json: names {SECOND}, which is not in",
+        rf"model.safetensors.index.json: names {SECOND}, which is missing",
     ),
     "index that leaves the folder": (
         lambda d: edit_index(d, lambda m: m.update({"lm_head.weight": "../x.safetensors"})),

@@ -29,12 +29,12 @@ test: $(READY) ## build the toolchains once, run all tests
 	@$(VENV)/bin/ingot toolchain $(TOOLCHAINS) >/dev/null
 	@$(VENV)/bin/python -m pytest -q -n $(JOBS)
 
-lint: $(READY) ## check style: ruff, snakefmt
+lint: $(READY) ## check style by ruff and snakefmt
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@PATH=$(VENV)/bin:$$PATH $(VENV)/bin/snakefmt --check Snakefile rules
 
-fmt: $(READY) ## put files into the house's style
+fmt: $(READY) ## format the code
 	@$(VENV)/bin/ruff check --fix --quiet .
 	@$(VENV)/bin/ruff format .
 	@PATH=$(VENV)/bin:$$PATH $(VENV)/bin/snakefmt Snakefile rules

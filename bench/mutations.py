@@ -221,8 +221,8 @@ def catalogue_name(case):
 
 
 @decides
-def catalogue_licence(case):
-    """a catalogue setting: licence"""
+def catalogue_license(case):
+    """a catalogue setting: license"""
     case.edit("models.yaml", "license: apache-2.0", "license: mit")
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {  # in the order in which to read them
-    "rules": "what Snakemake is told: one file per stage of the data",
+    "rules": "the Snakemake rules: one file per stage of the data",
     "scripts": "one verb per file; each runs by hand in its toolchain's interpreter",
-    "scripts/ingot": "what all rooms share",
+    "scripts/ingot": "what all packages share",
     "scripts/ingot/files": "bytes to disk, whatever they mean",
     "scripts/ingot/serve": "a server that a verification starts",
     "scripts/ingot/checkpoint": "a Hugging Face checkpoint, and how it is read",
@@ -49,7 +49,7 @@ def tour() -> str:
         "# The tour",
         "",
         "A phrase per file, from its first line (`python docs/tour.py` writes this page). Data go from top",
-        "to bottom; a room imports only from rooms that are listed before it, or from its own.",
+        "to bottom; a package imports only from packages listed before it, or from itself.",
         "",
         f"`Snakefile`: {first_line(ROOT / 'Snakefile')} `models.yaml`: what each model is.",
     ]

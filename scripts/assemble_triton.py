@@ -111,7 +111,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--checkpoint", type=Path, nargs="*", help="config.json and weights, for the LLM API"
     )
-    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="its files")
+    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="tokenizer files")
     parser.add_argument("--models", type=Path, nargs="+", required=True, help="our model.py files")
     parser.add_argument("--tp", type=int, default=1, help="tensor parallel size")
     parser.add_argument("--pp", type=int, default=1, help="number of pipeline stages")

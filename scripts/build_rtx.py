@@ -1,7 +1,7 @@
 """Build a TensorRT for RTX engine from an ONNX graph.  Runs in envs/rtx; needs no GPU.
 
 A decoder without KV cache: proof that ONNX becomes an engine here, not something to serve with.
-TensorRT for RTX is proprietary: its licence says what may be done with an engine.
+TensorRT for RTX is proprietary: its license says what may be done with an engine.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from ingot.tensorrt import rtx
 
 LICENSE = """\
 model.engine was built by NVIDIA TensorRT for RTX, which is proprietary software.  Whether and how this
-file may be used or passed on is for its licence to say, which comes with the package tensorrt_rtx.
+file may be used or passed on is for its license to say, which comes with the package tensorrt_rtx.
 """
 
 

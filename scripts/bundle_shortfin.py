@@ -97,7 +97,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--vmfb", type=Path, required=True, help="the compiled program")
     parser.add_argument("--config", type=Path, required=True, help="the server's config")
     parser.add_argument("--parameters", type=Path, nargs="+", required=True, help="IRPA files")
-    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="its files")
+    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="tokenizer files")
     parser.add_argument("--lock", type=Path, required=True, help="the pins to serve with")
     parser.add_argument("--device", required=True, help="local-task or hip")
     parser.add_argument("--bundle", type=Path, required=True, help="the folder to write")

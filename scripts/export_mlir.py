@@ -2,7 +2,7 @@
 
 No weight is read: the exporter gets archives of the right names, shapes and dtypes whose data are
 holes in the file system.  It traces the first blocks of the model only; ingot/iree/stitch.py makes the
-whole program of them.  It is the same as from the real archive, traced whole (tests/test_iree.py).
+whole program from them.  It equals the real archive's, traced whole (tests/pipeline/test_iree.py).
 """
 
 import argparse

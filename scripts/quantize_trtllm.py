@@ -81,7 +81,9 @@ def read_prompts(checkpoint: Checkpoint, calibration: Path, longest: int) -> lis
     lines = calibration.read_text(encoding="utf-8").splitlines()
     found = [tokenizer.encode(line, add_special_tokens=False).ids[:longest] for line in lines]
     if not any(found):
-        raise Refused(f"{calibration}: holds no text, expected one to calibrate on a line")
+        raise Refused(
+            f"{calibration}: holds no text, expected one per line to calibrate on; add some"
+        )
     return [ids for ids in found if ids]
 
 

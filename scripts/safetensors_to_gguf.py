@@ -1,7 +1,7 @@
 """Rewrite a Hugging Face checkpoint as one GGUF file.  Runs in envs/convert.
 
 Streams: a megabyte per thread is in memory, whatever the model's size.  The file is byte-identical
-to the one that llama.cpp's converter writes with the same name and licence.
+to the one that llama.cpp's converter writes with the same name and license.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Hold a GGUF file against the checkpoint it was made of.  Runs in envs/convert.
+"""Compare a GGUF file with the checkpoint it was made from.  Runs in envs/convert.
 
 Read by the gguf package, dequantised, its q and k rows put back in the checkpoint's order, and
 compared value by value: equal where the dtype can hold the value, the nearest one otherwise.

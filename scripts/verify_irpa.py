@@ -1,4 +1,4 @@
-"""Hold an IRPA archive against the GGUF file it was made of.  Runs in envs/convert.
+"""Compare an IRPA archive with the GGUF file it was made from.  Runs in envs/convert.
 
 The GGUF side is read by the gguf package, not by our own code.
 """

@@ -1,4 +1,4 @@
-"""Merge a tensor-parallel set's ranks and hold them against the checkpoint.  Runs in envs/convert.
+"""Merge a tensor-parallel set's ranks and compare them with the checkpoint.  Runs in envs/convert.
 
 Every value of every tensor, put together as the root archive says, its q and k rows back in the
 checkpoint's order.

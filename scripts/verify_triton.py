@@ -1,4 +1,4 @@
-"""Serve a Triton model repository by the real server and hold its answers against the reference.
+"""Serve a Triton model repository with the real server and compare its answers with the reference.
 
 Runs in envs/triton.  Every model must be ready; the engine's tokens must be the reference's; ensemble
 and BLS, whole and as a stream, must give one text.

@@ -1,4 +1,4 @@
-"""Merge the ranks of a TensorRT-LLM checkpoint and hold them against their source.  Runs in envs/convert.
+"""Merge the ranks of a TensorRT-LLM checkpoint and compare them with their source.  Runs in envs/convert.
 
 Every value of every tensor in every rank, copies and padding too.  Written without the converter's
 table.  A quantised weight is multiplied out by its scales, and must be within half a step.

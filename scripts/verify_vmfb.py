@@ -1,4 +1,4 @@
-"""Run a compiled program and hold it against transformers.  Runs in envs/iree.
+"""Run a compiled program and compare it with transformers.  Runs in envs/iree.
 
 Each prompt is prefilled, then the reference's tokens are fed one by one: the token chosen at every
 step must be the reference's, unless float16 cannot tell the reference's two best apart, and no

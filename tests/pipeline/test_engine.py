@@ -94,7 +94,7 @@ def test_without_a_gpu_an_engine_stops_in_one_line_before_any_work(on, tmp_path)
     said = on(None, TARGET, fails=True)
     assert only(said) == (
         f"error: {TARGET}: building an engine needs an NVIDIA GPU and this machine has none; run it on "
-        "one that does"
+        "one with a GPU"
     )
     assert not (tmp_path / "artifacts").exists() and not (tmp_path / "logs").exists()
     assert "Job stats" not in said
@@ -162,7 +162,7 @@ REFUSED = {
         "are 1.2.1 10.15.0, expected 1.2.1 and 10.14.1.48",
     ),
     "a flag": ({"build": {"use_custom_all_reduce": True}}, {}, "the runtime chooses the all-reduce"),
-    "another size": ({"build": {"tp_size": 4}}, {}, "tp_size: the size is the target's name's"),
+    "another size": ({"build": {"tp_size": 4}}, {}, "tp_size: since 0.12 the target's name sets the size"),
 }  # fmt: skip
 
 

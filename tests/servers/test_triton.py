@@ -385,12 +385,12 @@ BROKEN = {  # how it is broken -> what we say; whether the real server says anyt
     ),
     "a placeholder in a number": (
         edit("postprocessing", "max_batch_size: 8", "max_batch_size: ${triton_max_batch_size}"),
-        "line 2 has a placeholder that nobody filled in",
+        "line 2 has a placeholder that was never filled in",
         True,
     ),
     "a placeholder in a text": (
         parameter("kv_cache_free_gpu_mem_fraction", "${kv_fraction}"),
-        "has a placeholder that nobody filled in",
+        "has a placeholder that was never filled in",
         False,
     ),
     "a word that the backend replaces by its default": (
@@ -405,7 +405,7 @@ BROKEN = {  # how it is broken -> what we say; whether the real server says anyt
     ),
     "a parameter that the backend needs": (
         edit("tensorrt_llm", 'key: "gpt_model_type"', 'key: "gpt_model_kind"'),
-        "parameter gpt_model_type is absent, and the backend stops without it",
+        "parameter gpt_model_type is missing, and the backend needs it",
         True,
     ),
     "an engine elsewhere": (
@@ -509,12 +509,13 @@ CHECK = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
+from ingot.refused import Refused
 from ingot.triton.repository import check
 for path in sys.argv[2:]:
     try:
         print("fine", check(Path(path)))
-    except SystemExit as stop:
-        print(stop)
+    except Refused as reason:
+        print(reason)
 """
 
 
@@ -552,11 +553,11 @@ def test_what_the_real_server_rejects_we_have_rejected_before(
         ("engine", "gpt_model_type", "inflight", "expected one of V1, v1, inflight_batching"),
         ("engine", "max_beam_width", "two", "expected a whole number"),
         ("engine", "kv_cache_fraction", 0.5, "is no parameter of the tensorrt_llm model"),
-        ("engine", "enable_chunked_context", "${x}", "a placeholder that nobody filled in"),
+        ("engine", "enable_chunked_context", "${x}", "a placeholder that was never filled in"),
         ("llmapi", "decoupled", "false", "decoupled is 'false', expected true or false"),
         ("llmapi", "max_batch_size", -3, "max_batch_size is -3, expected a whole number"),
-        ("llmapi", "tensor_parallel_size", 4, "is not said here: by the target's name"),
-        ("llmapi", "trust", "${x}", "a placeholder that nobody filled in"),
+        ("llmapi", "tensor_parallel_size", 4, "is not set here: the target's name sets it"),
+        ("llmapi", "trust", "${x}", "a placeholder that was never filled in"),
     ],
 )
 def test_a_wrong_runtime_of_the_catalogue_is_one_line_before_any_work(

@@ -357,7 +357,7 @@ BROKEN = {
     ),
     "a tensor is absent": (
         tensors(lambda header, data: header.pop("transformer.ln_f.weight")),
-        "tensor transformer.ln_f.weight is absent by config.json",
+        "tensor transformer.ln_f.weight is missing, expected by config.json",
     ),
     "two tensors in one place": (
         tensors(lambda header, data: header.update(odd=header["transformer.ln_f.weight"])),

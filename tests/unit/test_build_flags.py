@@ -86,7 +86,7 @@ def test_the_guides_settings_become_one_normalised_command():
             {"use_paged_context_fmha": "enable", "kv_cache_type": "continuous"},
             "needs kv_cache_type",
         ),
-        ({"multiple_profiles": True, "opt_num_tokens": 8}, "cannot stand together"),
+        ({"multiple_profiles": True, "opt_num_tokens": 8}, "cannot be combined"),
         ({"paged_kv_cache": True, "kv_cache_type": "paged"}, "are one setting"),
         ({"max_output_len": 8, "max_seq_len": 64}, "are one setting"),
         ({"gemm_plugin": "bfloat16"}, "gemm_plugin is bfloat16, but the checkpoint is float16"),
@@ -101,7 +101,10 @@ def test_the_guides_settings_become_one_normalised_command():
         ({"max_output_len": 0}, "max_output_len is 0, expected a whole number from 1"),
         ({"lora_dir": "x"}, "adapters are not built in here"),
         ({"max_batchsize": 8}, "that can be set here; nearest: max_batch_size"),
-        ({"gather_context_logits": True, "max_draft_len": 4}, "cannot stand with max_draft_len"),
+        (
+            {"gather_context_logits": True, "max_draft_len": 4},
+            "cannot be combined with max_draft_len",
+        ),
         ({"input_timing_cache": "x"}, "no key would show"),
     ],
 )

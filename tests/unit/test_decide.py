@@ -123,7 +123,7 @@ def test_a_damaged_blob_is_built_again(folder, store):
     blob = Path("c.two").resolve()
     blob.chmod(0o644)
     blob.write_text("damaged")
-    assert why(chain()) == {"c.two": "c.two is on record, but its bytes are not in the store"}
+    assert why(chain()) == {"c.two": "c.two was built before, but its bytes have left the store"}
 
 
 def test_an_input_that_changes_meanwhile_leaves_no_record(folder, capsys):

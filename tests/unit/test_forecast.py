@@ -77,9 +77,9 @@ def test_a_rank_of_an_irpa_set_holds_what_the_layout_says(config):
 def test_illegal_layouts_say_why(config):
     c = config("llama8b")
     three = gpu_memory.gpu_layout(c, 3, 1, gpu_memory.VLLM, 80 * GIB, 1)
-    assert three.wrong == "32 attention heads do not divide by 3"
+    assert three.wrong == "32 attention heads are not divisible by 3"
     sixteen = gpu_memory.gpu_layout(c, 16, 1, gpu_memory.SHORTFIN, 80 * GIB, 1)
-    assert sixteen.wrong == "8 KV heads do not divide by 16"
+    assert sixteen.wrong == "8 KV heads are not divisible by 16"
     assert gpu_memory.gpu_layout(c, 16, 1, gpu_memory.VLLM, 80 * GIB, 1).wrong is None
     rows = gpu_memory.layouts(c, gpu_memory.SHORTFIN, 80 * GIB, 1)
     assert [row.tp for row in rows if not row.wrong] == [1, 2, 4, 8]

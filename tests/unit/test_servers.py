@@ -68,7 +68,7 @@ def test_one_process_per_rank():
         ("engine", {"gpt_model_typ": "x"}, "is no parameter of the tensorrt_llm model"),
         ("engine", {"batching_strategy": "${strategy}"}, "a placeholder that was never filled in"),
         ("llmapi", {"max_batch_size": -1}, "expected a whole number"),
-        ("llmapi", {"tensor_parallel_size": 2}, "is not said here"),
+        ("llmapi", {"tensor_parallel_size": 2}, "is not set here"),
     ],
 )
 def test_parameters_of_a_repository(backend, runtime, reason):

@@ -91,7 +91,7 @@ def test_what_is_offered_is_just_what_is_not_refused(model, catalogue):
     [
         (
             ["demo_tp1.vmfb"],
-            "not a target, expected the folder too; ask for artifacts/demo_tp1.vmfb",
+            "not a target, expected a path in artifacts/; ask for artifacts/demo_tp1.vmfb",
         ),
         (["-n", "demo.gguf.verified.json"], "ask for artifacts/demo.gguf.verified.json"),
         (["artifacts/nope.gguf"], "unknown model nope; nearest: artifacts/"),

@@ -1,4 +1,4 @@
-"""A job as Ingot sees it: plain values, made where Snakemake is met, known to nothing behind it."""
+"""A job as Ingot sees it: plain values, without any of Snakemake's types."""
 
 from dataclasses import dataclass, field
 from typing import Any

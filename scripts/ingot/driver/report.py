@@ -31,7 +31,9 @@ def tell(contents: Contents, decision: Decision, costs: Costs, dry: bool) -> Non
         print(line, file=sys.stderr)
     if len(lines) > LINES:
         restored = sum(map(len, decision.restore.values()))
-        print(f"in all: {restored} files restored, {len(decision.run)} jobs run", file=sys.stderr)
+        print(
+            f"total: {restored} files to restore, {len(decision.run)} jobs to run", file=sys.stderr
+        )
     if answer := os.environ.get(ANSWER):
         Path(answer).write_text(json.dumps(described(contents, decision, costs)))
     elif dry and decision.run:

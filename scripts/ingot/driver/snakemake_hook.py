@@ -2,7 +2,7 @@
 
 `install` puts six methods of its DAG in place of its own.  Snakemake then schedules what
 cache/decide.py says, and hits are restored before a job is handed to any executor.  Behind this file
-a job is a plain value (job.py).  tests/test_hook.py fails with a clear text when a name changes.
+a job is a plain value (job.py).  tests/unit/test_hook.py says which name changed.
 """
 
 import contextlib

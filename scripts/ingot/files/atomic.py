@@ -99,7 +99,7 @@ def _stop_if_orphaned(path: Path) -> None:
     """When Snakemake was killed, a new one may be building the same, of other inputs."""
     parent = os.environ.get("INGOT_PARENT")
     if parent and not Path("/proc", parent).exists():
-        raise Refused(f"{path}: Snakemake is gone, so this is not put in place; run it again")
+        raise Refused(f"{path}: Snakemake has ended, so the output was discarded; run it again")
 
 
 def _alive(pid: str) -> bool:

@@ -1,4 +1,4 @@
-"""Who builds with the store, and where: so that gc takes nothing away under anybody's feet."""
+"""Which runs use the store, and where: so that gc deletes nothing that they need."""
 
 import contextlib
 import fcntl

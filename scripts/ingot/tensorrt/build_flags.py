@@ -68,11 +68,11 @@ OPTIONAL = ("max_prompt", "max_draft", "max_lora")  # numbers that may be 0
 OURS = {  # said elsewhere
     "checkpoint_dir": "the pipeline names the checkpoint",
     "model_dir": "the pipeline names the checkpoint",
-    "output_dir": "the target's name is where it goes",
+    "output_dir": "the target's name says where it goes",
     "model_config": "the checkpoint says what the model is",
     "build_config": "name its settings one by one, so that each is in the key",
     "output_timing_cache": "kept outside of the engine; it decides nothing",
-    "input_timing_cache": "a file that no key would show decides which kernels are taken",
+    "input_timing_cache": "a file that no key would show affects which kernels are chosen",
     "dtype": "set the model's dtype",
     "workers": "Snakemake's: --set-resources build_engine:gpu=N",
     "dry_run": "snakemake -n shows what would run",
@@ -192,7 +192,7 @@ def _parallel(given: dict[str, str], tp: int, pp: int) -> None:
     for name, size in (("tp_size", tp), ("pp_size", pp), ("world_size", tp * pp)):
         if name in given and given.pop(name) != str(size):
             raise Refused(
-                f"{name}: the size is the target's name's, here {size}, since 0.12; leave it out"
+                f"{name}: since 0.12 the target's name sets the size, here {size}; leave it out"
             )
 
 
@@ -234,7 +234,7 @@ def _together(flags: dict[str, str]) -> None:
     """What trtllm-build finds out late, or clips with a warning that nobody reads."""
     number = {name: int(flags[name]) for name in NUMBERS if name in flags}
     if flags.get("multiple_profiles") == "enable" and "opt_num_tokens" in flags:
-        raise Refused("multiple_profiles and opt_num_tokens cannot stand together; drop one")
+        raise Refused("multiple_profiles and opt_num_tokens cannot be combined; drop one")
     longest = number.get("max_seq_len")
     if longest and number.get("max_input_len", 0) > longest:
         raise Refused(
@@ -257,7 +257,7 @@ def _together(flags: dict[str, str]) -> None:
         raise Refused("use_paged_context_fmha: enable needs kv_cache_type: paged")
     for name in ("gather_context_logits", "gather_all_token_logits"):
         if name in flags and number.get("max_draft_len"):
-            raise Refused(f"{name} cannot stand with max_draft_len; drop one")
+            raise Refused(f"{name} cannot be combined with max_draft_len; drop one")
     for name in ("gemm_swiglu_plugin", "low_latency_gemm_swiglu_plugin"):
         if flags.get(name) == "fp8" and flags.get("use_fused_mlp") == "disable":
             raise Refused(f"{name}: fp8 needs use_fused_mlp: enable")

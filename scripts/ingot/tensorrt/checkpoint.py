@@ -216,7 +216,7 @@ def _mapping(path: Path, document: dict) -> trtllm.Mapping:
 def _rank(path: Path, wanted: dict[str, tuple[str, tuple[int, ...]]]) -> dict[str, Tensor]:
     found = read_header(path, FLOATS | QUANTISED)
     if odd := sorted(set(found) ^ set(wanted)):
-        what = "is not expected" if odd[0] in found else "is absent"
+        what = "is not expected" if odd[0] in found else "is missing, expected"
         raise Refused(f"{path}: tensor {odd[0]} {what} by config.json; build it again")
     for name, (dtype, shape) in wanted.items():
         tensor = found[name]

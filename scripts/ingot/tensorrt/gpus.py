@@ -68,7 +68,7 @@ def why_not(capability: str) -> str | None:
     """Why no engine for `capability` can be built on this machine; or None."""
     here = gpus()
     if not here:
-        return "building an engine needs an NVIDIA GPU and this machine has none; run it on one that does"
+        return "building an engine needs an NVIDIA GPU and this machine has none; run it on one with a GPU"
     if capability not in [found for *_, found in here]:
         _, name, found = here[0]
         return (

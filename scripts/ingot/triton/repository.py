@@ -217,9 +217,7 @@ def _parameters(repository: Path, configs: dict) -> None:
     path, engine = repository / ENGINE / "config.pbtxt", configs[ENGINE]
     for key in REQUIRED:
         if key not in engine.parameters:
-            raise Refused(
-                f"{path}: parameter {key} is absent, and the backend stops without it; set it"
-            )
+            raise Refused(f"{path}: parameter {key} is missing, and the backend needs it; set it")
     for key, value in engine.parameters.items():
         if key == "gpt_model_path" and not value.string_value:
             raise Refused(f"{path}: gpt_model_path is empty, expected {ENGINE}/1; correct it")

@@ -191,7 +191,7 @@ def why_not(backend: str, runtime: dict) -> str | None:
         return f"decoupled is {decoupled!r}, expected true or false"
     for name, value in runtime.items():
         if name in LLM_OURS:
-            return f"{name} is not said here: by the target's name, or only of backend engine"
+            return f"{name} is not set here: the target's name sets it, or it is for backend engine only"
         if "${" in str(value):
             return f"{name} is {value}, a placeholder that was never filled in"
     return None

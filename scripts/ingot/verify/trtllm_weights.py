@@ -1,4 +1,4 @@
-"""What the weights of a TensorRT-LLM checkpoint say, quantised ones multiplied out by their scales.
+"""The weights of a TensorRT-LLM checkpoint as float32, quantised ones dequantised.
 
 numpy only; a chunk of rows at a time.
 """

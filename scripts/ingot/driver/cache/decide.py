@@ -82,7 +82,7 @@ class Decider:
             if os.path.exists(path) and digest.of(path) == output["digest"]:
                 continue
             if not self.store.whole(output):
-                return f"{path} is on record, but its bytes are not in the store"
+                return f"{path} was built before, but its bytes have left the store"
             decision.restore.setdefault(job, {})[path] = output
         return None
 

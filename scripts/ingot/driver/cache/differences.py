@@ -25,7 +25,7 @@ class Nearest:
             return "never built before"
         title = self.record.outputs[0]["title"]
         if not self.differences:
-            return f"the record of {title} is whole, but its bytes are not in the store"
+            return f"{title} was built before, but its bytes have left the store"
         more = f", and {len(self.differences) - 1} more" if len(self.differences) > 1 else ""
         return f"{self.differences[0]}{more} (nearest record: {title})"
 

@@ -1,4 +1,4 @@
-"""The catalogue: read, held against its schema, its defaults filled in."""
+"""The catalogue: read, validated against its schema, its defaults filled in."""
 
 import json
 from collections.abc import Iterator

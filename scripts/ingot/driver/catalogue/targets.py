@@ -35,7 +35,9 @@ def stop_on_wrong(argv: list[str], catalogue: dict) -> None:
         if word.startswith(FOLDER):
             check(word, catalogue)
         elif NAME.fullmatch(FOLDER + word) and not Path(word).exists():
-            raise Refused(f"{word}: not a target, expected the folder too; ask for {FOLDER}{word}")
+            raise Refused(
+                f"{word}: not a target, expected a path in {FOLDER}; ask for {FOLDER}{word}"
+            )
 
 
 def check(target: str, catalogue: dict) -> None:

@@ -1,13 +1,4 @@
-"""The `ingot` command: what there is around Snakemake.
-
-  ingot targets [MODEL]     what can be asked for
-  ingot plan TARGET...      what a build takes: time, memory, disk, downloads, GPUs; and to serve it
-  ingot explain TARGET...   why a target would be built: the field that differs
-  ingot store du|fsck|gc    what lies in the store, whether it is whole, what may go
-  ingot toolchain NAME      build a toolchain into the cache
-  ingot lock NAME           resolve a toolchain's requirements again, and write its lock
-  ingot ask BUNDLE TEXT     serve a shortfin bundle on this machine and ask it once
-  ingot demo                build, serve and ask the demo
+"""The `ingot` command: what Ingot adds to Snakemake.
 
 `ingot COMMAND --help` says what each option does.
 """
@@ -32,6 +23,7 @@ def main(argv: list[str] | None = None) -> int | None:
     for module in COMMANDS:
         sub = subparsers.add_parser(
             module.__name__.rpartition(".")[2],
+            help=module.__doc__.splitlines()[0],
             description=module.__doc__,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )

@@ -15,7 +15,7 @@ from ingot.refused import Refused
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("target", nargs="+", help="such as artifacts/M_tp1.vmfb")
-    parser.add_argument("--json", action="store_true", help="for programs: every job, as JSON")
+    parser.add_argument("--json", action="store_true", help="machine-readable: every job as JSON")
     add_catalogue(parser)
 
 

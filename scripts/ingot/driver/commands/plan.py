@@ -1,6 +1,6 @@
 """What a build takes and what serving takes, before anything is fetched or built.
 
-Of a model that is not here, config.json is fetched: a kilobyte, and the hub's list of files.
+For a model not yet fetched, only config.json (1 kB) and the hub's list of files are fetched.
 """
 
 import json
@@ -39,9 +39,11 @@ def add_options(parser: ArgumentParser) -> None:
         parser.add_argument(name, help=words, **more)
 
     option("target", "artifacts/M_tpN..., or a model's name, for serving alone", nargs="+")
-    option("--json", "for programs: the plan as JSON, bytes and seconds", action="store_true")
+    option(
+        "--json", "machine-readable: the plan as JSON, in bytes and seconds", action="store_true"
+    )
     add_catalogue(parser)
-    option("--cores", "jobs at once (default: as many as this machine has cores)", type=int)
+    option("--cores", "parallel jobs (default: all cores)", type=int)
     option("--context", "tokens of one request (default: the model's context)", type=int)
     option("--gpu-memory", "GiB of one GPU (default: of the model's hardware)", type=float)
     option("--kv-heads", "in place of config.json's number of KV heads", type=int, default=0)

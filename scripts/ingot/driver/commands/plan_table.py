@@ -46,7 +46,7 @@ def of_build(build: dict) -> Iterator[str]:
             f"{error['disk']:.2f}x in disk"
         )
     elif not build["error"]["known"]:
-        yield "no such job is on record yet: the figures are those of a machine of 2 cores"
+        yield "no job of these kinds is on record yet: the figures are for a machine with 2 cores"
 
 
 def _gpus(count: int) -> str:

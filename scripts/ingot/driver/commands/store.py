@@ -1,8 +1,8 @@
-"""How much lies in the store, whether it is whole, and what may go.
+"""Show the size of the store, check it, or delete what is unused.
 
 du     bytes by model and format
 fsck   read every blob, set aside what is damaged; exit status 1 when something was
-gc     drop what nobody has used for 30 days, never what a working folder or a running build needs
+gc     delete what has not been used for 30 days, never what a working folder or a running build needs
 """
 
 import json
@@ -26,10 +26,12 @@ def add_options(parser: ArgumentParser) -> None:
         "--days",
         type=float,
         default=30,
-        help="gc: keep what was used in so many days (default: 30)",
+        help="gc: keep what was used in the last DAYS days (default: 30)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="gc: only say what would go")
-    parser.add_argument("--json", action="store_true", help="for programs: the result as JSON")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="gc: only print what would be deleted"
+    )
+    parser.add_argument("--json", action="store_true", help="machine-readable: the result as JSON")
     add_catalogue(parser)
 
 
@@ -43,7 +45,7 @@ def run(root: Path, options: Namespace) -> int:
         found, show = usage(store), show_usage
     elif not store.prepare():
         raise Refused(
-            f"{store.root}: read-only for you, expected to write; ask its owner to {what} it"
+            f"{store.root}: read-only, expected write access; ask its owner to run `ingot store {what}`"
         )
     elif what == "fsck":
         found, show = fsck(store), show_fsck

@@ -64,11 +64,11 @@ def why_not(config: ModelConfig, tp: int, pp: int, server: ServerKind) -> str | 
     """Why the model cannot be laid out so, or None."""
     kv = config.kv_heads
     if config.heads % tp:
-        return f"{config.heads} attention heads do not divide by {tp}"
+        return f"{config.heads} attention heads are not divisible by {tp}"
     if kv % tp and not (server.repeats_kv_heads and tp % kv == 0):
-        return f"{kv} KV heads do not divide by {tp}"
+        return f"{kv} KV heads are not divisible by {tp}"
     if config.ffn % tp:
-        return f"{config.ffn} feed-forward channels do not divide by {tp}"
+        return f"{config.ffn} feed-forward channels are not divisible by {tp}"
     if pp > config.layers or (server.even_stages and config.layers % pp):
         return f"{config.layers} layers do not divide into {pp} stages"
     return None

@@ -14,7 +14,12 @@ from pathlib import Path
 
 from convert import ROOT, copy, make_both, measure
 
-sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
+sys.path[:0] = [
+    str(ROOT / "tests"),
+    str(ROOT / "tests/steps"),
+    str(ROOT / "tests/doubles"),
+    str(ROOT / "scripts"),
+]
 from test_trtllm import ORACLE, differing  # noqa: E402
 
 from ingot.driver.catalogue import toolchains  # noqa: E402

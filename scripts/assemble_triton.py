@@ -106,7 +106,12 @@ def finish(partial: Path, world: int, request: dict, llmapi: bool = False) -> No
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", choices=["engine", "llmapi"], default="engine")
+    parser.add_argument(
+        "--backend",
+        choices=["engine", "llmapi"],
+        default="engine",
+        help="what serves the model (default: engine)",
+    )
     parser.add_argument("--engine", type=Path, nargs="*", help="an engine's directory")
     parser.add_argument(
         "--checkpoint", type=Path, nargs="*", help="config.json and weights, for the LLM API"

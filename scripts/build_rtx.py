@@ -43,7 +43,11 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--onnx", type=Path, required=True, help="artifacts/M.onnx")
     parser.add_argument(
-        "--targets", nargs="+", choices=rtx.TARGETS, default=["SM86", "SM89", "SM120"]
+        "--targets",
+        nargs="+",
+        choices=rtx.TARGETS,
+        default=["SM86", "SM89", "SM120"],
+        help="compute capabilities to build for (default: SM86 SM89 SM120)",
     )
     parser.add_argument("--rtx", type=Path, required=True, dest="out", help="the folder to write")
     build_rtx(**vars(parser.parse_args(argv)))

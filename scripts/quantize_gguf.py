@@ -67,7 +67,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--source", type=Path, required=True, help="a GGUF file of floats")
     parser.add_argument("--gguf", type=Path, required=True, help="the file to write")
-    parser.add_argument("--quant", choices=sorted(FTYPE), required=True)
+    parser.add_argument(
+        "--quant", choices=sorted(FTYPE), required=True, help="the k-quant to write"
+    )
     quantize_gguf(**vars(parser.parse_args(argv)))
 
 

@@ -137,7 +137,9 @@ def main(argv: list[str] | None = None) -> None:
         required=True,
         help="texts like those it will serve, one per line",
     )
-    parser.add_argument("--quant", choices=sorted(RECIPES), required=True)
+    parser.add_argument(
+        "--quant", choices=sorted(RECIPES), required=True, help="what to quantise to"
+    )
     parser.add_argument("--dtype", choices=["f16", "bf16"], default="f16", help="of the rest")
     parser.add_argument("--architecture", help="what config.json must say")
     trtllm.add_mapping(parser)

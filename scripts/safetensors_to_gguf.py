@@ -77,7 +77,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
     parser.add_argument("--gguf", type=Path, required=True, help="the file to write")
-    parser.add_argument("--dtype", choices=sorted(metadata.FILE_TYPE), required=True)
+    parser.add_argument(
+        "--dtype", choices=sorted(metadata.FILE_TYPE), required=True, help="of the matrices"
+    )
     parser.add_argument("--name", required=True, help="general.name")
     parser.add_argument("--pre-tokenizer", required=True, help="such as llama-bpe")
     parser.add_argument("--license", help="general.license")

@@ -100,7 +100,9 @@ def jobs(
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
-    parser.add_argument("--dtype", choices=sorted(trtllm.DTYPES), default="f16")
+    parser.add_argument(
+        "--dtype", choices=sorted(trtllm.DTYPES), default="f16", help="to write (default: f16)"
+    )
     parser.add_argument("--architecture", help="what config.json must say")
     trtllm.add_mapping(parser)
     parser.add_argument(

@@ -145,7 +145,9 @@ def main(argv: list[str] | None = None) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     add_checkpoint(source)
     source.add_argument("--irpa", type=Path, help="an unsharded archive")
-    parser.add_argument("--dtype", choices=["f16", "bf16", "f32"], default="f16")
+    parser.add_argument(
+        "--dtype", choices=["f16", "bf16", "f32"], default="f16", help="to write (default: f16)"
+    )
     parser.add_argument("--architecture", help="what config.json must say")
     parser.add_argument("--tp", type=int, required=True, help="tensor parallel size, from 2")
     parser.add_argument("--root", type=Path, required=True, help="the root archive to write")

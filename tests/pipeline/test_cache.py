@@ -330,7 +330,7 @@ def test_a_step_on_a_full_disk_leaves_nothing_half_written(clone, tmp_path):
         "mount -t tmpfs -o size=6m none artifacts; $SNAKEMAKE -- artifacts/demo.irpa; ls -A artifacts",
         INGOT_STORE=str(tmp_path / "store"),
     )
-    assert "do not fit on its disk" in done.stderr and "Traceback" not in done.stderr
+    assert "do not fit on the disk" in done.stderr and "Traceback" not in done.stderr
     assert not done.stdout.split()
 
 
@@ -399,3 +399,12 @@ def test_the_store_answers_for_digests_without_reading(clone, build, store):
     assert memo.known(folder / IRPA) == digest.of(folder / IRPA)
     assert memo.known(folder / IRPA) == f"sha256:{digest.read(folder / IRPA)}"
     assert (folder / IRPA).resolve().stat().st_mode & 0o777 == 0o444
+
+
+def test_a_k_quant_is_built_and_restored(clone, build):
+    """Its toolchain is compiled by a script, which is part of its lock."""
+    folder = clone("a")
+    build(folder, "--", "artifacts/demo.q4_k_m.gguf")
+    (folder / "artifacts/demo.q4_k_m.gguf").unlink()
+    said = build(folder, "--", "artifacts/demo.q4_k_m.gguf")
+    assert "restore  artifacts/demo.q4_k_m.gguf" in said and "rule quantize_gguf" not in said

@@ -22,11 +22,12 @@ import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from quantize_trtllm import export
+from ingot.checkpoint.files import Checkpoint
 from ingot.tensorrt.trtllm import Mapping
 
 for checkpoint, tp, pp, place in json.loads(sys.argv[2]):
     Path(place).mkdir()
-    export(Path(checkpoint), [], None, "f16", Mapping(tp, pp), Path(place))
+    export(Checkpoint([Path(checkpoint)]), [], None, "f16", Mapping(tp, pp), Path(place))
 """
 
 

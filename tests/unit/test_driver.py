@@ -1,6 +1,7 @@
 """What runs beside Snakemake, without it: commands, rules' Python, the environment of steps, toolchains."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+import checkpoints
 from conftest import ROOT
 from ingot.driver import report
-from ingot.driver.cache import drop
+from ingot.driver.cache import drop, key
 from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.decide import Decision
 from ingot.driver.catalogue import indexes, machine, toolchains
@@ -21,6 +23,7 @@ from ingot.driver.catalogue.schema import load
 from ingot.driver.commands import (
     ask,
     cli,
+    demo,
     explain,
     lock,
     plan,
@@ -30,11 +33,13 @@ from ingot.driver.commands import (
     targets,
     toolchain,
 )  # fmt: skip
+from ingot.driver.forecast.costs import Costs
+from ingot.driver.forecast.past import Past
 from ingot.driver.formats import checkpoint, gguf, iree, onnx, tensorrt
 from ingot.driver.formats.model import Model
 from ingot.driver.formats.rows import ROWS, STEPS
 from ingot.driver.formats.table import CHART
-from ingot.driver.job import Graph, Job, Output
+from ingot.driver.job import Graph, Input, Job, Output
 from ingot.driver.rules import environment
 from ingot.driver.rules.engines import Engines
 from ingot.driver.rules.inputs import Inputs
@@ -60,6 +65,14 @@ def inputs(catalogue):
 
 
 # Commands
+
+
+def test_the_demos_table_names_what_is_built():
+    made = {name for _, _, name in demo.STEPS}
+    jobs = explain.dry_run(ROOT, [demo.BUNDLE, *demo.TARGETS], INGOT_STORE=os.devnull + "/none")
+    assert {f"artifacts/{name}" for name in made} <= {
+        path for job in jobs for path in job["outputs"]
+    }
 
 
 @pytest.mark.parametrize("module", cli.COMMANDS, ids=lambda module: module.__name__.split(".")[-1])
@@ -114,10 +127,40 @@ def test_a_users_mistake_is_one_line(words, said, tmp_path, monkeypatch):
         cli.main(words)
 
 
-def test_a_catalogue_that_is_no_yaml_is_one_line(tmp_path):
-    (tmp_path / "mine.yaml").write_text("models: [")
-    with pytest.raises(Refused, match=r"mine\.yaml: not YAML"):
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("models: [", r"mine\.yaml: not YAML"),
+        ("[a, b]", r"mine\.yaml: holds a list, expected a catalogue"),
+        (
+            "hardware: {cpu: {program: f64}}",
+            r"hardware\.cpu\.program: f64, expected one of decomposed",
+        ),
+    ],
+)
+def test_a_catalogue_that_is_none_is_one_line(text, reason, tmp_path):
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(Refused, match=reason):
         load(ROOT, str(tmp_path / "mine.yaml"))
+
+
+def test_a_config_that_is_fetched_meanwhile_is_found(catalogue, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    costs = Costs(catalogue, ROOT, Past(None))
+    words = {"model": "llama8b", "dtype": "", "file": "tokenizer.json"}
+    job = Job("safetensors_to_gguf", outputs=(Output("", "m.gguf"),), wildcards=words)
+    assert costs.expected(job) == {}
+    folder = tmp_path / "artifacts/llama8b.hf"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(checkpoints.public_config("llama8b")))
+    assert costs.expected(job)["step"] == "safetensors_to_gguf"
+
+
+def test_pins_are_read_from_a_lock_and_not_from_what_builds_it(inputs, tmp_path):
+    files = inputs.lock("llamacpp")
+    assert len(files) == 2
+    job = Job("quantize_gguf", inputs=(Input("lock", tuple(files), listed=True),))
+    assert key.about(job)["pins"]["cmake"] == "4.4.4"
 
 
 def test_the_chart_has_a_colour_for_every_kind_of_bytes():
@@ -157,6 +200,8 @@ def test_flags_of_a_program_for_one_device_and_for_several(inputs):
         f"--iree-hal-target-device=local[{n}]" for n in (0, 1)
     ]
     assert "--iree-global-opt-data-tiling" in programs.compile_flags(two)
+    four = Wildcards(model="llama8b", tp="1", hw=".cpu", program=".f32")  # prefills of 4
+    assert "--iree-opt-data-tiling" not in programs.compile_flags(four)
     assert programs.mlir(one) == "artifacts/{model}_tp{tp}.f32.mlir"
     gpu = Wildcards(model="demo", tp="1", hw=".gfx942", program="")
     assert programs.config(gpu) == "artifacts/{model}_tp{tp}.config.json"
@@ -227,6 +272,7 @@ install.index-url='https://b/simple'
 :env:.extra-index-url='file:///c file:///d'
 global.extra-index-url='file:///never'
 global.find-links='/wheels'
+global.cert='/my certs/ca.pem'
 """
 
 
@@ -234,13 +280,37 @@ def test_uv_is_told_what_pip_knows(monkeypatch):
     done = SimpleNamespace(stdout=PIP)
     monkeypatch.setattr(indexes.subprocess, "run", lambda *_, **__: done)
     monkeypatch.setattr(indexes, "_reachable", lambda url: False)
-    words = indexes.settings()[2:]
-    assert words == [
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    flags, environment = indexes.settings()
+    assert flags[2:] == [
         "--index", "https://b/simple", "--index", "file:///c", "--index", "file:///d",
         "--find-links", "/wheels",
     ]  # fmt: skip
     monkeypatch.setattr(indexes, "_reachable", lambda url: True)
-    assert indexes.settings()[2:4] == ["--index", indexes.CPU_INDEX]  # before all others
+    assert indexes.settings()[0][2:4] == ["--index", indexes.CPU_INDEX]  # before all others
+    assert environment["SSL_CERT_FILE"] == "/my certs/ca.pem"
+    assert not [name for name in environment if name.startswith("UV_")]
+    done.stdout = "global.no-index='1'\nglobal.find-links='/wheels'\n"
+    assert indexes.settings()[0] == ["--no-index", "--find-links", "/wheels"]
+
+
+NO_CPU_TORCH = """\
+error: No solution found when resolving dependencies
+  cause: Because there is no version of torch==2.13.0+cpu and you require
+"""
+
+
+@pytest.mark.parametrize(
+    "said, lacks",
+    [
+        (NO_CPU_TORCH, True),
+        ("error: Failed to download `torch==2.13.0+cpu`\n  Caused by: Hash mismatch", False),
+        ("error: Failed to download `torch==2.13.0+cpu`\n  HTTP status client error (404", False),
+        ("", False),
+    ],
+)
+def test_only_where_no_index_has_torch_for_cpus_its_cuda_build_is_taken(said, lacks):
+    assert indexes.lacks_cpu_torch(said) == lacks
 
 
 def test_an_index_out_of_reach_is_given_up_soon():
@@ -255,12 +325,12 @@ def test_without_torch_for_cpus_the_cuda_build_is_installed_and_its_size_said(
     for name, pin in ((toolchains.LOCK, "torch==2.13.0+cpu"), (toolchains.CUDA, "torch==2.13.0")):
         (source / name).write_text(f"# \n{pin} --hash=sha256:{'0' * 64}\n")
     monkeypatch.setenv("INGOT_ENVS", str(tmp_path / "cache"))
-    monkeypatch.setattr(indexes, "settings", lambda: [])
+    monkeypatch.setattr(indexes, "settings", lambda: ([], {}))
     asked = []
 
-    def sync(folder, lock, settings):
+    def sync(folder, lock, flags, environment):
         asked.append(lock.name)
-        return "no version of torch==2.13.0+cpu" if lock.name == toolchains.LOCK else ""
+        return NO_CPU_TORCH if lock.name == toolchains.LOCK else ""
 
     monkeypatch.setattr(toolchains, "_sync", sync)
     monkeypatch.setattr(toolchains, "_run", lambda *command: Path(command[-1]).mkdir())

@@ -46,6 +46,7 @@ WRONG = {
     "nosuch.reference.npz": ("unknown model nosuch", ""),
     "nosuch.hf/config.json": ("unknown model nosuch", ""),
     "demo.hf/config.json": ("not a target", "demo"),
+    "llama8b.hf/": ("not a target", "llama8b"),
     "demo.q8_0.irpa": ("unknown variant q8_0, expected one of f32, f16, bf16", "demo."),
     "demo.q4_k_m.gguf.verified.json": ("no lossless source", "demo.q4_k_m.gguf"),
     "demo_tp1.mlir.verified.json": ("verified by running its .vmfb", "demo_tp1.mlir"),

@@ -96,6 +96,14 @@ def test_too_many_ties_are_no_pass_and_a_record_says_the_limits():
     assert found["tie_limit"] == {"dtype": "float16", "logits": 0.005, "prompts": 0.2}
 
 
+def test_prompts_that_were_not_asked_are_no_pass():
+    check = GreedyCheck([answer(), answer()], "float16")
+    check.tokens(check.answers[0], [3, 1, 2])
+    with pytest.raises(Refused, match="1 of 2 prompts were asked, expected 2 or more"):
+        check.checks(Path("m"))
+    assert check.checks(Path("m"), least=1)["greedy_equal"] == 1
+
+
 def test_of_a_quantised_model_half_of_the_first_tokens_must_agree():
     answers = [answer() for _ in range(4)]
     rough = GreedyCheck(answers, "float16", rough=True)

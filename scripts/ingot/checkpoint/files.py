@@ -14,9 +14,14 @@ class Checkpoint:
     """Files of one Hugging Face checkpoint, by name; `files` is one folder, for all that it holds."""
 
     def __init__(self, files: list[Path]):
+        if len(files) == 1 and not files[0].exists():
+            raise Refused(f"{files[0]}: missing, expected a checkpoint's folder, or its files")
         whole = len(files) == 1 and files[0].is_dir()
         self.folder = files[0] if whole else files[0].parent  # as messages name it
         self.files = {path.name: path for path in (files[0].iterdir() if whole else files)}
+
+        if not whole and len(self.files) < len({*files}):
+            raise Refused(f"{self.folder}: two files of one name, expected those of one checkpoint")
 
     def __str__(self) -> str:
         return str(self.folder)

@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
-from ingot.refused import Refused
+from ingot.refused import Refused, end
 
 START_LIMIT = 1800  # seconds: loading hundreds of gigabytes from a cold disk
 ANSWER_LIMIT = 300  # seconds
@@ -109,7 +109,7 @@ class Server:
 
 
 def _stop(*_) -> None:
-    raise Refused("stopped by SIGTERM; the server was stopped too")
+    end("stopped by SIGTERM; the server was stopped too")
 
 
 def _session(leader: int) -> list[int]:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ingot.store import leases
-from ingot.store.records import Store
+from ingot.store.records import DAY, Store
 
-DAY = 86400  # seconds
 MEMO_DAYS = 90  # a memo that nobody wrote for so long is dropped; the file is read again once
 
 

@@ -28,6 +28,7 @@ CONFIG = "application/vnd.oci.image.config.v1+json"  # so that image tools can i
 FILE = "application/vnd.ingot.file.v1"
 TITLE = "org.opencontainers.image.title"
 NAME = "org.opencontainers.image.ref.name"
+DAY = 86400  # seconds
 LAYOUT = '{"imageLayoutVersion":"1.0.0"}'
 
 
@@ -187,7 +188,7 @@ class Store(Blobs):
     def used(self, record: Record) -> None:
         """Note, once per day, that a record was of use: gc goes by it."""
         with contextlib.suppress(OSError):
-            if time.time() - record.path.stat().st_mtime > 86400:
+            if time.time() - record.path.stat().st_mtime > DAY:
                 os.utime(record.path)
 
 

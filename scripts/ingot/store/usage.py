@@ -4,9 +4,7 @@ import re
 import time
 from typing import Any
 
-from ingot.store.records import Record, Store
-
-DAY = 86400  # seconds
+from ingot.store.records import DAY, Record, Store
 
 
 def usage(store: Store) -> dict[str, Any]:

@@ -63,8 +63,18 @@ class GreedyCheck:
         if not equal and not tie:
             self.wrong.append(f"{len(answer.prompt)} tokens: {detail}")
 
-    def checks(self, artifact: Path) -> dict[str, Any]:
-        """What a record says.  Refused when a continuation is wrong, or too many are ties."""
+    def checks(self, artifact: Path, least: int | None = None) -> dict[str, Any]:
+        """What a record says.
+
+        Refused when a continuation is wrong, too many are ties, or fewer than `least` prompts were
+        asked: by default all.
+        """
+        least = len(self.answers) if least is None else least
+        if self.asked < least:
+            raise Refused(
+                f"{artifact}: {self.asked} of {len(self.answers)} prompts were asked, expected {least} "
+                "or more; give the model `prompts` of its own in the catalogue"
+            )
         counts = {
             **summary(self.answers),
             "greedy_equal": self.equal,

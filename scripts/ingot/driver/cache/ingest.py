@@ -11,6 +11,7 @@ from ingot.driver.forecast.costs import Costs
 from ingot.driver.job import Job
 from ingot.files import digest
 from ingot.files.atomic import peak_rss_file
+from ingot.refused import Refused
 from ingot.store.blobs import SMALL
 from ingot.store.records import Action
 
@@ -48,7 +49,7 @@ class Ingest:
                     cost = self._cost(job, outputs)
                     action = Action(job.rule, found, fields, outputs, cost, key.about(job))
                     contents.records[job] = self.store.record(action)
-        except (OSError, UnknownInput) as error:
+        except (OSError, ValueError, UnknownInput, Refused) as error:
             print(f"{job.writes[0]}: built, but not stored ({error})", file=sys.stderr)
 
     def _take(self, path: str) -> dict:

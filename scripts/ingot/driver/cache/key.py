@@ -18,6 +18,7 @@ from ingot.driver.job import Job
 from ingot.files import digest
 
 VERSION = 1
+LOCK = "requirements.lock"
 ROOT = Path(__file__).resolve().parents[4]
 FREE = ("output", "log", "threads", "resources", "sys", "PYTHON")  # these affect no byte
 
@@ -98,7 +99,7 @@ def about(job: Job) -> dict[str, Any]:
     pins, trees = {}, {}
     for one in job.inputs:
         for path in one.paths:
-            if one.role == "lock":
+            if one.role == "lock" and os.path.basename(path) == LOCK:
                 pins |= versions(path)
             elif os.path.isdir(path):
                 entries = digest.tree(Path(path))[1]
@@ -112,5 +113,5 @@ def about(job: Job) -> dict[str, Any]:
 
 def versions(lock: str) -> dict[str, str]:
     """Package and version of each line of a lock."""
-    lines = Path(lock).read_text().splitlines()
-    return dict(line.split()[0].split("==", 1) for line in lines if "==" in line.split("#")[0])
+    words = (line.split("#")[0].split() for line in Path(lock).read_text().splitlines())
+    return dict(found[0].split("==", 1) for found in words if found and "==" in found[0])

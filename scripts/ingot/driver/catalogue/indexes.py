@@ -1,9 +1,11 @@
 """Where packages come from: pip's own settings handed to uv, and PyTorch's index for CPUs before all."""
 
 import ast
+import http.client
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ from ingot.refused import Refused
 PUBLIC = "https://pypi.org/simple"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CPU_TORCH = "+cpu"  # the local version of torch's build for CPUs, which only that index has
+NO_SUCH_VERSION = re.compile(r"no version of torch==\S+\+cpu")
 PATIENCE = 3.0  # seconds until it is given up
 RANK = {
     "global": 0,
@@ -27,34 +30,47 @@ RANK = {
 }  # of pip's settings, the last wins
 
 
-def settings() -> list[str]:
-    """What uv has to be told to find what pip finds on this machine."""
+def settings() -> tuple[list[str], dict[str, str]]:
+    """Flags and environment by which uv finds what pip finds on this machine."""
     found = _pip_settings()
+    environment = {name: word for name, word in os.environ.items() if not name.startswith("UV_")}
+    if "cert" in found:
+        environment.setdefault("SSL_CERT_FILE", found["cert"])
+    for name in ("HTTP_PROXY", "HTTPS_PROXY") if "proxy" in found else ():
+        environment.setdefault(name, found["proxy"])
+    links = [flag for word in _words(found, "find-links") for flag in ("--find-links", word)]
+    if found.get("no-index", "").lower() in ("1", "true", "yes", "on"):
+        return ["--no-index", *links], environment
     flags = ["--index-strategy", "unsafe-best-match"]  # pip's own: every index, the best version
     if _reachable(f"{CPU_INDEX}/torch/"):
         flags += ["--index", CPU_INDEX]
-    for url in (*(found.get("index-url") or [PUBLIC]), *found.get("extra-index-url", [])):
+    for url in (found.get("index-url", PUBLIC), *_words(found, "extra-index-url")):
         flags += ["--index", url]
-    for word in found.get("find-links", []):
-        flags += ["--find-links", word]
-    for word in found.get("trusted-host", []):
+    for word in _words(found, "trusted-host"):
         flags += ["--allow-insecure-host", word]
-    return flags
+    return flags + links, environment
 
 
-def _pip_settings() -> dict[str, list[str]]:
+def _words(found: dict[str, str], name: str) -> list[str]:
+    return found.get(name, "").split()
+
+
+def _pip_settings() -> dict[str, str]:
     command = [sys.executable, "-m", "pip", "config", "list"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     ranks: dict[str, int] = {}
-    found: dict[str, list[str]] = {}
+    found: dict[str, str] = {}
     for line in text.splitlines():
         key, _, value = line.partition("=")
         section, _, name = key.rpartition(".")
         if RANK.get(section, -1) >= ranks.get(name, 0):
-            ranks[name], found[name] = RANK[section], str(ast.literal_eval(value)).split()
-    if cert := found.get("cert"):
-        os.environ.setdefault("SSL_CERT_FILE", cert[0])
+            ranks[name], found[name] = RANK[section], str(ast.literal_eval(value))
     return found
+
+
+def lacks_cpu_torch(said: str) -> bool:
+    """Does uv say that no index has torch's build for CPUs, rather than that it could not be had?"""
+    return bool(NO_SUCH_VERSION.search(said)) and "Failed to" not in said
 
 
 def _reachable(url: str) -> bool:
@@ -66,7 +82,7 @@ def _reachable(url: str) -> bool:
             request = urllib.request.Request(url, method="HEAD")
             with urllib.request.urlopen(request, timeout=PATIENCE):
                 answers.put(True)
-        except (OSError, ValueError):
+        except (OSError, ValueError, http.client.HTTPException):
             answers.put(False)
 
     threading.Thread(target=ask, daemon=True).start()
@@ -83,7 +99,7 @@ def resolve(wish: Path, lock: Path, public: bool = False) -> None:
     """
     environment, flags = dict(os.environ), []
     if public:
-        url = (_pip_settings().get("index-url") or [PUBLIC])[0]
+        url = _pip_settings().get("index-url", PUBLIC)
         environment = {k: v for k, v in environment.items() if not k.startswith("PIP_")}
         environment["PIP_CONFIG_FILE"] = os.devnull
         flags = ["--index-url", url]
@@ -102,5 +118,10 @@ def resolve(wish: Path, lock: Path, public: bool = False) -> None:
         digest = item["download_info"]["archive_info"]["hashes"]["sha256"]
         name, version = item["metadata"]["name"], item["metadata"]["version"]
         lines.append(f"{name}=={version} --hash=sha256:{digest}")
+    if not public and any(re.match(r"torch==[\d.]+ ", line) for line in lines):
+        raise Refused(
+            f"{lock}: torch for CPUs was not found, expected it at {CPU_INDEX}; try again when it can "
+            "be reached"
+        )
     with replacing(lock) as partial:
         partial.write_text("\n".join(lines) + "\n")

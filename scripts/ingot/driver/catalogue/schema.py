@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from ingot.driver.formats.iree import PROGRAMS
 from ingot.refused import Refused
 
 FILE, SCHEMA = "models.yaml", "models.schema.json"
@@ -17,12 +18,16 @@ def load(root: Path, own: str | None = None) -> dict:
     catalogue = yaml.safe_load((root / FILE).read_text())
     if own:
         try:
-            update_config(catalogue, yaml.safe_load(Path(own).read_text()) or {})
+            found = yaml.safe_load(Path(own).read_text()) or {}
         except OSError as error:
             raise Refused(f"{own}: {error.strerror}, expected a catalogue; name another") from None
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             line = str(error).splitlines()[0]
             raise Refused(f"{own}: not YAML ({line}), expected a catalogue; correct it") from None
+        if not isinstance(found, dict):
+            kind = type(found).__name__
+            raise Refused(f"{own}: holds a {kind}, expected a catalogue; correct it")
+        update_config(catalogue, found)
     complete(catalogue, root)
     return catalogue
 
@@ -49,6 +54,11 @@ def complete(catalogue: dict, root: Path) -> None:
             if word not in catalogue[table]:
                 known = ", ".join(catalogue[table])
                 raise Refused(f"{key}: {word}, expected one of {known}; correct it")
+    for name, table in catalogue["hardware"].items():
+        if table.get("program", "") not in ("", *PROGRAMS):
+            known = ", ".join(PROGRAMS)
+            key = f"hardware.{name}.program"
+            raise Refused(f"{key}: {table['program']}, expected one of {known}; correct it")
     for where, flags in _flags(catalogue):
         for flag in flags:
             if flag.endswith("=host") or "path=" in flag:

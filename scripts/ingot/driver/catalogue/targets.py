@@ -1,6 +1,7 @@
 """What may be asked for: the grammar of target names, and one line for a wrong one."""
 
 import difflib
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,9 +32,11 @@ def stop_on_wrong(argv: list[str], catalogue: dict) -> None:
     """
     if "--mode" in argv or "--target-jobs" in argv:
         return
-    for word in argv[1:]:
+    for before, word in itertools.pairwise(argv):
         if word.startswith(FOLDER):
             check(word, catalogue)
+        elif before.startswith("--") and before != "--":
+            continue  # an option's value
         elif NAME.fullmatch(FOLDER + word) and not Path(word).exists():
             raise Refused(
                 f"{word}: not a target, expected a path in {FOLDER}; ask for {FOLDER}{word}"
@@ -86,7 +89,8 @@ def why_not(target: str, catalogue: dict) -> str | None:
 def _intermediate(target: str, entry: dict) -> bool:
     name = target.removeprefix(FOLDER + model_of(target))
     if name.startswith(".hf/"):
-        return "hub" in entry and "/" not in name.removeprefix(".hf/")
+        return "hub" in entry and bool(re.fullmatch(r"\.hf/[^/]+", name))
+    name = name.rstrip("/")
     return any(row.intermediate and name == f".{row.name}" != ".hf" for row in ROWS)
 
 

@@ -50,6 +50,8 @@ def build(root: Path, name: str) -> Path:
     if not (source / LOCK).exists():
         known = ", ".join(names(root))
         raise Refused(f"envs/{name}/{LOCK}: missing, expected a toolchain, one of {known}")
+    if (folder / "ready").exists():
+        return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_suffix(".busy").open("w") as busy:
         fcntl.flock(busy, fcntl.LOCK_EX)
@@ -67,29 +69,32 @@ def _install(source: Path, folder: Path) -> None:
     pip = [] if (source / BUILD).exists() else ["--without-pip"]
     _run(sys.executable, "-m", "venv", *pip, folder)
     settings = indexes.settings()
-    said = _sync(folder, lock, settings)
-    if said and (source / CUDA).exists() and indexes.CPU_TORCH in said:
+    said = _sync(folder, lock, *settings)
+    if (source / CUDA).exists() and indexes.lacks_cpu_torch(said):
         lock = source / CUDA
         _say(
             f"toolchain {source.name}: no index has torch for CPUs, so its CUDA build is installed, "
             "3 GB to download and 5.6 GB on disk"
         )
-        said = _sync(folder, lock, settings)
+        said = _sync(folder, lock, *settings)
     if said:
         raise Refused(f"{lock}: not installed:\n{said.strip()}")
     if (source / BUILD).exists():
         _run(folder / "bin" / "python", source / BUILD, folder)
 
 
-def _sync(folder: Path, lock: Path, settings: list[str]) -> str:
+def _sync(folder: Path, lock: Path, flags: list[str], environment: dict[str, str]) -> str:
     """Install what `lock` names; empty, or what uv says when it cannot.
 
     uv's own cache lies beside the toolchains, whose files are hard links into it.
     """
     uv = Path(sys.executable).parent / "uv"
-    command = [uv, "pip", "sync", "--quiet", "--require-hashes", "--python", folder / "bin/python"]
-    command += ["--cache-dir", folder.parent / ".uv", *settings, lock]
-    done = subprocess.run([str(word) for word in command], stderr=subprocess.PIPE, text=True)
+    command = [uv, "pip", "sync", "--no-config", "--quiet", "--require-hashes"]
+    command += ["--python", folder / "bin/python", "--cache-dir", folder.parent / ".uv"]
+    done = subprocess.run(
+        [str(word) for word in (*command, *flags, lock)],
+        env=environment, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
     return (done.stderr or f"uv: exit status {done.returncode}") if done.returncode else ""
 
 
@@ -99,6 +104,10 @@ def lock(root: Path, name: str) -> Path:
     Where torch is among them, its CUDA build and that build's libraries are locked beside it.
     """
     source = root / "envs" / name
+    if not (source / WISH).exists():
+        raise Refused(
+            f"envs/{name}/{WISH}: missing, expected what the toolchain asks for; write it"
+        )
     indexes.resolve(source / WISH, source / LOCK)
     if any(pin.startswith("torch==") for pin in _pins(source / LOCK)):
         indexes.resolve(source / WISH, source / CUDA, public=True)

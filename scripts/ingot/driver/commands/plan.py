@@ -175,7 +175,8 @@ def of_serving(name: str, costs: Costs, built: list[str], options: Namespace) ->
     catalogue, config, kv_heads = costs.catalogue, costs.model(name).config, options.kv_heads
     entry = catalogue["models"][name]
     if config is None:
-        raise Refused(f"{name}: no config.json to plan by, expected one; see models.{name}")
+        missing = f"{name}: no config.json to plan by, expected one; see models.{name}"
+        raise Refused(costs.model(name).refusal or missing)
     mine = (target for target in built if targets.model_of(target) == name)
     asked = next((found for one in mine if (found := targets.parsed(one, catalogue))), None)
     row = FORMATS[asked.format if asked else "vmfb"]

@@ -50,6 +50,7 @@ class Model:
     def __init__(self, name: str, catalogue: dict, root: Path, folders: Iterable[Path] = ()):
         self.name, self.catalogue, self.root = name, catalogue, root
         self.entry: dict[str, Any] = catalogue["models"].get(name, {})
+        self.refusal = ""  # of its config.json
         self.config = self._config(folders)
 
     def _config(self, folders: Iterable[Path]) -> ModelConfig | None:
@@ -60,7 +61,8 @@ class Model:
         found = next((place for place in places if place.is_file()), None)
         try:
             return read_config(found) if found else None
-        except Refused:  # the step that needs it will say what is wrong
+        except Refused as reason:  # the step that needs it will say so
+            self.refusal = str(reason)
             return None
 
     def folder(self) -> Path:

@@ -69,8 +69,10 @@ class Engines:
 
     def memory_mb(self, wildcards) -> int:
         """MB of host memory: a rank's weights two and a half times, and TensorRT's own."""
-        path = Path(self.inputs.config_json(wildcards))
-        weights = 2 * parameters(read_config(path)) if path.is_file() else LARGEST
+        try:
+            weights = 2 * parameters(read_config(Path(self.inputs.config_json(wildcards))))
+        except Refused:  # not here yet, or the step will say what is wrong
+            weights = LARGEST
         ranks = int(wildcards.tp) * self.settings(wildcards)["pp"]
         return int(16_000 + 2.5 * weights / ranks / 1e6)
 

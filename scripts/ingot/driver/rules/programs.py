@@ -1,5 +1,7 @@
 """What the rules of IREE's programs ask: flags of the exporter and of the compiler."""
 
+import math
+
 from ingot.driver.formats.iree import PROGRAMS
 from ingot.driver.rules.inputs import Inputs
 
@@ -22,8 +24,12 @@ class Programs:
         table, tp = self.inputs.hardware(wildcards), int(wildcards.tp)
         devices = [table["target"]] if tp == 1 else [f"{table['target']}[{n}]" for n in range(tp)]
         flags = [f"--iree-hal-target-device={device}" for device in devices] + table["flags"]
-        more = table["multi_device_flags" if tp > 1 else "single_device_flags"]
-        return flags + more + self.inputs.model(wildcards)["iree"]["compile_flags"]
+        settings = self.inputs.model(wildcards)["iree"]
+        if tp > 1:
+            flags += table["multi_device_flags"]
+        elif max(settings["bs_prefill"]) <= table.get("single_device_batch", math.inf):
+            flags += table["single_device_flags"]
+        return flags + settings["compile_flags"]
 
     def mlir(self, wildcards) -> str:
         """The program that the hardware needs."""

@@ -2,7 +2,7 @@
 
     snakemake artifacts/demo_tp1.shortfin                      build it
     snakemake -n artifacts/llama8b-instruct_tp1.vmfb           show what would run
-    snakemake --configfile mine.yaml artifacts/mine_tp1.vmfb   a model of your own
+    snakemake --configfile mine.yaml -- artifacts/mine_tp1.vmfb   a model of your own
 
     artifacts/M.gguf, M.q8_0.gguf       GGUF at the model's dtype, or at the one named
     artifacts/M.irpa, M.bf16.irpa       unsharded IRPA

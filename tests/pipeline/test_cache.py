@@ -238,7 +238,7 @@ def test_a_damaged_blob_is_never_served(clone, build, store, harm, deleted):
     if deleted:
         (folder / IRPA).unlink()
     said = build(folder)
-    assert "gguf_to_irpa" in ran(said) and f"{IRPA} is on record, but its bytes" in said
+    assert "gguf_to_irpa" in ran(said) and f"{IRPA} was built before, but its bytes" in said
     assert (folder / IRPA).read_bytes() == right
 
 

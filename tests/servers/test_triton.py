@@ -430,7 +430,7 @@ BROKEN = {  # how it is broken -> what we say; whether the real server says anyt
     ),
     "a folder that is no model": (
         lambda repository: (repository / "tokenizer").mkdir(),
-        "tokenizer: no model of this layout, the server would load it; remove it",
+        "tokenizer: no model of this backend, the server would load it; remove it",
         True,
     ),
     "a rank's engine is absent": (

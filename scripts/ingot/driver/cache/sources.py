@@ -1,13 +1,14 @@
 """Which files of ours a script runs: itself and every module under scripts/ that it imports."""
 
 import ast
+import functools
 from pathlib import Path
 
 
 def sources_of(script: Path) -> list[Path]:
     """`script` and, transitively, the modules of ours it imports, in the order found.
 
-    Only absolute imports count; the room of a script is its own folder (`sys.path[0]`).
+    Only absolute imports count; the package root of a script is its own folder (`sys.path[0]`).
     """
     root = script.parent
     found = [script]
@@ -19,6 +20,7 @@ def sources_of(script: Path) -> list[Path]:
     return found
 
 
+@functools.cache  # of sixty modules that each of thirty rules imports some of
 def _imported(path: Path) -> list[str]:
     names = []
     for node in ast.walk(ast.parse(path.read_bytes(), str(path))):
@@ -29,6 +31,7 @@ def _imported(path: Path) -> list[str]:
     return names
 
 
+@functools.cache
 def _files(root: Path, dotted: str) -> list[Path]:
     files, place = [], root
     for part in dotted.split("."):

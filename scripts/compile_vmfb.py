@@ -8,6 +8,8 @@ import argparse
 import re
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 from ingot.files.atomic import replacing
@@ -15,6 +17,8 @@ from ingot.files.console import heartbeat
 from ingot.refused import Refused, run
 
 DEVICE = "--iree-hal-target-device="
+IDLE = 60.0  # seconds without any CPU time
+ATTEMPTS = 3
 
 
 def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
@@ -26,10 +30,10 @@ def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
             f"{mlir}: is for {wanted} devices, the flags name {named}; name {wanted}, or compile the "
             f"program of _tp{named}"
         )
-    with replacing(vmfb) as partial, mlir.open("rb") as program:
+    with replacing(vmfb) as partial:
         command = [find_tool("iree-compile"), "-", *flags, "-o", str(partial)]
         with heartbeat(f"{vmfb}: compiling"):
-            done = subprocess.run(command, stdin=program, stderr=subprocess.PIPE, check=False)
+            done = run_awake(command, mlir)
         sys.stdout.buffer.write(done.stderr)  # megabytes of IR when it fails: for the log
         if done.returncode:
             raise Refused(
@@ -39,6 +43,52 @@ def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
             raise Refused(
                 f"{mlir}: iree-compile wrote nothing with {' '.join(flags)}; is -o overridden?"
             )
+
+
+def run_awake(command: list[str], mlir: Path, idle: float = IDLE) -> subprocess.CompletedProcess:
+    """Run the compiler on `mlir`, again where it falls asleep.
+
+    Seen once in some hundred runs of 3.9.0: all its threads wait for each other, for ever.
+    """
+    for attempt in range(ATTEMPTS):
+        with mlir.open("rb") as program, tempfile.TemporaryFile() as errors_file:
+            process = subprocess.Popen(command, stdin=program, stderr=errors_file)
+            try:
+                asleep = not _ended(process, idle)
+            finally:
+                process.kill()
+                process.wait()
+            errors_file.seek(0)
+            done = subprocess.CompletedProcess(
+                command, process.returncode, None, errors_file.read()
+            )
+        if not asleep:
+            return done
+        print(
+            f"{mlir}: the compiler fell asleep, attempt {attempt + 1}", file=sys.stderr, flush=True
+        )
+    raise Refused(
+        f"{mlir}: the compiler did nothing for {idle:.0f} s, {ATTEMPTS} times; run it again"
+    )
+
+
+def _ended(process: subprocess.Popen, idle: float) -> bool:
+    """Wait for the end, or for `idle` seconds in which it used no CPU time."""
+    worked, since = -1, time.monotonic()
+    while process.poll() is None and time.monotonic() - since < idle:
+        time.sleep(min(1.0, idle / 10))
+        if (now := cpu_ticks(process.pid)) != worked:
+            worked, since = now, time.monotonic()
+    return process.poll() is not None
+
+
+def cpu_ticks(pid: int) -> int:
+    """The CPU time that a process has used, in the kernel's ticks; 0 when it has ended."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(words[11]) + int(words[12])  # utime, stime
 
 
 def ranks(mlir: Path) -> int:

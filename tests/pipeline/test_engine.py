@@ -12,25 +12,9 @@ import pytest
 
 import place
 from conftest import ROOT
+from flag_table import TABLE, parsed
 
 TARGET = "artifacts/demo_tp2.trtllm"
-GUIDE = {  # the guide's command, word for word
-    "gpt_attention_plugin": "float16", "gemm_plugin": "float16", "remove_input_padding": "enable",
-    "paged_kv_cache": "enable", "tp_size": 2, "max_batch_size": 256, "max_input_len": 2048,
-    "max_output_len": 1024, "max_num_tokens": 1024, "opt_num_tokens": 1024,
-    "context_fmha": "enable", "use_paged_context_fmha": "enable",
-    "context_fmha_fp32_acc": "enable", "multi_block_mode": "enable",
-}  # fmt: skip
-TABLE = [
-    [cell.strip().strip("`") for cell in line.strip().strip("|").split("|")]
-    for line in (ROOT / "docs/trtllm.md").read_text().splitlines()
-    if line.startswith("| `")
-]
-
-
-def parsed(text):
-    name, value = text.split(": ")
-    return {name: {"true": True}.get(value, int(value) if value.isdigit() else value)}
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from conftest import ROOT
+from flag_table import TABLE, parsed
 from ingot.refused import Refused
 from ingot.tensorrt import build_flags as engine
 from ingot.tensorrt import gpus
@@ -16,16 +17,6 @@ GUIDE = {  # the guide's command, word for word
     "context_fmha": "enable", "use_paged_context_fmha": "enable",
     "context_fmha_fp32_acc": "enable", "multi_block_mode": "enable",
 }  # fmt: skip
-TABLE = [
-    [cell.strip().strip("`") for cell in line.strip().strip("|").split("|")]
-    for line in (ROOT / "docs/trtllm.md").read_text().splitlines()
-    if line.startswith("| `")
-]
-
-
-def parsed(text):
-    name, value = text.split(": ")
-    return {name: {"true": True}.get(value, int(value) if value.isdigit() else value)}
 
 
 @pytest.mark.parametrize("setting, old, new, ours", TABLE, ids=[row[0] for row in TABLE])

@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 
 from ingot.checkpoint.config import read_config
-from ingot.checkpoint.files import read_json
+from ingot.fields import read_json
 from ingot.files import digest, sealed
 from ingot.files.atomic import replacing
 from ingot.refused import Refused, run

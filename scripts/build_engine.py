@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from ingot.checkpoint.files import read_json
+from ingot.fields import read_json
 from ingot.files import sealed
 from ingot.files.atomic import replacing
 from ingot.files.console import heartbeat

@@ -8,7 +8,7 @@ import argparse
 import json
 from pathlib import Path
 
-from ingot.checkpoint.files import read_json
+from ingot.fields import read_json
 from ingot.files import sealed
 from ingot.files.atomic import replacing
 from ingot.files.console import stderr_to_log

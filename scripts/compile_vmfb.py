@@ -37,7 +37,7 @@ def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
         sys.stdout.buffer.write(done.stderr)  # megabytes of IR when it fails: for the log
         if done.returncode:
             raise Refused(
-                f"{mlir}: iree-compile stopped:\n{errors(done.stderr.decode(errors='replace'))}"
+                f"{mlir}: iree-compile stopped:", errors(done.stderr.decode(errors="replace"))
             )
         if not partial.exists():
             raise Refused(

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from ingot.checkpoint.files import read_json
 from ingot.checkpoint.safetensors import PICKLE
+from ingot.fields import read_json
 from ingot.files.atomic import replacing
 from ingot.hub.client import SILENCE, Retry, gated_page, no_longer_than, safe_name
 from ingot.refused import Refused, run

@@ -10,7 +10,8 @@ import random
 from pathlib import Path
 
 from ingot.checkpoint.config import read_config
-from ingot.checkpoint.files import Checkpoint, add_checkpoint, read_json
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.fields import read_json
 from ingot.files.atomic import replacing
 from ingot.files.console import stderr_to_log
 from ingot.refused import Refused, run

@@ -65,7 +65,7 @@ def jobs(rows: Rows, specs, infos, out: stream.Output) -> Iterator[Callable[[], 
 
 
 def pairs(checkpoint, config, dtype, name, pre_tokenizer, license) -> list[KV]:
-    generation = checkpoint.optional_json("generation_config.json")
+    generation = checkpoint.optional_json("generation_config.json", metadata.GENERATION)
     return [
         *metadata.general(config, dtype, name, license, generation),
         *metadata.hyperparameters(config, dtype),

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from ingot.checkpoint.config import read_config
-from ingot.checkpoint.dtypes import TYPES
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.llama import TensorSpec
 from ingot.checkpoint.rows import Rows
@@ -23,6 +22,7 @@ from ingot.files import sealed, stream
 from ingot.files.atomic import replacing
 from ingot.refused import Refused, run
 from ingot.tensorrt import trtllm
+from ingot.tensors.dtypes import TYPES
 
 
 def safetensors_to_trtllm(

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from ingot.checkpoint.config import read_config
-from ingot.checkpoint.dtypes import FLOATS
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.files import stream
@@ -24,6 +23,7 @@ from ingot.files.progress import Progress
 from ingot.gguf import metadata
 from ingot.iree import irpa, tensor_parallel
 from ingot.refused import Refused, run
+from ingot.tensors.dtypes import FLOATS
 
 Block = tuple[int, int, Callable[[], memoryview]]  # first row, rows, what gives their bytes
 

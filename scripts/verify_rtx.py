@@ -7,7 +7,7 @@ record of that graph, which must have passed.
 import argparse
 from pathlib import Path
 
-from ingot.checkpoint.files import read_json
+from ingot.fields import read_json
 from ingot.files.console import stderr_to_log
 from ingot.refused import Refused, run
 from ingot.tensorrt.rtx import build_engine

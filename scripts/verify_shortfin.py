@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from ingot.checkpoint.files import read_json
+from ingot.fields import read_json
 from ingot.files.console import heartbeat, stderr_to_log
 from ingot.iree.shortfin import Server
 from ingot.refused import run

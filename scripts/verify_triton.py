@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ingot.checkpoint.files import read_json
+from ingot.fields import read_json
 from ingot.files.console import heartbeat
 from ingot.refused import Refused, run
 from ingot.triton.repository import check

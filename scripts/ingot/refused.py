@@ -4,9 +4,25 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+LONGEST = 4000  # characters of a message: what is printed may hold what came from outside
+
 
 class Refused(Exception):
-    """What was asked for cannot be done: `<file or key>: <found>, <expected>; <what to do>`."""
+    """What was asked for cannot be done: `<file or key>: <found>, <expected>; <what to do>`.
+
+    `words` are another program's own, in lines of theirs below ours.
+    """
+
+    def __init__(self, text: str, words: str = ""):
+        lines = [printable(line) for line in (text, *words[-LONGEST:].splitlines())]
+        super().__init__("\n".join(lines))
+
+
+def printable(text: str) -> str:
+    """`text` as one line that no terminal acts on, its middle left out where it is very long."""
+    if len(text) > LONGEST:
+        text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
+    return "".join(c if c.isprintable() or c == "\t" else ascii(c)[1:-1] for c in text)
 
 
 @contextmanager

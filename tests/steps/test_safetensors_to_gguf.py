@@ -125,7 +125,7 @@ DAMAGE = {
                 data_offsets=h["model.embed_tokens.weight"]["data_offsets"]
             ),
         ),
-        rf"{FIRST}: tensors \S+ and \S+ overlap",
+        rf"{FIRST}: tensor \S+ and tensor \S+ overlap",
     ),
     "offsets out of range": (
         lambda d: change_header(

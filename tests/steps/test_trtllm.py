@@ -12,8 +12,8 @@ import pytest
 
 import checkpoints
 from conftest import ROOT
-from ingot.checkpoint.dtypes import FLOATS, QUANTISED
 from ingot.checkpoint.safetensors import read_header
+from ingot.tensors.dtypes import FLOATS, QUANTISED
 
 DEMO = checkpoints.DEMO
 PROMPTS = DEMO / "prompts.txt"

@@ -9,9 +9,10 @@ import pytest
 import checkpoints
 from ingot.checkpoint import llama
 from ingot.checkpoint.config import Llama3Rope, read_config
-from ingot.checkpoint.files import Checkpoint, read_json
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.checkpoint.safetensors import read_checkpoint
+from ingot.fields import read_json
 from ingot.gguf import metadata, vocabulary
 from ingot.gguf.file import layout, read
 from ingot.gguf.kv import KV

@@ -31,7 +31,7 @@ def test_what_a_killed_process_left_is_removed_and_a_running_ones_is_not(tmp_pat
 
 
 def test_every_bfloat16_becomes_the_float16_that_numpy_says():
-    from ingot.checkpoint.cast import Caster
+    from ingot.tensors.cast import Caster
 
     bits = np.arange(1 << 16, dtype=np.uint16)
     bits = bits[(bits & 0x7FFF) <= 0x7F80]  # NaNs are refused before
@@ -43,8 +43,8 @@ def test_every_bfloat16_becomes_the_float16_that_numpy_says():
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 def test_sees_every_nan_and_no_infinity(dtype):
-    from ingot.checkpoint.cast import INFINITY, has_nan
-    from ingot.checkpoint.dtypes import FLOATS
+    from ingot.tensors.cast import INFINITY, has_nan
+    from ingot.tensors.dtypes import FLOATS
 
     infinity, sign = INFINITY[dtype], 1 << (8 * FLOATS[dtype].itemsize - 1)
     for bits, nan in ((infinity, 0), (infinity | sign, 0), (infinity + 1, 1), (sign - 1, 1),

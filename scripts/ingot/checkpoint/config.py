@@ -6,10 +6,42 @@ Reads the spelling of transformers 4 (rope_theta, rope_scaling) and 5 (rope_para
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingot.checkpoint.files import read_json
+from ingot.fields import Number, Whole, held, read_json
 from ingot.refused import Refused
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
+MOST_LAYERS = 10_000  # each is listed before the weights are looked at
+SCALING = (
+    {
+        "rope_theta?": (Number(above=0), None),
+        "rope_type?": str,
+        "type?": str,
+        "factor?": Number(),
+        "low_freq_factor?": Number(),
+        "high_freq_factor?": Number(),
+        "original_max_position_embeddings?": Whole(),
+    },
+    None,
+)
+SIZE = Whole(high=1 << 24)
+FIELDS = {  # what is read of a config.json; shapes are those of `fields.held`
+    "architectures?": ([str], None),
+    "vocab_size": SIZE,
+    "hidden_size": SIZE,
+    "num_hidden_layers": Whole(high=MOST_LAYERS),
+    "intermediate_size": SIZE,
+    "num_attention_heads": SIZE,
+    "num_key_value_heads?": (SIZE, None),
+    "head_dim?": (SIZE, None),
+    "max_position_embeddings": Whole(),
+    "rms_norm_eps": Number(above=0),
+    "rope_theta?": (Number(above=0), None),
+    "rope_scaling?": SCALING,
+    "rope_parameters?": SCALING,
+    "sliding_window?": (Whole(low=0), None),
+    "use_sliding_window?": (bool, None),
+    "tie_word_embeddings?": (bool, None),
+}
 PLAIN = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}  # else other arithmetic
 
 
@@ -47,7 +79,7 @@ def read_config(path: Path, expected: str | None = None) -> ModelConfig:
 
     `expected` is the architecture that the catalogue says.
     """
-    config = read_json(path)
+    config = read_json(path, {"architectures?": ([str], None)})
     architecture = (config.get("architectures") or ["none"])[0]
     if architecture not in ([expected] if expected else ARCHITECTURES):
         wanted = expected or " or ".join(ARCHITECTURES)
@@ -61,42 +93,37 @@ def read_config(path: Path, expected: str | None = None) -> ModelConfig:
         if config.get(key, plain) != plain:
             raise Refused(f"{path}: {key} is {config[key]}, expected {plain}; it would be left out")
 
-    def need(key: str):
-        number = config.get(key)
-        if number is None:
-            raise Refused(f"{path}: {key} is missing, expected a number; add it")
-        if isinstance(number, bool) or not isinstance(number, int | float) or number <= 0:
-            raise Refused(f"{path}: {key} is {number!r}, expected a number above 0; correct it")
-        return number
-
-    window = config.get("sliding_window")
-    if (
-        window
-        and config.get("use_sliding_window", True)
-        and window < need("max_position_embeddings")
-    ):
+    held(path, config, FIELDS)
+    window, context = config.get("sliding_window"), config["max_position_embeddings"]
+    if window and config.get("use_sliding_window", True) and window < context:
         raise Refused(
             f"{path}: sliding_window is {window}, less than max_position_embeddings; not supported: "
             "the export would use full attention"
         )
-    heads = need("num_attention_heads")
-    # transformers fills an absent number of KV heads with 8 for Mistral: too easily wrong to guess.
-    guessed = architecture == "LlamaForCausalLM" and config.get("num_key_value_heads") is None
-    kv_heads = heads if guessed else need("num_key_value_heads")
+    heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
+    if kv_heads is None:
+        # transformers fills it with 8 for Mistral: too easily wrong to guess
+        if architecture != "LlamaForCausalLM":
+            raise Refused(f"{path}: num_key_value_heads is missing, expected {SIZE}; add it")
+        kv_heads = heads
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    if heads % kv_heads or head_dim % 2 or not head_dim:
+        raise Refused(
+            f"{path}: {heads} heads of {head_dim} values over {kv_heads} KV heads, expected a "
+            "multiple of the KV heads, and an even number of values; correct it"
+        )
     theta, rope = _rope(path, config)
     return ModelConfig(
         architecture=architecture,
-        vocab=need("vocab_size"),
-        hidden=need("hidden_size"),
-        layers=need("num_hidden_layers"),
-        ffn=need("intermediate_size"),
+        vocab=config["vocab_size"],
+        hidden=config["hidden_size"],
+        layers=config["num_hidden_layers"],
+        ffn=config["intermediate_size"],
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=need("hidden_size") // heads
-        if config.get("head_dim") is None
-        else need("head_dim"),
-        context=need("max_position_embeddings"),
-        rms_eps=need("rms_norm_eps"),
+        head_dim=head_dim,
+        context=context,
+        rms_eps=config["rms_norm_eps"],
         rope_theta=theta,
         rope=rope,
         tied=bool(config.get("tie_word_embeddings")),
@@ -105,7 +132,7 @@ def read_config(path: Path, expected: str | None = None) -> ModelConfig:
 
 def _rope(path: Path, config: dict) -> tuple[float, Llama3Rope | None]:
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = scaling.get("rope_theta", config.get("rope_theta", 10000.0))
+    theta = scaling.get("rope_theta") or config.get("rope_theta") or 10000.0
     kind = scaling.get("rope_type", scaling.get("type", "default"))
     if kind == "default":
         return float(theta), None

@@ -1,12 +1,13 @@
 """A checkpoint as a step is given it: exactly these files, so that no other affects what is built."""
 
 import argparse
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from ingot.fields import read_json
 from ingot.refused import Refused
 
 
@@ -37,9 +38,9 @@ class Checkpoint:
             )
         return self.files[name]
 
-    def optional_json(self, name: str) -> dict:
-        """The JSON object that file `name` holds; empty when the step was not given it."""
-        return read_json(self.files[name]) if name in self.files else {}
+    def optional_json(self, name: str, expected: Any = None) -> dict:
+        """The JSON object that file `name` holds, held to `expected`; empty when it was not given."""
+        return read_json(self.files[name], expected) if name in self.files else {}
 
     @contextmanager
     def as_folder(self) -> Iterator[Path]:
@@ -65,18 +66,3 @@ def add_checkpoint(parser) -> None:
         required=isinstance(parser, argparse.ArgumentParser),  # not in a group of alternatives
         help="a folder, or files of one",
     )
-
-
-def read_json(path: Path) -> dict:
-    """The JSON object at `path`.  Refused when it is missing, no JSON, or no object."""
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise Refused(
-            f"{path}: missing, expected a JSON file; fetch the checkpoint again"
-        ) from None
-    except ValueError as error:
-        raise Refused(f"{path}: not JSON ({error}); fetch it again") from None
-    if not isinstance(found, dict):
-        raise Refused(f"{path}: holds a {type(found).__name__}, expected a JSON object")
-    return found

@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 
 from ingot.checkpoint.config import ModelConfig
-from ingot.checkpoint.dtypes import TYPES, TensorType
+from ingot.tensors.dtypes import TYPES, TensorType
 
 DROPPED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
 

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from ingot.checkpoint.dtypes import FLOATS, Float
 from ingot.checkpoint.files import Checkpoint
+from ingot.fields import read_json
 from ingot.refused import Refused
+from ingot.tensors.dtypes import FLOATS, Float
 
 HEADER_LIMIT = 25_000_000  # bytes; the hub client's own limit
+MOST_DIMS = 8
 INDEX = "model.safetensors.index.json"
 
 
@@ -60,7 +62,7 @@ def read_checkpoint(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def read_header(path: Path, dtypes: dict[str, Float] = FLOATS) -> dict[str, Tensor]:
-    """The tensors of one shard, checked: inside the file, no overlap, sizes that match shapes.
+    """The tensors of one shard, checked: they fill the file, and sizes match shapes.
 
     `dtypes` are those that are expected.  Refused when the file is damaged or cut short.
     """
@@ -74,23 +76,45 @@ def read_header(path: Path, dtypes: dict[str, Float] = FLOATS) -> dict[str, Tens
             )
         text = file.read(length)
     try:
-        entries = json.loads(text)
+        entries = json.loads(text, object_pairs_hook=_unique)
         items = [(name, entry) for name, entry in entries.items() if name != "__metadata__"]
         start = 8 + length
         tensors = {name: _tensor(path, name, entry, start, size, dtypes) for name, entry in items}
-    except (ValueError, AttributeError, KeyError, TypeError) as error:
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise Refused(
             f"{path}: header is not a safetensors header ({error}); fetch it again"
         ) from None
-    _no_overlap(path, tensors)
+    _no_gap(path, tensors, start, size)
     return tensors
+
+
+def _unique(pairs: list[tuple]) -> dict:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"{twice!r} comes twice")
+    return found
+
+
+def _sizes(numbers: object, what: str) -> tuple[int, ...]:
+    """A shape or offsets, each a number before anybody multiplies: "x" times 2**33 is a string."""
+    if (
+        not isinstance(numbers, list)
+        or len(numbers) > MOST_DIMS
+        or not all(type(n) is int and 0 <= n < 1 << 63 for n in numbers)
+    ):
+        raise ValueError(f"{what} is not a short list of whole numbers")
+    return tuple(numbers)
 
 
 def _tensor(
     path: Path, name: str, entry: dict, start: int, size: int, dtypes: dict[str, Float]
 ) -> Tensor:
-    dtype, shape = entry["dtype"], tuple(entry["shape"])
-    begin, end = entry["data_offsets"]
+    if not name.isprintable():
+        raise ValueError(f"tensor name {name!r} holds control characters")
+    dtype, shape = entry["dtype"], _sizes(entry["shape"], f"the shape of {name}")
+    begin, end = _sizes(entry["data_offsets"], f"data_offsets of {name}")
     if dtype not in dtypes:
         known = ", ".join(sorted(dtypes))
         raise Refused(
@@ -111,24 +135,34 @@ def _tensor(
     return Tensor(name, dtype, shape, path, start + begin, nbytes)
 
 
-def _no_overlap(path: Path, tensors: dict[str, Tensor]) -> None:
-    last = None
+def _no_gap(path: Path, tensors: dict[str, Tensor], start: int, size: int) -> None:
+    """The data are the tensors', each once: a byte in none of them would be in no identity."""
+    place, last = start, "the header"
     for tensor in sorted(tensors.values(), key=lambda t: (t.offset, t.nbytes)):
-        if last and tensor.offset < last.offset + last.nbytes:
-            raise Refused(f"{path}: tensors {last.name} and {tensor.name} overlap; fetch it again")
-        last = tensor
+        if tensor.offset != place:
+            fault = "overlap" if tensor.offset < place else "have bytes of no tensor between them"
+            raise Refused(f"{path}: {last} and tensor {tensor.name} {fault}; fetch it again")
+        place, last = tensor.offset + tensor.nbytes, f"tensor {tensor.name}"
+    if place != size:
+        raise Refused(f"{path}: {size - place} bytes after {last}, expected none; fetch it again")
 
 
 def _weight_map(index: Path) -> dict[str, str]:
     try:
-        weight_map = json.loads(index.read_bytes())["weight_map"]
+        weight_map = read_json(index)["weight_map"]
         names = set(weight_map.values())
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError):
         raise Refused(
             f"{index}: has no weight_map, expected tensor names and shards; fetch it again"
         ) from None
     for name in names:
-        if not isinstance(name, str) or "/" in name or "\\" in name or name.startswith("."):
+        if (
+            not isinstance(name, str)
+            or not name.isprintable()
+            or "/" in name
+            or "\\" in name
+            or name.startswith(".")
+        ):
             raise Refused(
                 f"{index}: shard name {name!r} leaves its folder, expected a plain file name"
             )

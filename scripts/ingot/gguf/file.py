@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingot.checkpoint.dtypes import TYPES, TensorType
 from ingot.files.layout import FileLayout
 from ingot.gguf.kv import KV
 from ingot.refused import Refused
+from ingot.tensors.dtypes import TYPES, TensorType
 
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32
 
@@ -30,6 +30,9 @@ SCALARS = {
     "f64": (12, "d"),
 }
 STRING, ARRAY = 8, 9
+MOST_DIMS = 4  # ggml's own limit
+MOST_ALIGNED = 1 << 20  # bytes
+BY_NUMBER = {kind.number: kind for kind in TYPES.values()}
 SCALAR_OF = {number: code for number, code in SCALARS.values()}
 
 
@@ -68,8 +71,8 @@ def layout(
     return FileLayout(text.ljust(base, b"\0"), infos, base + place)
 
 
-def align(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
+def align(offset: int, to: int = ALIGNMENT) -> int:
+    return -(-offset // to) * to
 
 
 def _string(text: str | bytes) -> bytes:
@@ -90,38 +93,51 @@ def _value(kind: str, value: Any) -> bytes:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[TensorInfo]]:
-    """Key/value pairs and tensor directory of the GGUF file at `path`, in file order."""
+    """Key/value pairs and tensor directory of the GGUF file at `path`, in file order.
+
+    Refused unless each name comes once and the tensors lie in the file one behind the other, as
+    ggml's own reader wants them.  `general.alignment` is honoured.
+    """
     with path.open("rb") as file:
         try:
-            return _read(path, file)
-        except (struct.error, UnicodeDecodeError, KeyError, OverflowError, MemoryError):
+            return _read(path, file, path.stat().st_size)
+        except (struct.error, UnicodeDecodeError, KeyError):
             raise Refused(
                 f"{path}: header is damaged or ends early, expected GGUF; build it again"
             ) from None
 
 
-def _read(path: Path, file) -> tuple[dict[str, Any], list[TensorInfo]]:
+def _read(path: Path, file, size: int) -> tuple[dict[str, Any], list[TensorInfo]]:
+    at = 0
+
+    def data(length: int) -> bytes:
+        nonlocal at
+        at += length
+        if at > size:  # before memory is taken for it
+            raise struct.error
+        return file.read(length)
+
     def take(code: str):
-        return struct.unpack(f"<{code}", file.read(struct.calcsize(f"<{code}")))
+        code = f"<{code}"
+        return struct.unpack(code, data(struct.calcsize(code)))
 
     def string() -> str:
-        (length,) = take("Q")
-        data = file.read(length)
-        if len(data) != length:
-            raise struct.error
-        return data.decode()
+        return data(take("Q")[0]).decode()
 
     def value(number: int):
         if number == STRING:
             return string()
         if number == ARRAY:
             kind, count = take("IQ")
+            if count > size:
+                raise struct.error
             if kind == STRING:
                 return [string() for _ in range(count)]
             return list(take(f"{count}{SCALAR_OF[kind]}"))
         return take(SCALAR_OF[number])[0]
 
     magic = file.read(4)
+    at = 4
     if magic != MAGIC:
         raise Refused(f"{path}: starts with {magic!r}, expected {MAGIC!r}; it is not a GGUF file")
     version, n_tensors, n_kvs = take("IQQ")
@@ -130,17 +146,55 @@ def _read(path: Path, file) -> tuple[dict[str, Any], list[TensorInfo]]:
     kvs = {"GGUF.version": version, "GGUF.tensor_count": n_tensors, "GGUF.kv_count": n_kvs}
     for _ in range(n_kvs):
         key = string()
+        if key in kvs:
+            raise Refused(f"{path}: key {key} comes twice, expected once; build it again")
         kvs[key] = value(take("I")[0])
-    by_number = {kind.number: kind for kind in TYPES.values()}
-    found = []
-    for _ in range(n_tensors):
-        name = string()
-        (n_dims,) = take("I")
-        shape = tuple(reversed(take(f"{n_dims}Q")))
-        number, place = take("IQ")
-        if number not in by_number:
-            known = ", ".join(TYPES)
-            raise Refused(f"{path}: tensor {name} has ggml type {number}, expected one of {known}")
-        found.append((name, by_number[number], shape, place))
-    base = align(file.tell())
-    return kvs, [TensorInfo(name, kind, shape, base + at) for name, kind, shape, at in found]
+    alignment = kvs.get("general.alignment", ALIGNMENT)
+    if type(alignment) is not int or not 0 < alignment <= MOST_ALIGNED or alignment % 8:
+        raise Refused(
+            f"{path}: general.alignment is {alignment}, expected a multiple of 8; build it again"
+        )
+    found = [_tensor(path, string, take) for _ in range(n_tensors)]
+    return kvs, _places(path, found, align(at, alignment), size, alignment)
+
+
+def _tensor(path: Path, string, take) -> tuple[str, TensorType, tuple[int, ...], int]:
+    name = string()
+    (n_dims,) = take("I")
+    if n_dims > MOST_DIMS:
+        raise struct.error
+    shape = tuple(reversed(take(f"{n_dims}Q")))
+    number, place = take("IQ")
+    if number not in BY_NUMBER:
+        known = ", ".join(TYPES)
+        raise Refused(f"{path}: tensor {name} has ggml type {number}, expected one of {known}")
+    kind = BY_NUMBER[number]
+    if kind.block > 1 and (not shape or shape[-1] % kind.block):
+        raise Refused(
+            f"{path}: tensor {name} has shape {list(shape)}, expected rows of whole blocks of "
+            f"{kind.block} for {kind.name}; build it again"
+        )
+    return name, kind, shape, place
+
+
+def _places(path: Path, found: list, base: int, size: int, alignment: int) -> list[TensorInfo]:
+    """The tensors, each where the one before ends: none twice, none outside, none over another."""
+    infos: dict[str, TensorInfo] = {}
+    expected = 0
+    for name, kind, shape, place in found:
+        info = TensorInfo(name, kind, shape, base + place)
+        if name in infos:
+            raise Refused(f"{path}: tensor {name} comes twice, expected once; build it again")
+        if place != expected:
+            raise Refused(
+                f"{path}: tensor {name} begins at byte {place} of the data, expected {expected}; "
+                "build it again"
+            )
+        if info.offset + info.nbytes > size:
+            raise Refused(
+                f"{path}: tensor {name} ends at byte {info.offset + info.nbytes}, but the file has "
+                f"{size}; it was cut short: build it again"
+            )
+        infos[name] = info
+        expected = align(place + info.nbytes, alignment)
+    return list(infos.values())

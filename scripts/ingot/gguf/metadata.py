@@ -8,6 +8,7 @@ from typing import Any
 
 from ingot.checkpoint.config import ModelConfig
 from ingot.checkpoint.llama import f32, specs
+from ingot.fields import Number, Whole
 from ingot.gguf.kv import KV
 
 FILE_TYPE = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # dtype -> general.file_type
@@ -57,6 +58,9 @@ SAMPLING = {  # in generation_config.json -> after general.sampling., type; in t
     "mirostat_tau": ("mirostat_tau", "f32"),
     "mirostat_eta": ("mirostat_eta", "f32"),
 }
+
+KINDS = {"str": str, "i32": Whole(-(2**31)), "f32": Number()}
+GENERATION = {f"{key}?": (KINDS[code], None) for key, (_, code) in SAMPLING.items()}
 
 
 def general(

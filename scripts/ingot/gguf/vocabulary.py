@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 
 from ingot.checkpoint.config import ModelConfig
-from ingot.checkpoint.files import Checkpoint, read_json
+from ingot.checkpoint.files import Checkpoint
+from ingot.fields import Whole, held, read_json
 from ingot.gguf.kv import KV
 from ingot.refused import Refused
 
@@ -25,15 +26,40 @@ KEY_OF = {
 }
 # What the splitting pattern of each pre-tokenizer holds and the other's does not.
 MARK_OF_PRE = {"llama-bpe": r"\\p{N}{1,3}", "tekken": r"\\p{Lu}"}
+ID = Whole(low=0)
+TEMPLATE_ITEM = {"SpecialToken?": {"id?": str}, "Sequence?": {"id?": str}}
+STEP = {"type?": str, "single?": [TEMPLATE_ITEM], "pair?": [TEMPLATE_ITEM]}
+TOKENIZER = {  # what is read of a tokenizer.json; shapes are those of `fields.held`
+    "model?": {
+        "type?": (str, None),
+        "byte_fallback?": (bool, None),
+        "vocab?": {str: ID},
+        "merges?": [(str, [str])],
+    },
+    "added_tokens?": [{"id": ID, "content": str, "special?": bool}],
+    "post_processor?": ({**STEP, "processors?": [STEP]}, None),
+}
+TOKEN = (str, {"content?": (str, None)}, None)
+TEMPLATE = (str, [{"name?": str, "template": str}], None)
+SETTINGS = {  # of a tokenizer_config.json
+    "add_prefix_space?": (bool, None),
+    "added_tokens_decoder?": {str: {"content": str, "special?": bool}},
+    "chat_template?": TEMPLATE,
+    **{f"{kind}_token?": TOKEN for kind in SPECIAL_KINDS},
+}
+SPECIAL_IDS = {  # of a config.json; -1 says that there is none
+    f"{kind}_token_id?": (Whole(-1, 2**32 - 1), [Whole(-1, 2**32 - 1)], None)
+    for kind in SPECIAL_KINDS
+}
 LOOKS_SPECIAL = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 
 
 def vocabulary(checkpoint: Checkpoint, config: ModelConfig, pre_tokenizer: str) -> list[KV]:
     """The `tokenizer.*` pairs.  `pre_tokenizer` is that of a byte-level BPE vocabulary."""
-    settings = checkpoint.optional_json("tokenizer_config.json")
+    settings = checkpoint.optional_json("tokenizer_config.json", SETTINGS)
     prefix = settings.get("add_prefix_space")
     kvs = [] if prefix is None else [KV("tokenizer.ggml.add_space_prefix", "bool", prefix)]
-    tokenizer = checkpoint.optional_json("tokenizer.json")
+    tokenizer = checkpoint.optional_json("tokenizer.json", TOKENIZER)
     sentencepiece = "tokenizer.model" in checkpoint
     if sentencepiece != (pre_tokenizer == "default"):
         found = "a tokenizer.model" if sentencepiece else "no tokenizer.model"
@@ -62,9 +88,14 @@ def _bpe(path: Path, tokenizer: dict, config: ModelConfig, pre_tokenizer: str) -
             f"{path}: its pre_tokenizer is not that of {pre_tokenizer}; correct pre_tokenizer: in the "
             "catalogue"
         )
+    held(path, model, {"vocab": {str: ID}, "merges": [(str, [str])]}, "model")
     added = {token["id"]: token for token in tokenizer.get("added_tokens", [])}
     text_of = {number: text for text, number in model["vocab"].items()}
     text_of.update({number: token["content"] for number, token in added.items()})
+    if not text_of:
+        raise Refused(f"{path}: model.vocab is empty, expected tokens; fetch it again")
+    if odd := [one for one in model["merges"] if isinstance(one, list) and len(one) != 2]:
+        raise Refused(f"{path}: merge {odd[0]}, expected two parts; fetch it again")
     if max(text_of) >= config.vocab:
         raise Refused(
             f"{path}: token id {max(text_of)} ({text_of[max(text_of)]!r}), expected ids below "
@@ -130,10 +161,15 @@ def _sentencepiece(checkpoint: Checkpoint, config: ModelConfig, settings: dict) 
         tokens[number] = model.IdToPiece(number)
         scores[number] = model.GetScore(number)
         types[number] = next((kind for kind, holds in kinds if holds(number)), NORMAL)
-    for text, number in checkpoint.optional_json("added_tokens.json").items():
+    for text, number in checkpoint.optional_json("added_tokens.json", {str: ID}).items():
         if number < count:
             tokens[number], scores[number], types[number] = text, -1000.0, USER_DEFINED
     for number, token in settings.get("added_tokens_decoder", {}).items():
+        if not (number.isascii() and number.isdigit()):
+            path = checkpoint["tokenizer_config.json"]
+            raise Refused(
+                f"{path}: added_tokens_decoder names {number!r}, expected ids; correct it"
+            )
         if int(number) < count:
             text, kind = _added(token)
             tokens[int(number)], scores[int(number)], types[int(number)] = text, -1000.0, kind
@@ -159,14 +195,14 @@ def _special(
     first_id = {}
     for token in tokenizer.get("added_tokens", []):
         first_id.setdefault(token["content"], token["id"])
-    config = read_json(checkpoint["config.json"])
+    config = read_json(checkpoint["config.json"], SPECIAL_IDS)
     ids = {}
     for source in (
         {kind: first_id.get(name) for kind, name in names.items() if name},
         {kind: config.get(f"{kind}_token_id") for kind in SPECIAL_KINDS},
     ):
         for kind, number in source.items():
-            if isinstance(number, int) and (limit is None or number < limit):
+            if isinstance(number, int) and number >= 0 and (limit is None or number < limit):
                 ids.setdefault(kind, number)
     kvs = [KV(f"tokenizer.ggml.{KEY_OF[kind]}_token_id", "u32", n) for kind, n in ids.items()]
     return kvs + [KV(f"tokenizer.ggml.add_{kind}_token", "bool", yes) for kind, yes in adds.items()]
@@ -218,9 +254,16 @@ def _separators(pair: list[dict], first: str | None, last: str | None) -> list[s
 def _template(checkpoint: Checkpoint, settings: dict) -> list[KV]:
     template = settings.get("chat_template")
     if template is None and "chat_template.jinja" in checkpoint:
-        template = checkpoint["chat_template.jinja"].read_text(encoding="utf-8")
+        path = checkpoint["chat_template.jinja"]
+        try:
+            template = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise Refused(f"{path}: not UTF-8, expected a template; fetch it again") from None
     elif template is None:
-        template = checkpoint.optional_json("chat_template.json").get("chat_template")
+        held_template = {"chat_template?": TEMPLATE}
+        template = checkpoint.optional_json("chat_template.json", held_template).get(
+            "chat_template"
+        )
     if isinstance(template, list):  # named templates: the default one serves
         template = next((t["template"] for t in template if t.get("name") == "default"), None)
     return [] if template is None else [KV("tokenizer.chat_template", "str", template)]

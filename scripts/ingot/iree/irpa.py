@@ -12,15 +12,16 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ingot.checkpoint.dtypes import FLOATS
 from ingot.files.layout import FileLayout
 from ingot.refused import Refused
+from ingot.tensors.dtypes import FLOATS
 
 ALIGNMENT = 64  # of each entry in the storage segment
 PAGE = 4096  # the file is padded to it
 HEADER = struct.Struct("<4sHHQQQ7Q")  # magic, version, size, next header, flags, seven of segments
 ENTRY = struct.Struct("<QIQQQQQQQQ")  # size, type, flags, name, metadata, alignment, storage
 DATA_ENTRY = 2
+MOST_DIMS = 8
 TABLE = 96  # where the entry table begins: the header rounded up to 16
 DATASET, RANKS, TENSORS = (
     f"__SHARK_{word}__" for word in ("DATASET", "SHARD_RANKS", "INFERENCE_TENSORS")
@@ -136,9 +137,19 @@ def align(offset: int, to: int) -> int:
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Entry]]:
-    """Properties and tensors of the archive at `path`, in file order."""
+    """Properties and tensors of the archive at `path`, in file order.
+
+    Refused unless each name comes once and each tensor lies in the file, in as many bytes as its
+    shape takes, over no other.
+    """
     entries, blobs = _opened(path)
-    return json.loads(blobs.get(DATASET, b"{}")), entries
+    try:
+        properties = json.loads(blobs.get(DATASET, b"{}"))
+    except (ValueError, RecursionError):
+        properties = None
+    if not isinstance(properties, dict):
+        raise Refused(f"{path}: {DATASET} is not a JSON object; build it again")
+    return properties, entries
 
 
 def texts(path: Path) -> dict[str, bytes]:
@@ -149,33 +160,63 @@ def texts(path: Path) -> dict[str, bytes]:
 def _opened(path: Path) -> tuple[list[Entry], dict[str, bytes]]:
     with path.open("rb") as file:
         try:
-            return _read(file)
-        except (struct.error, ValueError, KeyError):
-            raise Refused(f"{path}: not an IRPA archive of tensors; build it again") from None
+            return _read(file, path.stat().st_size)
+        except (
+            struct.error,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            raise Refused(
+                f"{path}: not an IRPA archive of tensors ({error}); build it again"
+            ) from None
 
 
-def _read(file) -> tuple[list[Entry], dict[str, bytes]]:
+def _read(file, size: int) -> tuple[list[Entry], dict[str, bytes]]:
+    def part(start: int, length: int) -> bytes:
+        if start + length > size:  # before memory is taken for it
+            raise ValueError(f"it ends at byte {start + length} of {size}")
+        file.seek(start)
+        return file.read(length)
+
     magic, *_, count, table, table_size, meta, meta_size, storage, _ = HEADER.unpack(
-        file.read(HEADER.size)
+        part(0, HEADER.size)
     )
     if magic != b"IRPA":
-        raise ValueError(magic)
-    file.seek(table)
-    rows = file.read(table_size)
-    file.seek(meta)
-    texts = file.read(meta_size)
+        raise ValueError(f"it starts with {magic!r}")
+    rows, strings = part(table, table_size), part(meta, meta_size)
     dtypes = {kind.torch: dtype for dtype, kind in FLOATS.items()}
-    entries, blobs = [], {}
+    names, entries, blobs = set(), [], {}
     for number in range(count):
-        _, _, _, name_at, name_size, meta_at, size, _, place, nbytes = ENTRY.unpack_from(
-            rows, number * align(ENTRY.size, 16)
+        row_size, kind, _, name_at, name_size, meta_at, length, _, place, nbytes = (
+            ENTRY.unpack_from(rows, number * align(ENTRY.size, 16))
         )
-        name = texts[name_at : name_at + name_size].decode()
+        name = strings[name_at : name_at + name_size].decode()
+        if (row_size, kind) != (ENTRY.size, DATA_ENTRY) or name in names or not name.isprintable():
+            raise ValueError(f"entry {number} is no data entry, or another has its name")
+        names.add(name)
+        if storage + place + nbytes > size:
+            raise ValueError(f"{name} ends at byte {storage + place + nbytes} of {size}")
         if name in (DATASET, RANKS, TENSORS):
-            file.seek(storage + place)
-            blobs[name] = file.read(nbytes)
+            blobs[name] = part(storage + place, nbytes)
             continue
-        tensor = json.loads(texts[meta_at : meta_at + size].removeprefix(b"PYTORCH:"))
+        tensor = json.loads(strings[meta_at : meta_at + length].removeprefix(b"PYTORCH:"))
         shape = tuple(tensor["shape"])
-        entries.append(Entry(name, dtypes[tensor["dtype"]], shape, storage + place, nbytes))
+        if len(shape) > MOST_DIMS or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
+            raise ValueError(f"{name} has no shape of whole numbers")
+        dtype = dtypes[tensor["dtype"]]
+        if nbytes != prod(shape) * FLOATS[dtype].itemsize:
+            raise ValueError(f"{name} has {nbytes} bytes for {dtype} {list(shape)}")
+        entries.append(Entry(name, dtype, shape, storage + place, nbytes))
+    _no_overlap(entries)
     return entries, blobs
+
+
+def _no_overlap(entries: list[Entry]) -> None:
+    place = 0
+    for entry in sorted(entries, key=lambda entry: (entry.offset, entry.nbytes)):
+        if entry.offset < place:
+            raise ValueError(f"{entry.name} lies over another tensor")
+        place = entry.offset + entry.nbytes

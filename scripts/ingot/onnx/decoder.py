@@ -10,9 +10,9 @@ import numpy as np
 
 from ingot.checkpoint import llama
 from ingot.checkpoint.config import ModelConfig
-from ingot.checkpoint.dtypes import TYPES
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.rows import Rows
+from ingot.tensors.dtypes import TYPES
 
 OPSET, IR = 20, 10
 DATA = "model.onnx.data"

@@ -71,13 +71,13 @@ class Server:
         end = time.monotonic() + START_LIMIT
         while time.monotonic() < end:
             if self.process.poll() is not None:
-                raise Refused(f"{self.folder}: the server stopped at start:\n{self.tail()}")
+                raise Refused(f"{self.folder}: the server stopped at start:", self.tail())
             try:
                 with OPEN(f"{self.url}{self.health}", timeout=5):
                     return
             except OSError:
                 time.sleep(0.1)
-        raise Refused(f"{self.folder}: no health after {START_LIMIT} s:\n{self.tail()}")
+        raise Refused(f"{self.folder}: no health after {START_LIMIT} s:", self.tail())
 
     def words(self) -> str:
         """All that it has said."""
@@ -103,9 +103,7 @@ class Server:
                 f"{self.url}{path}: HTTP {error.code}: {error.read().decode()[:300]}"
             ) from None
         except OSError as error:
-            raise Refused(
-                f"{self.folder}: the server broke off ({error}):\n{self.tail()}"
-            ) from None
+            raise Refused(f"{self.folder}: the server broke off ({error}):", self.tail()) from None
 
 
 def _stop(*_) -> None:

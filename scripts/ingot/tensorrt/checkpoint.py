@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ingot.checkpoint.config import ARCHITECTURES, Llama3Rope, ModelConfig
-from ingot.checkpoint.dtypes import FLOATS, QUANTISED
-from ingot.checkpoint.files import read_json
 from ingot.checkpoint.safetensors import Tensor, read_header
+from ingot.fields import read_json
 from ingot.refused import Refused
 from ingot.tensorrt import trtllm
+from ingot.tensors.dtypes import FLOATS, QUANTISED
 
 LINEAR = ("attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj")
 NUMBERS = {  # of config.json -> of ModelConfig

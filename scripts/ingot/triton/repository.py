@@ -8,8 +8,9 @@ import itertools
 import os
 from pathlib import Path
 
-from ingot.checkpoint.files import Checkpoint, read_json
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
+from ingot.fields import read_json
 from ingot.refused import Refused
 from ingot.triton import pbtxt
 from ingot.triton.pbtxt import kind

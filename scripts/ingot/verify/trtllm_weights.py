@@ -5,10 +5,10 @@ numpy only; a chunk of rows at a time.
 
 import numpy as np
 
-from ingot.checkpoint.dtypes import FLOATS, QUANTISED
 from ingot.checkpoint.safetensors import Tensor
 from ingot.refused import Refused
 from ingot.tensorrt.checkpoint import GROUP, Quant
+from ingot.tensors.dtypes import FLOATS, QUANTISED
 from ingot.verify.values import as_float32
 
 SUBNORMAL = 2.0**-25  # half of float16's smallest step: the source may have been rounded to it

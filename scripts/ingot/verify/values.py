@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.checkpoint.dtypes import FLOATS
 from ingot.checkpoint.safetensors import Tensor
 from ingot.refused import Refused
+from ingot.tensors.dtypes import FLOATS
 
 CHUNK = 1 << 23  # values compared at a time: 32 MiB as float32
 

@@ -78,7 +78,7 @@ def _install(source: Path, folder: Path) -> None:
         )
         said = _sync(folder, lock, *settings)
     if said:
-        raise Refused(f"{lock}: not installed:\n{said.strip()}")
+        raise Refused(f"{lock}: not installed:", said.strip())
     if (source / BUILD).exists():
         _run(folder / "bin" / "python", source / BUILD, folder)
 

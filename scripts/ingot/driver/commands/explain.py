@@ -37,7 +37,8 @@ def dry_run(
         if not answer.exists():
             lines = [line for line in done.stderr.splitlines() if not line.startswith("Using ")]
             lines = [line.removeprefix("error: ") for line in lines]
-            raise Refused("\n".join(lines[-3:]) or f"{targets[0]}: Snakemake said nothing")
+            first, *more = lines[-3:] or [f"{targets[0]}: Snakemake said nothing"]
+            raise Refused(first, "\n".join(more))
         return json.loads(answer.read_text())
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from ingot.fields import read_json
 from ingot.files import sealed
 from ingot.files.atomic import replacing
-from ingot.files.console import heartbeat
 from ingot.refused import Refused, run
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.tensorrt import gpus
+from ingot.terminal.console import heartbeat
 
 
 def build_engine(

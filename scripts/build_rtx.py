@@ -11,9 +11,9 @@ from pathlib import Path
 from ingot.fields import read_json
 from ingot.files import sealed
 from ingot.files.atomic import replacing
-from ingot.files.console import stderr_to_log
 from ingot.refused import run
 from ingot.tensorrt import rtx
+from ingot.terminal.console import stderr_to_log
 
 LICENSE = """\
 model.engine was built by NVIDIA TensorRT for RTX, which is proprietary software.  Whether and how this

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from ingot.files.atomic import replacing
-from ingot.files.console import heartbeat
 from ingot.refused import Refused, run
+from ingot.terminal.console import heartbeat
 
 DEVICE = "--iree-hal-target-device="
 IDLE = 60.0  # seconds without any CPU time

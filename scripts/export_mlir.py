@@ -17,11 +17,11 @@ from typing import Any
 from ingot.checkpoint import llama
 from ingot.checkpoint.config import Llama3Rope, ModelConfig, read_config
 from ingot.files.atomic import replacing
-from ingot.files.console import stderr_to_log
 from ingot.files.layout import FileLayout
 from ingot.gguf import metadata
 from ingot.iree import irpa, stitch, tensor_parallel
 from ingot.refused import Refused, run
+from ingot.terminal.console import stderr_to_log
 
 
 def export_mlir(

@@ -15,10 +15,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ingot.files import digest
-from ingot.files.progress import Progress
 from ingot.hub.client import BrokenTransferError, Retry, safe_name
 from ingot.refused import Refused, run
 from ingot.store.blobs import Blobs
+from ingot.terminal.progress import Progress
 
 CHUNK = 1 << 20  # bytes
 RESTARTS = 2  # from nothing, after a whole file of the wrong content

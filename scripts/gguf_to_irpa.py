@@ -11,11 +11,11 @@ from pathlib import Path
 
 from ingot.files import stream
 from ingot.files.atomic import replacing_hashed
-from ingot.files.progress import Progress
 from ingot.gguf import file as gguf_format
 from ingot.iree import irpa as irpa_format
 from ingot.refused import Refused, run
 from ingot.tensors.dtypes import FLOATS
+from ingot.terminal.progress import Progress
 
 
 def gguf_to_irpa(gguf: Path, irpa: Path) -> None:

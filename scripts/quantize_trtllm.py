@@ -14,10 +14,10 @@ from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.files import sealed
 from ingot.files.atomic import replacing
-from ingot.files.console import stderr_to_log
 from ingot.refused import Refused, run
 from ingot.tensorrt import trtllm
 from ingot.tensorrt.checkpoint import GROUP
+from ingot.terminal.console import stderr_to_log
 
 RECIPES = {  # ours -> ModelOpt's
     "fp8": "FP8_DEFAULT_CFG",

@@ -19,11 +19,11 @@ from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.files import stream
 from ingot.files.atomic import replacing, replacing_hashed
-from ingot.files.progress import Progress
 from ingot.gguf import metadata
 from ingot.iree import irpa, tensor_parallel
 from ingot.refused import Refused, run
 from ingot.tensors.dtypes import FLOATS
+from ingot.terminal.progress import Progress
 
 Block = tuple[int, int, Callable[[], memoryview]]  # first row, rows, what gives their bytes
 

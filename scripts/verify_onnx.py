@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.files.console import stderr_to_log
 from ingot.refused import run
+from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
 from ingot.verify.greedy import GreedyCheck
 from ingot.verify.reference import read

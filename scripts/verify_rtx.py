@@ -8,9 +8,9 @@ import argparse
 from pathlib import Path
 
 from ingot.fields import read_json
-from ingot.files.console import stderr_to_log
 from ingot.refused import Refused, run
 from ingot.tensorrt.rtx import build_engine
+from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
 
 

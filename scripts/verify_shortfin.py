@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 
 from ingot.fields import read_json
-from ingot.files.console import heartbeat, stderr_to_log
 from ingot.iree.shortfin import Server
 from ingot.refused import run
+from ingot.terminal.console import heartbeat, stderr_to_log
 from ingot.verify import verification
 
 

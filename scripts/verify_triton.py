@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from ingot.fields import read_json
-from ingot.files.console import heartbeat
 from ingot.refused import Refused, run
+from ingot.terminal.console import heartbeat
 from ingot.triton.repository import check
 from ingot.triton.schema import BLS, ENGINE, ENSEMBLE
 from ingot.triton.server import Server

@@ -9,8 +9,8 @@ import argparse
 import json
 from pathlib import Path
 
-from ingot.files.console import stderr_to_log
 from ingot.refused import Refused, run
+from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
 
 

@@ -1,5 +1,6 @@
 """What is built again, what is restored, what is left alone: the real command, with a store."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -408,3 +409,57 @@ def test_a_k_quant_is_built_and_restored(clone, build):
     (folder / "artifacts/demo.q4_k_m.gguf").unlink()
     said = build(folder, "--", "artifacts/demo.q4_k_m.gguf")
     assert "restore  artifacts/demo.q4_k_m.gguf" in said and "rule quantize_gguf" not in said
+
+
+def test_a_users_own_file_or_folder_is_never_replaced(clone, build):
+    folder = clone("a")
+    own = folder / "artifacts/demo.gguf"
+    own.parent.mkdir()
+    own.write_bytes(b"mine")
+    (folder / IRPA).mkdir()
+    (folder / IRPA / "notes").write_text("mine, too")
+    said = build(folder)  # of which both are outputs
+    kept = {path.name.partition(".yours-")[0]: path for path in own.parent.glob("*.yours-*")}
+    assert kept["demo.gguf"].read_bytes() == b"mine"
+    assert (kept["demo.irpa"] / "notes").read_text() == "mine, too"
+    assert said.count("held what is on no record, expected an artifact or nothing; moved to") == 2
+    own.unlink()
+    own.write_bytes(b"once more")
+    said = build(folder, "--", "artifacts/demo.gguf")  # a hit
+    assert "restore" in said and len(list(own.parent.glob("demo.gguf.yours-*"))) == 2
+
+
+def test_the_target_of_until_is_kept_as_the_others_are(clone, build):
+    folder = clone("a")
+    build(folder, "--config", "keep=targets", "--until", "safetensors_to_gguf", "--", IRPA)
+    assert (folder / "artifacts/demo.gguf").exists()
+    build(folder, "--config", "keep=targets", "--omit-from", "gguf_to_irpa", "--", IRPA)
+    assert (folder / "artifacts/demo.gguf").exists()
+
+
+def test_the_root_of_a_set_comes_back_with_its_ranks(clone, build):
+    folder = clone("a")
+    build(folder, "--", "artifacts/demo_tp2.irpa")
+    shutil.rmtree(folder / "artifacts")
+    build(folder, "--", "artifacts/demo_tp2.irpa")
+    names = sorted(path.name for path in (folder / "artifacts").glob("*.irpa"))
+    assert names == ["demo_tp2.irpa", "demo_tp2.rank0.irpa", "demo_tp2.rank1.irpa"]
+
+
+def test_a_dry_run_waits_for_no_lock(clone, build, store):
+    folder = clone("a")
+    build(folder)
+    with (store / ".content.busy").open("a") as busy:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        assert "Nothing to be done" in build(folder, "-n", "--", IRPA)
+
+
+def test_a_checkpoints_path_may_end_in_a_slash_and_a_copy_beside_it_is_no_input(
+    clone, build, tmp_path
+):
+    folder = clone("a")
+    build(folder)
+    catalogue = {"models": {"demo": {"path": "models/demo/"}}}
+    (folder / "mine.yaml").write_text(yaml.safe_dump(catalogue))
+    (folder / "models/demo/model.safetensors.index.json.bak").write_text("{}")
+    assert "Nothing to be done" in build(folder, "--configfile", "mine.yaml", "--", IRPA)

@@ -18,8 +18,8 @@ from conftest import IRPA, ROOT
 from ingot.checkpoint import identity
 from ingot.driver.cache.differences import differences
 from ingot.files import digest, memo
-from ingot.store.fsck import fsck
 from ingot.store.records import Store
+from ingot.storekeeping.fsck import fsck
 
 OLD = time.time() - 100 * 86400
 
@@ -84,11 +84,15 @@ def test_gc_says_what_it_would_free_and_frees_that(clone, build, store, ingot):
     assert asked(ingot("store", "gc", "--json"))["records_dropped"] == []  # too young
     shutil.rmtree(folder)
     age(store)
-    before = sum(path.stat().st_size for path in store.glob("blobs/sha256/*"))
     said = asked(ingot("store", "gc", "--dry-run", "--json"))
+    assert said["records_dropped"] == [] and said["unseen_folders"] == [str(folder)]
+    wrong = ingot("store", "gc", "--forget", f"{folder}x")
+    assert wrong.returncode == 1 and "not among the working folders" in wrong.stderr
+    before = sum(path.stat().st_size for path in store.glob("blobs/sha256/*"))
+    said = asked(ingot("store", "gc", "--forget", folder, "--dry-run", "--json"))
     assert set(said["records_dropped"]) == {"demo.gguf", "demo.irpa"}
     assert sum(path.stat().st_size for path in store.glob("blobs/sha256/*")) == before
-    done = asked(ingot("store", "gc", "--json"))
+    done = asked(ingot("store", "gc", "--forget", folder, "--json"))
     after = sum(path.stat().st_size for path in store.glob("blobs/sha256/*"))
     assert done["bytes_freed"] == said["bytes_freed"] == before - after > 20_000_000
     assert ingot("store", "fsck").returncode == 0
@@ -99,8 +103,11 @@ def test_gc_keeps_what_stands_in_a_working_folder(clone, build, store, ingot):
     build(folder)
     (folder / "artifacts/demo.gguf").unlink()
     age(store)
-    assert asked(ingot("store", "gc", "--json"))["records_dropped"] == ["demo.gguf"]
+    done = asked(ingot("store", "gc", "--json"))
+    assert done["records_dropped"] == [] and done["bytes_freed"] > 10_000_000  # demo.gguf's
     assert (folder / IRPA).stat().st_size > 1_000_000
+    (folder / IRPA).unlink()
+    assert asked(ingot("store", "gc", "--json"))["records_dropped"] == ["demo.irpa", "demo.gguf"]
 
 
 def test_gc_keeps_what_named_targets_need(clone, build, store, ingot):
@@ -123,9 +130,9 @@ def test_gc_takes_nothing_from_a_running_build(clone, build, store, ingot):
     folder = clone("a")
     build(folder)
     keys = [pointer.name for pointer in store.glob("actions/*/*")]
-    shutil.rmtree(folder)
+    shutil.rmtree(folder / "artifacts")
     age(store)
-    lease = store / "leases/host-1"
+    lease = store / "leases/abc"
     with lease.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         json.dump({"folder": "/", "keys": keys}, held)
@@ -162,7 +169,9 @@ INGEST = KILLED_AT + textwrap.dedent(
     store.record(Action("rule", "ab" * 32, {"rule": "rule"}, outputs, {}, {}))
     """
 )
-COLLECT = KILLED_AT + "from ingot.store.gc import collect\nfrom ingot.store.records import Store\n"
+COLLECT = (
+    KILLED_AT + "from ingot.storekeeping.gc import collect\nfrom ingot.store.records import Store\n"
+)
 COLLECT += "collect(Store(), 0, {}, False)\n"
 
 

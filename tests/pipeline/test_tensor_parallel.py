@@ -145,7 +145,7 @@ def test_a_number_of_devices_that_does_not_match_is_refused(step, tmp_path):
     ],
 )
 def test_the_stitched_program_is_the_one_traced_whole(tp, flags, ok, python, tmp_path):
-    config = config_of(tmp_path / "c", num_hidden_layers=7)
+    config = config_of(tmp_path / "c", num_hidden_layers=6)
     export(ok, config, tp, tmp_path / "stitched.mlir", *flags)
     export(ok, config, tp, tmp_path / "whole.mlir", *flags, whole=True)
     programs = (tmp_path / "stitched.mlir", tmp_path / "whole.mlir")

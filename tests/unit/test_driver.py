@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -408,3 +409,32 @@ def test_every_step_is_forecast_for_the_demo(step, catalogue):
 
 def test_a_program_of_this_interpreter_is_in_the_path():
     assert (Path(sys.executable).parent / "uv").exists(), "uv is in the driver's lock"
+
+
+@pytest.mark.parametrize(
+    "changes, text",
+    [
+        ({"path": "models/{x}"}, "does not match"),
+        ({"path": "models/demo\n"}, "does not match"),
+        ({"trtllm": {"pp": 1.0}}, "1.0 is not of type 'integer'"),
+        ({"tp": [True]}, "True is not one of"),
+    ],
+)
+def test_a_catalogue_is_held_to_its_schema_to_the_letter(changes, text, tmp_path):
+    own = tmp_path / "mine.yaml"
+    own.write_text(yaml.safe_dump({"models": {"demo": changes}}))
+    with pytest.raises(Refused, match=re.escape(text)):
+        load(ROOT, str(own))
+
+
+def test_a_models_name_ends_with_its_last_letter(tmp_path):
+    own = tmp_path / "mine.yaml"
+    entry = {
+        "path": "x",
+        "name": "x",
+        "architecture": "LlamaForCausalLM",
+        "pre_tokenizer": "tekken",
+    }
+    own.write_text(yaml.safe_dump({"models": {"evil\n": entry}}))
+    with pytest.raises(Refused, match="does not match"):
+        load(ROOT, str(own))

@@ -86,7 +86,7 @@ def test_a_sealed_folder_is_checked_line_by_line(tmp_path, store):
 def test_progress_is_silent_on_a_log_for_short_work_and_a_tenth_a_line_for_long(
     capsys, monkeypatch
 ):
-    from ingot.files import progress
+    from ingot.terminal import progress
 
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
@@ -102,7 +102,7 @@ def test_progress_is_silent_on_a_log_for_short_work_and_a_tenth_a_line_for_long(
 
 
 def test_a_toolchains_words_go_to_the_log_and_come_back_afterwards(capfd):
-    from ingot.files.console import stderr_to_log
+    from ingot.terminal.console import stderr_to_log
 
     with stderr_to_log("work"):
         os.write(2, b"from C\n")

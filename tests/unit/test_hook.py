@@ -7,7 +7,7 @@ import pytest
 import snakemake
 import snakemake.api  # first: the modules below import each other
 from snakemake.dag import DAG
-from snakemake.io import flag
+from snakemake.io import IOCache, flag
 from snakemake.iocontainers import Namedlist
 from snakemake.jobs import Job, Reason
 from snakemake.rules import Rule
@@ -57,6 +57,9 @@ def test_snakemake_still_keeps_its_plan_here(name):
 def test_snakemake_still_has_the_rest():
     assert inspect.iscoroutinefunction(method("finish")), "DAG.finish is no coroutine any more"
     assert isinstance(Workflow.is_main_process, property), "hook.decides asks it who decides"
+    assert "exists_local" in inspect.getsource(IOCache), (
+        "Session.restore clears what is known of files"
+    )
     assert "get_names" in vars(Reason), "hook._reason puts its own words there"
     execute = inspect.getsource(Workflow.execute)
     assert "self.persistence.lock()" in execute and "check_initial=True" in execute, (

@@ -1,15 +1,16 @@
 """The store without Snakemake: blobs, leases, what gc keeps, how much there is."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from ingot.store import gc, leases
 from ingot.store.blobs import Blobs
 from ingot.store.records import Action, Store
-from ingot.store.usage import usage
+from ingot.storekeeping import gc, leases
+from ingot.storekeeping.usage import usage
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def test_a_blob_that_is_not_what_its_name_says_is_set_aside(filled, capsys):
 def test_gc_keeps_what_a_lease_names_and_drops_the_rest(filled):
     age(filled)
     Path("artifacts/m.gguf").unlink()
-    Path("artifacts/f/tool").unlink()
+    shutil.rmtree("artifacts/f")
     lease = leases.hold(filled, ["ab" * 32])
     assert [one["keys"] for one in leases.alive(filled)] == [["ab" * 32]]
     assert gc.collect(filled, 30, {}, False)["records_dropped"] == []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ingot.checkpoint.safetensors import read_header
 from ingot.files import digest, memo, stream
-from ingot.files.progress import Progress
+from ingot.terminal.progress import Progress
 
 KIND = memo.TENSORS  # of memo
 SAMPLES, SAMPLE = 16, 4096  # blocks of a shard and their bytes, that tell two of one size apart
@@ -63,7 +63,7 @@ class ShardDigest:
         text = digest.canonical(document)
         name = hashlib.sha256(text).hexdigest()
         _keep(memo.home() / "tensors" / name, text)
-        memo.remember(self.before, f"tensors:{name}", KIND)
+        memo.remember(self.before, f"tensors:{name}", KIND, durable=True)
         return f"tensors:{name}"
 
 

@@ -14,10 +14,10 @@ from ingot.checkpoint.config import ModelConfig
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.files import memo, stream
-from ingot.files.progress import Progress
 from ingot.refused import Refused
 from ingot.tensors.cast import Caster, has_nan, unpermute
 from ingot.tensors.dtypes import FLOATS
+from ingot.terminal.progress import Progress
 
 
 class Rows:

@@ -76,8 +76,8 @@ class Graph:
         return next((one for one, files in self.needs.get(job, {}).items() if path in files), None)
 
     def asked(self) -> set[str]:
-        """The files asked for: by name, or as what a rule without output, such as `all`, needs."""
+        """The files asked for: what the targets write; of one without output, such as `all`, its inputs."""
         found = set(self.target_files)
         for job in self.targets:
-            found |= set() if job.outputs else set(job.reads)
+            found |= set(job.writes if job.outputs else job.reads)
         return found

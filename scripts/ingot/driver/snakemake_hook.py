@@ -23,8 +23,8 @@ from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past
 from ingot.driver.job import Graph, Input, Job, Output
 from ingot.refused import Refused, one_line
-from ingot.store import leases
 from ingot.store.records import Store
+from ingot.storekeeping import leases
 
 VERSION = "9.27.1"
 ORIGINAL: dict[str, Any] = {}  # Snakemake's own methods, by name
@@ -60,9 +60,9 @@ class Session:
         self.theirs: dict[Job, Any] = {}
         self.decision = Decision()
 
-    def begin(self, graph: Graph) -> None:
+    def begin(self, graph: Graph, dry: bool) -> None:
         store = Store()
-        self.contents = Contents(graph, store)
+        self.contents = Contents(graph, store, dry)
         self.decider = Decider(self.contents)
         folders = [Path(os.environ[CONFIGS])] if os.environ.get(CONFIGS) else []
         self.costs = Costs(self.catalogue, self.root, Past(store), folders)
@@ -82,7 +82,8 @@ class Session:
         while bad := restore(self.contents, self.decision):
             self.decider.bad |= bad
             decide(dag)
-        make_way(self.decision)
+        make_way(self.contents, self.decision)
+        dag.workflow.iocache.exists_local.clear()  # files have come and gone
 
 
 def plain(job: Any) -> Job:
@@ -196,7 +197,7 @@ async def update_needrun(dag, create_inventory=False) -> None:
     if not decides(dag):
         await ORIGINAL["update_needrun"](dag, create_inventory=create_inventory)
         return
-    dag.ingot.begin(graph_of(dag))
+    dag.ingot.begin(graph_of(dag), dag.workflow.dryrun)
     decide(dag)
 
 
@@ -285,6 +286,8 @@ async def finish(dag, job, *arguments, **options):
     waiting = (set(session.decision.run) | running) - finished
     if session.catalogue["keep"] == "targets":
         drop(session.contents, session.ingest, waiting)
+    if not waiting:
+        session.ingest.close()
     report.spared(before - finished - waiting, session.decision)
     dag.update_priority()
     dag.update_ready([session.theirs[one] for one in session.decision.run])

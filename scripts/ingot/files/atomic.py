@@ -3,6 +3,7 @@
 import contextlib
 import glob
 import hashlib
+import itertools
 import os
 import resource
 import shutil
@@ -69,7 +70,7 @@ def partial_of(path: Path) -> Iterator[Path]:
     """A temporary name beside `path`, gone in the end, as are those of killed processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        if not _alive(left.suffixes[-2][1:]):
+        if not alive(left):
             remove(left)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     remove(partial)
@@ -102,5 +103,8 @@ def _stop_if_orphaned(path: Path) -> None:
         raise Refused(f"{path}: Snakemake has ended, so the output was discarded; run it again")
 
 
-def _alive(pid: str) -> bool:
-    return not pid.isdigit() or Path("/proc", pid).exists()
+def alive(partial: Path) -> bool:
+    """Does a process that the temporary name `partial` speaks of go on?"""
+    parts = [part for part in partial.name.split(".") if part not in ("partial", "old", "link")]
+    pids = list(itertools.takewhile(str.isdigit, reversed(parts)))  # and of a thread
+    return any(Path("/proc", pid).exists() for pid in pids[:2])

@@ -4,10 +4,12 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import time
 from pathlib import Path
 
 from ingot.files import memo
+from ingot.files.durable import SMALL, sync
 
 CHUNK = 1 << 20  # bytes
 TICK = 20_000_000  # ns; two edits closer than a kernel tick (4 or 10 ms) can share a stamp
@@ -28,24 +30,24 @@ def _of_file(path: Path) -> str:
         before = settled(path)
         digest = f"sha256:{read(path)}"
         if memo.stamp_of(path) == before:
-            memo.remember(before, digest)
+            memo.remember(before, digest, durable=True)
             return digest
     raise OSError(f"{path}: changes while it is being read")
 
 
 def settled(path: Path) -> str:
-    """The stamp, once no edit of the same tick could share it.
+    """The stamp, once no edit of the same tick could share it, and the file is on the disk.
 
-    What a program wrote through a mapping gets its time when it is written back: hence the fsync.
+    What a program wrote through a mapping gets its time when it is written back, too.
     """
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        os.fsync(file.fileno())
+    with contextlib.suppress(OSError):
+        sync(path)
     while True:
         state = path.stat()
         coarse = state.st_mtime_ns % 1_000_000_000 == 0 and state.st_ctime_ns % 1_000_000_000 == 0
         age = abs(time.time_ns() - state.st_ctime_ns)
         if age >= (COARSE if coarse else TICK):
-            return memo.stamp(state)
+            return memo.stamp(path, state)
         time.sleep(TICK / 1e9)
 
 
@@ -72,6 +74,9 @@ def tree(folder: Path) -> tuple[str, list[dict]]:
     return f"tree:{of_json(entries)}", entries
 
 
+NAME = re.compile(r"sha256:[0-9a-f]{64}")
+
+
 def of_json(value) -> str:
     """SHA-256 of `value` in one spelling: sorted keys, no blanks."""
     return hashlib.sha256(canonical(value)).hexdigest()
@@ -82,9 +87,14 @@ def canonical(value) -> bytes:
 
 
 def finished(partial: Path, final: Path, sha256: str | None = None) -> None:
-    """Rename `partial` to `final`, and put its digest on record: `sha256`, or that of a reading."""
+    """Rename `partial` to `final`, and put its digest on record: `sha256`, or that of a reading.
+
+    A small file is on the disk before it has its name; of a large one the driver sees to it.
+    """
     digest = sha256 or read(partial)
     before = partial.stat()
+    if before.st_size <= SMALL:
+        sync(partial)
     partial.replace(final)
     memo.vouch(final, before, f"sha256:{digest}")  # a rename changes ctime
 

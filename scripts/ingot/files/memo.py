@@ -1,19 +1,33 @@
 """Which digest a file had in one of its states: so that no file is read twice to learn it.
 
-A memo speaks of one state of one file: its inode, size, and the times of its last write (mtime) and
-of its last change of any kind (ctime, which no program can set back).  Any edit, even one that
-restores size and mtime, has another stamp, and the file is read again.
+A memo speaks of one state of one file: its file system, inode, size, and the times of its last write
+(mtime) and of its last change of any kind (ctime, which no program can set back).  Any edit, even one
+that restores size and mtime, has another stamp, and the file is read again.
+
+What was written is on the disk half a minute later.  Until somebody has seen to that, a memo holds
+for this boot of this machine only: after a power loss the file is read again.
 """
 
 import contextlib
 import functools
+import hashlib
 import os
+import re
 import stat
+import threading
+import time
 from pathlib import Path
+
+from ingot.files.durable import regular_bytes
+from ingot.files.shared import make_folder, share
 
 BESIDE = Path(".ingot/store")  # in the working folder, when the store is read-only
 TENSORS = ".tensors"  # the other identity of a checkpoint's shard: see checkpoint/identity.py
 KINDS = ("", TENSORS)
+MEMORY = ("tmpfs", "ramfs")  # where a write through a mapping changes no time at all
+MOUNTS = Path("/proc/self/mountinfo")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+DIGEST = re.compile(r"(?:sha256|tree|tensors):[0-9a-f]{64}")
 
 
 def home() -> Path:
@@ -27,8 +41,42 @@ def _resolved(path: str) -> Path:
     return Path(path).resolve()
 
 
-def stamp(state: os.stat_result) -> str:
-    return f"{state.st_ino:x}-{state.st_size:x}-{state.st_mtime_ns:x}-{state.st_ctime_ns:x}"
+def stamp(path: Path | str, state: os.stat_result) -> str:
+    """The stamp of the file at `path`, of which `state` is the state."""
+    where = file_system(os.fspath(path), state.st_dev)
+    times = f"{state.st_mtime_ns:x}-{state.st_ctime_ns:x}"
+    return f"{where}-{state.st_ino:x}-{state.st_size:x}-{times}"
+
+
+_file_systems: dict[int, str] = {}  # by device
+
+
+def file_system(path: str, device: int) -> str:
+    """A name of the file system that lasts: the same after a reboot, and on each host that mounts it.
+
+    Two of them may have files of one inode, size and time.  `memory` where no memo can be kept.
+    """
+    if device not in _file_systems:
+        kind, source = _mount(device)
+        if kind in MEMORY:
+            _file_systems[device] = "memory"
+        else:
+            named = hashlib.sha256(f"{kind} {source}".encode()).hexdigest()[:16]
+            number = os.statvfs(path).f_fsid  # 0 where there is none, as on NFS
+            _file_systems[device] = f"{number:x}" if number else named
+    return _file_systems[device]
+
+
+def _mount(device: int) -> tuple[str, str]:
+    """Type and source of what is mounted as `device`; empty where the system does not say."""
+    name = f"{os.major(device)}:{os.minor(device)}"
+    with contextlib.suppress(OSError):
+        for line in MOUNTS.read_text(errors="replace").splitlines():
+            left, _, right = line.partition(" - ")
+            if left.split()[2] == name:
+                kind, source, *_ = right.split()
+                return kind, source
+    return "", ""
 
 
 def stamp_of(path: Path | str) -> str | None:
@@ -37,7 +85,7 @@ def stamp_of(path: Path | str) -> str | None:
         state = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return stamp(state) if stat.S_ISREG(state.st_mode) else None
+    return stamp(path, state) if stat.S_ISREG(state.st_mode) else None
 
 
 def known(path: Path | str, kind: str = "") -> str | None:
@@ -48,32 +96,44 @@ def known(path: Path | str, kind: str = "") -> str | None:
 
 def recall(found: str, kind: str = "") -> str | None:
     """The digest of the file that has stamp `found`; `kind` is that of another identity of it."""
+    digest, boot = _recall(found, kind)
+    return digest if boot in ("", this_boot()) else None
+
+
+def _recall(found: str, kind: str) -> tuple[str | None, str]:
+    """The digest, and the boot that alone it holds for; empty once the file is on the disk."""
     name = f"{found}{kind}"
     if name in _here:
         return _here[name]
-    for store in (home(), BESIDE):
+    for store in () if found.startswith("memory") else (home(), BESIDE):
         try:
-            digest = _memo(store, name).read_text()
-        except OSError:
+            digest, _, boot = regular_bytes(_memo(store, name)).decode().partition(" ")
+        except (OSError, ValueError):
             continue
-        if len(digest) > 64:  # shorter: the disk was full as it was written
-            _here[name] = digest
-            return digest
-    return None
+        if DIGEST.fullmatch(digest):  # else: the disk was full as it was written
+            _here[name] = digest, boot
+            return digest, boot
+    return None, ""
 
 
-def remember(found: str, digest: str, kind: str = "") -> None:
-    """Put it on record that the file of stamp `found` holds `digest`; a memo lost costs a reading."""
+def remember(found: str, digest: str, kind: str = "", durable: bool = False) -> None:
+    """Put it on record that the file of stamp `found` holds `digest`; a memo lost costs a reading.
+
+    `durable` says that the file has been synced.
+    """
     if int(found.rpartition("-")[2], 16) % 1_000_000_000 == 0:
         return  # a file system that counts seconds, and may let programs set them
-    name = f"{found}{kind}"
-    _here[name] = digest
-    for store in (home(), BESIDE):
+    name, boot = f"{found}{kind}", "" if durable else this_boot()
+    if _here.get(name) == (digest, boot):
+        return
+    _here[name] = digest, boot
+    for store in () if found.startswith("memory") else (home(), BESIDE):
         memo = _memo(store, name)
-        partial = memo.with_name(f".{memo.name}.{os.getpid()}.partial")
+        partial = memo.with_name(f".{memo.name}.{os.getpid()}.{threading.get_ident()}.partial")
         try:
-            memo.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(digest)
+            make_folder(memo.parent, store)
+            partial.write_text(f"{digest} {boot}".strip())
+            share(partial, store)
             partial.replace(memo)
             return
         except OSError:  # a full disk, a read-only store
@@ -81,15 +141,24 @@ def remember(found: str, digest: str, kind: str = "") -> None:
                 partial.unlink(missing_ok=True)
 
 
-_here: dict[str, str] = {}  # what this process knows, wherever it could write it down
+_here: dict[str, tuple[str, str]] = {}  # what this process knows, wherever it could write it down
 
 
 def _memo(store: Path, name: str) -> Path:
     return store / "memo" / name.partition(".")[0][-9:-7] / name
 
 
+@functools.cache
+def this_boot() -> str:
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return f"unknown {os.getpid()} {time.time_ns()}"  # no other process believes it
+
+
 def vouch(path: Path, before: os.stat_result, digest: str, kind: str = "") -> None:
     """Remember `digest` under the file's new stamp, unless more than its names changed."""
     after = path.stat()
     if (after.st_size, after.st_mtime_ns) == (before.st_size, before.st_mtime_ns):
-        remember(stamp(after), digest, kind)
+        durable = _recall(stamp(path, before), kind) == (digest, "")
+        remember(stamp(path, after), digest, kind, durable)

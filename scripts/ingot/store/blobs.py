@@ -5,7 +5,6 @@ one shared file system; a process killed anywhere leaves at most a temporary nam
 """
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import sys
@@ -16,8 +15,10 @@ from pathlib import Path
 
 from ingot.files import digest, memo
 from ingot.files.atomic import partial_of, replace_folder
-
-SMALL = 1 << 20  # bytes; inside folders, smaller files are copies that may be edited
+from ingot.files.durable import SMALL, sync
+from ingot.files.shared import make_folder, share
+from ingot.refused import Refused
+from ingot.store import locks
 
 
 class Blobs:
@@ -28,18 +29,27 @@ class Blobs:
 
     # Blobs
 
+    @property
+    def blobs(self) -> Path:
+        return self.root / "blobs" / "sha256"
+
     def blob(self, name: str) -> Path:
-        return self.root / "blobs" / "sha256" / name.removeprefix("sha256:")
+        """Where the file is that holds `name`.  Refused when that is no digest but, say, a path."""
+        if not digest.NAME.fullmatch(name):
+            raise Refused(f"{name}: not a digest, expected sha256: and 64 hex digits; not taken")
+        return self.blobs / name.removeprefix("sha256:")
 
     def has(self, name: str) -> bool:
         """Is the blob there, and does it hold what its name says?  Read only if it may have changed."""
         blob = self.blob(name)
+        if memo.stamp_of(blob) is None:
+            return False
         if memo.known(blob) == name:
             return True
         try:
             before = digest.settled(blob)
             if f"sha256:{digest.read(blob)}" == name:
-                memo.remember(before, name)
+                memo.remember(before, name, durable=True)
                 return True
         except OSError:
             return False
@@ -52,7 +62,7 @@ class Blobs:
         aside = self.root / "quarantine" / f"{blob.name}-{time.time_ns()}"
         where = "not taken"
         with contextlib.suppress(OSError):
-            aside.parent.mkdir(exist_ok=True)
+            make_folder(aside.parent, self.root)
             blob.rename(aside)
             where = f"moved to {aside.parent}"
         text = f"{blob}: does not hold what its name says, {where}; what needs it is built again"
@@ -88,6 +98,10 @@ class Blobs:
         partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
         try:
             yield partial
+            if not path.is_relative_to(self.blobs):
+                share(partial, self.root)
+            if partial.stat().st_size <= SMALL:
+                sync(partial)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
@@ -180,15 +194,21 @@ class Blobs:
         self._point(path, name)
         return True
 
-    @contextlib.contextmanager
-    def locked(self, name: str, shared: bool = False) -> Iterator[None]:
+    def locked(self, name: str, shared: bool = False) -> contextlib.AbstractContextManager:
         """Hold the store's lock `name`: `index` while its file is replaced, `content` while blobs
         come (shared) or go."""
-        with (self.root / f".{name}.busy").open("a") as busy:
-            fcntl.flock(busy, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-            yield
+        return locks.locked(self.root / f".{name}.busy", shared)
+
+    def persist(self, name: str) -> None:
+        """See to it that the blob is on the disk, and say so in its memo."""
+        blob = self.blob(name)
+        before = memo.stamp_of(blob)
+        if before and memo.recall(before) == name:
+            sync(blob)
+            if memo.stamp_of(blob) == before:
+                memo.remember(before, name, durable=True)
 
 
 def _shared(entry: dict) -> bool:
-    """Is a file of a folder one with its blob, by a hard link, rather than a copy?"""
+    """Is a file of a folder one with its blob, by a hard link, rather than a copy that may be edited?"""
     return entry["size"] >= SMALL and not entry["executable"]

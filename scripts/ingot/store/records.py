@@ -1,6 +1,7 @@
 """The store: what was built, by content, and which action gave it.  docs/store.md is its format.
 
 oci-layout, index.json        an OCI image layout (github.com/opencontainers/image-spec)
+index.journal                 what index.json lacks until the run ends
 blobs/sha256/<hex>            each file once, read-only, named by what it holds
 actions/<rule>/<key>          what an action gave: a digest, then the manifest it is the digest of
 memo/, tensors/               what is known of files without reading them (files/digest.py,
@@ -20,6 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from ingot.files import digest
+from ingot.files.durable import regular_bytes, sync, sync_name
+from ingot.files.shared import make_folder, share
+from ingot.refused import Refused
+from ingot.store import form
 from ingot.store.blobs import Blobs
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -54,13 +59,9 @@ class Record:
     rule: str
     key: str
     manifest: dict
+    outputs: list[dict]  # each with its `kind`, `digest` and `size`; a folder with its `entries`
     digest: str  # of the manifest
     path: Path
-
-    @property
-    def outputs(self) -> list[dict]:
-        """Each with its `kind`, `digest` and `size`; a folder with its `entries`."""
-        return json.loads(self.manifest["annotations"]["ingot.outputs"])
 
     @property
     def files(self) -> list[str]:
@@ -86,15 +87,16 @@ class Store(Blobs):
     def prepare(self) -> bool:
         """Lay the store out; False when it cannot be written to."""
         try:
-            self.blob("").mkdir(parents=True, exist_ok=True)
-            if not (self.root / "oci-layout").exists():
-                with self.temporary(self.root / "oci-layout") as partial:
+            make_folder(self.blobs, self.root)
+            layout = self.root / "oci-layout"
+            if not layout.is_file() or layout.read_text() != LAYOUT:
+                with self.temporary(layout) as partial:
                     partial.write_text(LAYOUT)
-            if not (self.root / "index.json").exists():
+            if not (self.root / "index.json").exists() or self._journal.exists():
                 self.index()
             with self.locked("content", shared=True):
-                return os.access(self.blob(""), os.W_OK)
-        except OSError:
+                return os.access(self.blobs, os.W_OK)
+        except (OSError, ValueError):
             return False
 
     def record(self, action: Action) -> Record:
@@ -122,29 +124,40 @@ class Store(Blobs):
         text = digest.canonical(manifest)
         name = self.put_bytes(text)
         pointer = self.root / "actions" / action.rule / action.key
-        pointer.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(pointer.parent, self.root)
         with self.temporary(pointer) as partial:
             partial.write_bytes(name.encode() + b"\n" + text)
-        record = Record(action.rule, action.key, manifest, name, pointer)
-        self.index(add=record)
+        sync_name(pointer)
+        record = Record(action.rule, action.key, manifest, action.outputs, name, pointer)
+        self._note(record)
         return record
+
+    def persist_files(self, record: Record) -> None:
+        """Wait until all that the action gave is on the disk: after a power loss it is not read again."""
+        for name in {*record.files}:
+            self.persist(name)
+        with contextlib.suppress(OSError):
+            sync(self.blobs)
 
     def lookup(self, rule: str, key: str) -> Record | None:
         """The record of an action; None when there is none, or when it is damaged."""
         return self.read(self.root / "actions" / rule / key)
 
     def read(self, pointer: Path) -> Record | None:
+        """The record at `pointer`; None when it is damaged, or not of the form that we know."""
         try:
-            name, _, text = pointer.read_bytes().partition(b"\n")
+            name, _, text = regular_bytes(pointer).partition(b"\n")
             if name.decode() != f"sha256:{hashlib.sha256(text).hexdigest()}":
                 return None
             manifest = json.loads(text)
             notes = manifest["annotations"]
+            outputs = json.loads(notes["ingot.outputs"])
             if (notes["ingot.rule"], notes["ingot.key"]) != (pointer.parent.name, pointer.name):
                 return None
-        except (OSError, ValueError, KeyError, TypeError):
+            form.check(manifest, outputs, list(_layers(outputs)))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Refused):
             return None
-        return Record(pointer.parent.name, pointer.name, manifest, name.decode(), pointer)
+        return Record(pointer.parent.name, pointer.name, manifest, outputs, name.decode(), pointer)
 
     def records(self, rule: str = "*") -> Iterator[Record]:
         for pointer in sorted(self.root.glob(f"actions/{rule}/[0-9a-f]*")):
@@ -154,26 +167,41 @@ class Store(Blobs):
     def config(self, record: Record) -> dict:
         """The fields of a record's key, and what the action cost; empty when they are gone."""
         try:
-            text = self.blob(record.manifest["config"]["digest"]).read_bytes()
-            return json.loads(text)["ingot"]
-        except (OSError, ValueError, KeyError, TypeError):
+            text = regular_bytes(self.blob(record.manifest["config"]["digest"]))
+            found = json.loads(text)["ingot"]
+            return found if isinstance(found, dict) else {}
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return {}
 
-    def index(self, add: Record | None = None) -> None:
+    @property
+    def _journal(self) -> Path:
+        return self.root / "index.journal"
+
+    def _note(self, record: Record) -> None:
+        """A line for index.json, which is written once per run: it grows with the store."""
+        with self.locked("index"), self._journal.open("ab") as journal:
+            journal.write(digest.canonical(_descriptor(record)) + b"\n")
+        share(self._journal, self.root)
+
+    def index(self) -> None:
         """Bring index.json up to date: every record whose files are here, each once per key."""
         place = self.root / "index.json"
         with self.locked("index"):
             try:
-                entries = json.loads(place.read_bytes())["manifests"]
-                names = {entry["digest"] for entry in entries}
-            except (OSError, ValueError, KeyError, TypeError):
-                entries, names = [_descriptor(r) for r in self.records() if self._here(r)], set()
-            if add and add.digest not in names:  # else: rebuilt from the records, or there
-                fresh = _descriptor(add)
-                mark = fresh["annotations"][NAME]
-                entries = [e for e in entries if e["annotations"][NAME] != mark] + [fresh]
+                found = json.loads(regular_bytes(place))["manifests"]
+                marks = {entry["annotations"][NAME]: entry for entry in found}
+                for line in (
+                    regular_bytes(self._journal).splitlines() if self._journal.exists() else ()
+                ):
+                    entry = json.loads(line)
+                    marks[entry["annotations"][NAME]] = entry
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                here = (_descriptor(record) for record in self.records() if self._here(record))
+                marks = {entry["annotations"][NAME]: entry for entry in here}
             with self.temporary(place) as partial:
-                partial.write_bytes(digest.canonical({"schemaVersion": 2, "manifests": entries}))
+                content = {"schemaVersion": 2, "manifests": list(marks.values())}
+                partial.write_bytes(digest.canonical(content))
+            self._journal.unlink(missing_ok=True)
 
     def reindex(self) -> None:
         """Write index.json from the records whose files are all here."""

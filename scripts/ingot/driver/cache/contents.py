@@ -83,9 +83,9 @@ def _shard(path: Path) -> str:
 class Contents:
     """Keys and records of the jobs of one run, found when they are asked for."""
 
-    def __init__(self, graph: Graph, store: Store):
+    def __init__(self, graph: Graph, store: Store, dry: bool = False):
         self.graph, self.store = graph, store
-        self.writable = store.prepare()
+        self.writable = not dry and store.prepare()  # a dry run waits for no lock
         self.sources = Sources()
         self.finished: set[Job] = set()
         self.made: dict[str, str] = {}  # path: digest of what this run built

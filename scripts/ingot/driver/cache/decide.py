@@ -43,7 +43,7 @@ class Decider:
         stack += [(job, None) for job in self.graph.jobs if job in self.graph.forced - done]
         while stack:
             job, files = stack.pop()
-            wanted = set(self._asked(job) if files is None else files) - seen.get(job, set())
+            wanted = set(job.writes if files is None else files) - seen.get(job, set())
             first = job not in seen
             seen.setdefault(job, set()).update(wanted)
             if job in done or job in decision.run or (not wanted and not first):
@@ -57,10 +57,6 @@ class Decider:
                 decision.restore.pop(job, None)
                 stack += self.graph.needs[job].items()
         return decision
-
-    def _asked(self, job: Job) -> list[str]:
-        named = [path for path in job.writes if path in self.graph.target_files]
-        return named or job.writes
 
     def _settle(self, job: Job, wanted: set[str], decision: Decision) -> str | None:
         """Why `job` must run; None when it need not, with what is to be restored noted."""

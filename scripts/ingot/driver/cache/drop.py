@@ -13,7 +13,7 @@ from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.ingest import Ingest
 from ingot.driver.job import Job
 from ingot.files.atomic import remove
-from ingot.store import gc, leases
+from ingot.storekeeping import gc, leases
 
 
 def drop(contents: Contents, ingest: Ingest, waiting: set[Job]) -> None:

@@ -1,8 +1,10 @@
 """What a finished job wrote goes into the store, and its action on record."""
 
+import contextlib
 import csv
 import os
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from ingot.driver.cache import key
@@ -14,6 +16,10 @@ from ingot.files.atomic import peak_rss_file
 from ingot.refused import Refused
 from ingot.store.blobs import SMALL
 from ingot.store.records import Action
+from ingot.storekeeping import aside
+from ingot.storekeeping.leases import note_folder
+
+QUIET = 2.0  # seconds of waiting for the disk at the end of a run; longer is said
 
 
 class Ingest:
@@ -23,6 +29,8 @@ class Ingest:
         self.contents, self.store, self.costs = contents, contents.store, costs
         self.blobs: dict[str, list[str]] = {}  # path: the files that it is, or holds
         self.fresh: set[str] = set()  # of them, those that this run brought into the store
+        self.disk = ThreadPoolExecutor(1, "disk")
+        self.syncing: list[Future] = []
 
     def finished(self, job: Job) -> None:
         """The output stays where it is whatever happens here."""
@@ -48,9 +56,31 @@ class Ingest:
                     outputs = [self._take(path) for path in job.writes]
                     cost = self._cost(job, outputs)
                     action = Action(job.rule, found, fields, outputs, cost, key.about(job))
-                    contents.records[job] = self.store.record(action)
+                    contents.records[job] = record = self.store.record(action)
+                note_folder(self.store, [found])
+                self.syncing.append(self.disk.submit(self.store.persist_files, record))
+            else:
+                self._only_here(job)
         except (OSError, ValueError, UnknownInput, Refused) as error:
             print(f"{job.writes[0]}: built, but not stored ({error})", file=sys.stderr)
+            self._only_here(job)
+
+    def _only_here(self, job: Job) -> None:
+        """Later, these are to be known as ours although no store has them."""
+        with contextlib.suppress(OSError):
+            for path in job.writes:
+                aside.note(path, self.contents.made.get(path) or digest.of(path))
+
+    def close(self) -> None:
+        """The run ends when all that it stored is on the disk, and in the index."""
+        if self.contents.writable and self.syncing:
+            wait(self.syncing, timeout=QUIET)
+            if left := sum(not one.done() for one in self.syncing):
+                print(f"store: writing {left} artifacts to the disk", file=sys.stderr, flush=True)
+            wait(self.syncing)
+            self.syncing.clear()
+            with contextlib.suppress(OSError):
+                self.store.index()
 
     def _take(self, path: str) -> dict:
         self.blobs[path] = blobs(path)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ingot.driver.formats.iree import PROGRAMS
 from ingot.refused import Refused
@@ -41,8 +42,7 @@ def complete(catalogue: dict, root: Path) -> None:
     from snakemake.utils import validate
 
     schema = json.loads((root / SCHEMA).read_bytes())
-    validator = jsonschema.Draft202012Validator(schema)
-    if error := jsonschema.exceptions.best_match(validator.iter_errors(catalogue)):
+    if error := jsonschema.exceptions.best_match(_strict(schema).iter_errors(catalogue)):
         key = ".".join(map(str, error.absolute_path)) or "the catalogue"
         raise Refused(f"{key}: {error.message}; see {SCHEMA}")
     validate(catalogue, str(root / SCHEMA))
@@ -66,6 +66,15 @@ def complete(catalogue: dict, root: Path) -> None:
                     f"{where}: {flag}, expected no flag that means this machine or one of its "
                     "files: it affects what is built, and no key would show it; name the value"
                 )
+
+
+def _strict(schema: dict) -> Any:
+    """A validator for which 1.0 is no integer: steps are given it as it is written."""
+    import jsonschema
+
+    stock = jsonschema.Draft202012Validator
+    types = stock.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    return jsonschema.validators.extend(stock, type_checker=types)(schema)
 
 
 def _flags(catalogue: dict) -> Iterator[tuple[str, list[str]]]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from ingot.driver.commands.explain import dry_run
 from ingot.driver.commands.targets import add_catalogue
 from ingot.refused import Refused
-from ingot.store.fsck import fsck
-from ingot.store.gc import collect
 from ingot.store.records import Store
-from ingot.store.usage import usage
+from ingot.storekeeping.fsck import fsck
+from ingot.storekeeping.gc import collect
+from ingot.storekeeping.usage import usage
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -30,6 +30,13 @@ def add_options(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="gc: only print what would be deleted"
+    )
+    parser.add_argument(
+        "--forget",
+        metavar="FOLDER",
+        action="append",
+        default=[],
+        help="gc: keep nothing more for this working folder, which cannot be seen and is gone",
     )
     parser.add_argument("--json", action="store_true", help="machine-readable: the result as JSON")
     add_catalogue(parser)
@@ -51,7 +58,8 @@ def run(root: Path, options: Namespace) -> int:
         found, show = fsck(store), show_fsck
     else:
         keys = keys_of(root, options.target, options.configfile) if options.target else {}
-        found, show = collect(store, options.days, keys, options.dry_run), show_gc
+        found = collect(store, options.days, keys, options.dry_run, options.forget)
+        show = show_gc
     print(json.dumps(found)) if options.json else show(found)
     return int(bool(found.get("damaged_blobs") or found.get("damaged_records")))
 
@@ -84,11 +92,15 @@ def show_fsck(found: dict) -> None:
         print(f"{name}: not a whole record; removed")
     for title in found["built_again"]:
         print(f"{title}: will be built again when it is asked for")
+    for name in found["not_readable"]:
+        print(f"{name}: not readable for you; left alone")
     bad = len(found["damaged_blobs"]) + len(found["damaged_records"])
     print(f"{found['store']}: {found['blobs']} blobs read, {bad or 'none'} damaged")
 
 
 def show_gc(found: dict) -> None:
+    for folder in found["unseen_folders"]:
+        print(f"{folder}: cannot be seen from here; what it asked for is kept (--forget drops it)")
     for title in sorted(set(found["records_dropped"])):
         print(title)
     word = "would free" if found["dry_run"] else "freed"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ingot.checkpoint.safetensors import INDEX
 from ingot.driver.cache.sources import sources_of
 from ingot.driver.catalogue import toolchains
 from ingot.driver.formats import rows
@@ -42,6 +43,7 @@ class Inputs:
 
     def source(self, path: str) -> str:
         """A path of the catalogue: below the working directory, or else below the repository."""
+        path = path.rstrip("/") or "/"
         return path if Path(path).exists() else os.path.relpath(self.root / path)
 
     # The model
@@ -88,7 +90,8 @@ class Inputs:
         """The checkpoint's files that carry weights."""
         folder, entry = self.checkpoint(wildcards), self.model(wildcards)
         if "path" in entry:
-            return sorted(str(path) for path in Path(folder).glob("model*.safetensors*"))
+            found = [*Path(folder).glob("model*.safetensors"), Path(folder, INDEX)]
+            return sorted(str(path) for path in found if path.exists())
         return [f"{folder}/{name}" for name in shard_names(entry["shards"])]
 
     def tokenizer(self, wildcards) -> list[str]:

@@ -1,7 +1,9 @@
 """How much lies in the store, by model and format."""
 
+import contextlib
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 from ingot.store.records import DAY, Record, Store
@@ -23,9 +25,16 @@ def usage(store: Store) -> dict[str, Any]:
                 counted.add(layer["digest"])
                 row["bytes"] += layer["size"]
     found = sorted(rows.values(), key=lambda row: -row["bytes"])
-    total = sum(path.stat().st_size for path in store.root.glob("blobs/sha256/*"))
-    aside = sum(path.stat().st_size for path in store.root.glob("quarantine/*"))
+    total, aside = (_bytes(store.root / place) for place in ("blobs/sha256", "quarantine"))
     return {"store": str(store.root), "bytes": total, "quarantine_bytes": aside, "rows": found}
+
+
+def _bytes(folder: Path) -> int:
+    found = 0
+    for path in folder.glob("*"):
+        with contextlib.suppress(FileNotFoundError):  # gc took it meanwhile
+            found += path.lstat().st_size
+    return found
 
 
 def _model_and_kind(record: Record) -> tuple[str, str]:

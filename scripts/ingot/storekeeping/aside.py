@@ -1,0 +1,51 @@
+"""A user's own file where an artifact goes: moved aside and named, never replaced.
+
+Bytes that the store has are lost by nothing; what this folder's runs built and could not store is
+noted below .ingot/made.  Anything else is somebody's own.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from ingot.files import digest, memo
+from ingot.store.records import Store
+
+MADE = memo.BESIDE.parent / "made"
+
+
+def note(path: str, name: str) -> None:
+    """Remember that a run of ours put `name` at `path`."""
+    MADE.mkdir(parents=True, exist_ok=True)
+    _note(path).write_text(name)
+
+
+def _note(path: str) -> Path:
+    return MADE / digest.of_json(path)[:32]
+
+
+def keep(store: Store, path: str) -> None:
+    """Move what is at `path` aside if it is somebody's own."""
+    if not os.path.lexists(path) or _ours(store, Path(path)):
+        return
+    aside = f"{path}.yours-{time.strftime('%Y%m%d-%H%M%S')}-{time.time_ns() % 10**6:06}"
+    Path(path).rename(aside)
+    print(
+        f"{path}: held what is on no record, expected an artifact or nothing; moved to {aside}",
+        file=sys.stderr,
+    )
+
+
+def _ours(store: Store, path: Path) -> bool:
+    if path.is_symlink():
+        return path.resolve().parent == store.blobs.resolve()
+    if path.is_dir():
+        found, entries = digest.tree(path)
+        names = [entry["digest"] for entry in entries if "digest" in entry]
+    else:
+        found = digest.of(path)
+        names = [found]
+    if _note(str(path)).exists() and _note(str(path)).read_text() == found:
+        return True
+    return all(store.blob(name).exists() for name in names)

@@ -21,7 +21,7 @@ rule fetch_listing:
         volatile=inputs.unpinned,  # not cached: which commit is meant is the hub's to say
     shell:
         """
-        {PYTHON[hub]:q} {input.code[0]:q} \
+        HF_TOKEN=$token {PYTHON[hub]:q} {input.code[0]:q} \
             --model {wildcards.model:q} \
             --hub {params.hub:q} \
             --revision={params.revision:q} \
@@ -48,7 +48,7 @@ rule fetch_file:
         file=r"(?!listing\.json$)[^/]+",
     shell:
         """
-        {PYTHON[hub]:q} {input.code[0]:q} \
+        HF_TOKEN=$token {PYTHON[hub]:q} {input.code[0]:q} \
             --listing {input.listing:q} \
             --name {wildcards.file:q} \
             --file {output:q} \

@@ -8,14 +8,15 @@ import argparse
 import errno
 import fcntl
 import hashlib
-import json
 import os
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from ingot.files import digest
-from ingot.hub.client import BrokenTransferError, Retry, safe_name
+from ingot.hub import session
+from ingot.hub.client import SILENCE, BrokenTransferError, Floor, Retry, no_longer_than
+from ingot.hub.listing import read_listing
 from ingot.refused import Refused, run
 from ingot.store.blobs import Blobs
 from ingot.terminal.progress import Progress
@@ -25,10 +26,10 @@ RESTARTS = 2  # from nothing, after a whole file of the wrong content
 
 
 def fetch_file(listing: Path, name: str, file: Path, backoff: float) -> None:
-    known = json.loads(listing.read_bytes())
+    known = read_listing(listing)
     entry = known["files"].get(name)
     what = f"{known['hub']}/{name}"
-    if entry is None or not safe_name(name):
+    if entry is None:
         raise Refused(
             f"{what}: not among the files at revision {known['revision']}; check shards: in the "
             "catalogue"
@@ -94,6 +95,7 @@ class Download:
             print(f"{name}: going on from {self.done / 1e6:.1f} MB", file=sys.stderr)
 
     def run(self, retry: Retry) -> None:
+        session.install()
         self.retry = retry
         retry.run(self._try)
 
@@ -103,7 +105,8 @@ class Download:
 
         if self.done < self.size or not self.size:
             url = hf_hub_url(self.known["hub"], self.name, revision=self.known["revision"])
-            head = get_hf_file_metadata(url, token=get_token() or False)
+            with no_longer_than(SILENCE):
+                head = get_hf_file_metadata(url, token=get_token() or False)
             self._agree(head)
             # the token is for the hub alone, not for the host that a large file lies on
             same = urlsplit(head.location)[:2] == urlsplit(url)[:2]  # scheme and host
@@ -149,9 +152,12 @@ class Download:
             if answer.status_code == 416:
                 raise BrokenTransferError("the server refuses to go on from the middle")
         if answer.status_code >= 400:
-            answer.read()
+            with no_longer_than(SILENCE):
+                answer.read()
         hf_raise_for_status(answer)
+        floor = Floor()
         for data in answer.iter_raw():
+            floor.add(len(data))
             if self.done + len(data) > self.size:
                 self._forget()
                 raise BrokenTransferError(f"more than {self.size} bytes came")

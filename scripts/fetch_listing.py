@@ -9,12 +9,15 @@ import fcntl
 import json
 import sys
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 from ingot.checkpoint.safetensors import PICKLE
 from ingot.fields import read_json
 from ingot.files.atomic import replacing
-from ingot.hub.client import SILENCE, Retry, gated_page, no_longer_than, safe_name
+from ingot.hub import session
+from ingot.hub.client import SILENCE, Retry, gated_page, no_longer_than, unsigned
+from ingot.hub.listing import MOST, check
 from ingot.refused import Refused, run
 
 
@@ -31,11 +34,18 @@ def fetch_listing(
 
     if gated == "True" and not get_token() and not constants.is_offline_mode():
         raise Refused(f"{hub}: {gated_page('gated, and no token is set', hub)}")
+    session.install()
     api, retry = HfApi(), Retry(hub, backoff)
 
     def ask(question):
-        with no_longer_than(SILENCE):
-            return question()
+        try:
+            with no_longer_than(SILENCE):
+                return question()
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise Refused(
+                f"{hub}: what came is no listing ({unsigned(error)}); is HF_ENDPOINT, "
+                f"{constants.ENDPOINT}, a hub?"
+            ) from None
 
     if not revision:
         revision = recorded(
@@ -45,13 +55,14 @@ def fetch_listing(
             lambda: retry.run(lambda: ask(lambda: api.model_info(hub).sha)),
         )
     files = retry.run(
-        lambda: ask(lambda: list(api.list_repo_tree(hub, recursive=True, revision=revision)))
+        lambda: ask(
+            lambda: list(
+                islice(api.list_repo_tree(hub, recursive=True, revision=revision), MOST + 1)
+            )
+        )
     )
     found = {file.path: described(file) for file in files if hasattr(file, "blob_id")}
-    if bad := [name for name in found if not safe_name(name)]:
-        raise Refused(
-            f"{hub}: file name {bad[0]!r} leaves its folder, expected a plain name; not fetched"
-        )
+    check(hub, found)
     if not any(name.endswith(".safetensors") for name in found):
         pickles = [name for name in found if name.endswith((".bin", ".pt", ".pth"))]
         raise Refused(

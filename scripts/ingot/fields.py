@@ -88,7 +88,7 @@ def _misfit(value: Any, expected: Any, place: str) -> str | None:
         inner = [one for one in found if one and not one.startswith(f"{place} is ")]
         return inner[0] if inner else _is_not(value, expected, place)
     if expected is str:
-        fits = isinstance(value, str) and _encodable(value)
+        fits = _encodable(value)
     elif expected is bool or expected is None:
         fits = value is None if expected is None else isinstance(value, bool)
     else:
@@ -132,8 +132,8 @@ def _words(expected: Any) -> str:
     return {str: "a text", bool: "true or false", None: "null"}.get(expected) or str(expected)
 
 
-def _encodable(text: str) -> bool:
+def _encodable(text: Any) -> bool:
     try:
-        return text.isascii() or bool(text.encode())
+        return isinstance(text, str) and (text.isascii() or bool(text.encode()))
     except UnicodeEncodeError:  # half of a surrogate pair
         return False

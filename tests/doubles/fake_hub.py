@@ -87,7 +87,9 @@ def handler_of(hub: Hub):
             parts = path.strip("/").split("/")
             self.status = 0
             try:
-                if path.startswith("/api/models/"):
+                if path == "/loop":
+                    self.send(302, {"Location": "/loop"})
+                elif path.startswith("/api/models/"):
                     self.api(parts[2:])
                 elif len(parts) > 4 and parts[2] == "resolve":
                     self.resolve("/".join(parts[:2]), parts[3], "/".join(parts[4:]))
@@ -95,6 +97,8 @@ def handler_of(hub: Hub):
                     self.body(hub.root / "/".join(parts[1:]))
                 else:
                     self.refuse(404, "EntryNotFound")
+            except (BrokenPipeError, ConnectionResetError):
+                self.close_connection = True
             finally:
                 hub.requests.append(
                     (
@@ -135,9 +139,29 @@ def handler_of(hub: Hub):
             if revision not in ("main", COMMIT) and "@" not in folder.name:
                 return self.refuse(404, "RevisionNotFound")
             if len(parts) > 2 and parts[2] == "tree":
+                if fault := hub.armed("tree"):
+                    return self.misbehave(fault)
                 return self.send_json([self.entry(path) for path in sorted(folder.iterdir())])
             name = "/".join(parts[:2])
             self.send_json({"id": name, "modelId": name, "sha": COMMIT, "siblings": []})
+
+        def misbehave(self, fault):
+            """An answer as a portal, a proxy or an attacker gives it."""
+            if callable(fault):  # the entries, changed
+                folder = hub.root / "org/name"
+                return self.send_json(
+                    fault([self.entry(path) for path in sorted(folder.iterdir())])
+                )
+            status, headers, body = fault
+            headers = {name: value.format(port=hub.port) for name, value in headers.items()}
+            if body != "endless":
+                return self.send(status, headers, body)
+            self.status = status
+            self.send_response(status)
+            self.end_headers()
+            self.close_connection = True
+            while True:  # until the client has had enough
+                self.wfile.write(b" " * (1 << 20))
 
         def folder(self, repository, revision):
             """ORG/NAME@REVISION where there is one, else ORG/NAME."""

@@ -12,6 +12,7 @@ import pytest
 
 from conftest import ROOT
 from fake_hub import COMMIT, Hub, described
+from ingot.hub import client
 
 LARGE = "model.safetensors"
 
@@ -323,3 +324,92 @@ def test_a_moved_revision_fetches_only_the_files_that_changed(hub, snakemake, tm
     asked = len(hub.requests)
     assert build(COMMIT) == first
     assert len(hub.requests) == asked  # a pinned revision is on record: the hub is not asked
+
+
+def changed(**fields):
+    return lambda entries: [{**entry, **fields} for entry in entries]
+
+
+def forged(**fields):
+    """The weights' entry, its `lfs` changed."""
+    return lambda entries: [
+        {**entry, "lfs": {**entry["lfs"], **fields}} if "lfs" in entry else entry
+        for entry in entries
+    ]
+
+
+NO_LISTING = {
+    "a portal's page": (200, {"Content-Type": "text/html"}, b"<html>Log in</html>"),
+    "a loop of redirects": (302, {"Location": "/loop"}, b""),
+    "a redirect to no address": (302, {"Location": "http://[bad"}, b""),
+    "bad gzip": (200, {"Content-Encoding": "gzip"}, b"not gzip"),
+    "an object": (200, {}, b'{"a": 1}'),
+    "entries that are no objects": (200, {}, b"[1, 2]"),
+    "JSON without end": (200, {}, b"[" * 200_000),
+    "an error without end": (404, {}, "endless"),
+    "a list without end": (200, {}, "endless"),
+    "no hash": lambda entries: [{k: v for k, v in e.items() if k != "oid"} for e in entries],
+    "a path that is a number": changed(path=5),
+    "a path with a cursor's moves": changed(path="\x1b[2Jmodel.safetensors"),
+    "a hash that is a path": forged(oid="/home/me/thesis.tex"),
+    "a hash that is a number": forged(oid=5),
+    "a size that is a text": forged(size="1"),
+    "a negative size": forged(size=-1),
+}
+
+
+@pytest.mark.parametrize("fault", NO_LISTING)
+def test_what_is_no_listing_ends_in_one_line(fault, hub, list_files, tmp_path):
+    hub.faults["tree"] = NO_LISTING[fault]
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    done = list_files()
+    one_line(done, "org/name: ")
+    assert "\x1b" not in done.stderr and len(done.stderr) < 5000
+    assert victim.read_text() == "mine" and not (tmp_path / "m/listing.json").exists()
+
+
+def test_a_listing_edited_by_hand_moves_no_file(hub, fetch, list_files, store, tmp_path):
+    assert list_files().returncode == 0
+    victim = tmp_path / "victim.tex"
+    victim.write_text("mine")
+    listing = tmp_path / "m/listing.json"
+    content = json.loads(listing.read_bytes())
+    content["files"][LARGE]["sha256"] = str(victim)
+    listing.write_text(json.dumps(content))
+    one_line(fetch(), "listing.json: model.safetensors has the hashes", "expected 64 hex digits")
+    assert victim.read_text() == "mine"
+
+
+def test_the_token_goes_to_no_host_that_a_link_names(hub, list_files):
+    link = "<http://localhost:{port}/api/models/org/name/tree/x>; rel=next"
+    hub.faults["tree"] = [(200, {"Link": link}, b"[]"), 1]
+    list_files()
+    asked = [(request[1], request[3]) for request in hub.requests]
+    assert asked[0][1] == "Bearer secret" and asked[-1] == ("/api/models/org/name/tree/x", None)
+
+
+def test_nothing_is_asked_of_the_hub_but_what_is_needed(hub, fetch):
+    assert fetch().returncode == 0
+    assert {request[1].partition("/resolve/")[0] for request in hub.requests} <= {
+        f"/api/models/org/name/tree/{COMMIT}", "/org/name", f"/large/org/name/{LARGE}",
+    }  # fmt: skip
+
+
+def test_a_signed_address_is_in_no_message():
+    error = OSError("HTTP 410: Gone for url 'http://cdn/x?X-Amz-Signature=SECRET&a=b'\nmore")
+    assert client.unsigned(error) == "HTTP 410: Gone for url 'http://cdn/x?...'"
+
+
+def test_a_transfer_that_drips_is_broken_off(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(client.time, "monotonic", lambda: now[0])
+    floor = client.Floor()
+    with pytest.raises(client.BrokenTransferError, match="only 60 bytes in a minute"):
+        for _ in range(100):
+            now[0] += 1
+            floor.add(1)
+    floor = client.Floor()
+    for _ in range(100):
+        now[0] += 1
+        floor.add(10_000)

@@ -16,7 +16,7 @@ from ingot.fields import read_json
 from ingot.gguf import metadata, vocabulary
 from ingot.gguf.file import layout, read
 from ingot.gguf.kv import KV
-from ingot.hub.client import safe_name
+from ingot.hub.listing import safe_name
 from ingot.iree import irpa, stitch, tensor_parallel
 from ingot.onnx import decoder
 from ingot.refused import Refused

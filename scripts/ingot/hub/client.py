@@ -4,6 +4,7 @@ The client gives up on a reset connection and on a 5xx body, forgets what it had
 dies, and takes a flipped byte for good; so: bounded retries, resume, and every byte hashed.
 """
 
+import re
 import signal
 import sys
 import time
@@ -17,6 +18,7 @@ T = TypeVar("T")
 ATTEMPTS = 6  # in a row without progress
 HEALS = (408, 429, 500, 502, 503, 504)  # HTTP statuses that a second try may cure
 LONGEST_WAIT = 60.0  # seconds, whatever Retry-After says
+MINUTE, LEAST = 60.0, 60_000  # seconds, and the bytes that must come in them
 SILENCE = 60  # seconds that an API call may take: the client itself waits for ever
 TOKEN = "put a token with read access into HF_TOKEN, or run `hf auth login`"
 
@@ -36,13 +38,18 @@ class Retry:
 
     def run(self, action: Callable[[], T]) -> T:
         """`action()`, again and again while its errors may heal; one line when they don't."""
-        from httpx2 import TransportError
+        from httpx2 import InvalidURL, RequestError, TooManyRedirects
         from huggingface_hub import errors
 
         while True:
             try:
                 return action()
-            except (TransportError, BrokenTransferError, errors.HfHubHTTPError) as error:
+            except (TooManyRedirects, InvalidURL) as error:
+                raise Refused(
+                    f"{self.what}: redirected to no end or no address ({unsigned(error)}); is "
+                    "HF_ENDPOINT a hub?"
+                ) from None
+            except (RequestError, BrokenTransferError, errors.HfHubHTTPError) as error:
                 self._again_or_exit(error)
             except errors.OfflineModeIsEnabled:
                 raise Refused(
@@ -56,7 +63,7 @@ class Retry:
         if status is not None and status not in HEALS:
             raise Refused(f"{self.what}: {refusal(error, status)}")
         self.failures += 1
-        said = f"HTTP {status}" if status else f"{error or type(error).__name__}"
+        said = f"HTTP {status}" if status else unsigned(error) or type(error).__name__
         if self.failures >= ATTEMPTS:
             raise Refused(
                 f"{self.what}: {said}, {ATTEMPTS} times in a row; run the command again later, it "
@@ -68,6 +75,21 @@ class Retry:
         wait = min(wait, LONGEST_WAIT)
         print(f"{self.what}: {said}; trying again in {wait:.0f} s", file=sys.stderr, flush=True)
         time.sleep(wait)
+
+
+class Floor:
+    """Refuses a transfer of which a minute brings next to nothing: each byte would reset a timeout."""
+
+    def __init__(self, least: int = LEAST):
+        self.least, self.came, self.since = least, 0, time.monotonic()
+
+    def add(self, count: int) -> None:
+        self.came += count
+        now = time.monotonic()
+        if now - self.since >= MINUTE:
+            if self.came < self.least:
+                raise BrokenTransferError(f"only {self.came} bytes in a minute")
+            self.came, self.since = 0, now
 
 
 @contextmanager
@@ -108,13 +130,12 @@ def refusal(error: Exception, status: int) -> str:
         return f"no such file at this revision (HTTP {status}); check shards: and files: of the catalogue"
     if status in (401, 403):
         return f"access refused (HTTP {status}); {TOKEN}"
-    return f"HTTP {status}: {str(error).splitlines()[0]}"
+    return f"HTTP {status}: {unsigned(error)}"
 
 
-def safe_name(name: str) -> bool:
-    """Whether a file of that name stays inside the folder that it is put in."""
-    parts = name.replace("\\", "/").split("/")
-    return not name.startswith(("/", "\\")) and ".." not in parts and ":" not in parts[0]
+def unsigned(error: Exception) -> str:
+    """The first line of what an error says; an address may be signed, which is as good as a token."""
+    return re.sub(r"\?[^\s'\"]+", "?...", (str(error).splitlines() or [""])[0])
 
 
 def repository(error: Exception) -> str:

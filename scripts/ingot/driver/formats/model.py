@@ -1,6 +1,5 @@
 """What is known of a model before anything is built: its entry, config.json, sizes on disk."""
 
-import json
 from collections.abc import Iterable
 from math import prod
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 from ingot.checkpoint import llama
 from ingot.checkpoint.config import ModelConfig, read_config
+from ingot.hub.listing import read_listing
 from ingot.refused import Refused
 
 SMALL_FILES = (
@@ -77,7 +77,7 @@ class Model:
     def listed(self) -> dict[str, dict]:
         """The hub's list of files, by name; empty while nobody fetched it."""
         listing = Path("artifacts", f"{self.name}.hf", "listing.json")
-        return json.loads(listing.read_text())["files"] if listing.is_file() else {}
+        return read_listing(listing)["files"] if listing.is_file() else {}
 
     def parameters(self) -> int:
         return parameters(self.config)

@@ -10,6 +10,7 @@ ALLOWED = (
 )  # fmt: skip
 PREFIX = (
     "set -euo pipefail; "  # Snakemake's own prefix, which this one replaces
+    "token=${{HF_TOKEN-}}; unset HF_TOKEN; "  # rules/fetch.smk alone hands it on
     "export INGOT_PARENT=$PPID; "  # a step that outlives Snakemake puts nothing in place
     f'for name in $(compgen -e); do case $name in {"|".join(ALLOWED)}) ;; *) unset "$name" ;; '
     "esac; done; "

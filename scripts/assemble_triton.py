@@ -10,10 +10,11 @@ import shutil
 from pathlib import Path
 
 from ingot.checkpoint.config import read_config
+from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files import digest, sealed
 from ingot.files.atomic import replacing
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.triton import pbtxt, schema
 from ingot.triton.schema import BLS, ENGINE, ENSEMBLE, POSTPROCESSING, PREPROCESSING
 from ingot.triton.server import launch_script

@@ -11,10 +11,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files import sealed
 from ingot.files.atomic import replacing
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.tensorrt import gpus
 from ingot.terminal.console import heartbeat

@@ -8,10 +8,10 @@ import argparse
 import json
 from pathlib import Path
 
+from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files import sealed
 from ingot.files.atomic import replacing
-from ingot.refused import run
 from ingot.tensorrt import rtx
 from ingot.terminal.console import stderr_to_log
 

@@ -8,17 +8,17 @@ import json
 import shutil
 from pathlib import Path
 
+from ingot.entry import run
 from ingot.files import digest, sealed
 from ingot.files.atomic import replacing
-from ingot.refused import Refused, run
+from ingot.refused import Refused
+from ingot.serve.launch import HERE
 
 LAUNCH = """\
 #!/bin/sh
 # Serve this folder.  Needs a Python with requirements.lock installed: PYTHON=... ./serve
 # Arguments are added to the server's own, and win: ./serve --port 8080 --device_ids 0
-here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
-cd "$here" || exit 1
-{environment}exec "${{PYTHON:-python3}}" -m shortfin_apps.llm.server \\
+{here}{environment}exec "${{PYTHON:-python3}}" -m shortfin_apps.llm.server \\
     --tokenizer_json=tokenizer.json \\
     --tokenizer_config_json=tokenizer_config.json \\
     --model_config=config.json \\
@@ -76,7 +76,9 @@ def launch_script(device: str, archives: int) -> str:
         nodes = ",".join("0" * devices)
         environment = f"export SHORTFIN_HOSTCPU_TOPOLOGY_NODES={nodes}\n"
     names = " ".join(parameter_names(archives))
-    return LAUNCH.format(parameters=names, device=device, device_ids=ids, environment=environment)
+    return LAUNCH.format(
+        here=HERE, parameters=names, device=device, device_ids=ids, environment=environment
+    )
 
 
 def parameter_names(count: int) -> list[str]:

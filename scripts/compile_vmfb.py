@@ -5,6 +5,7 @@ would get other bytes in another folder.
 """
 
 import argparse
+import contextlib
 import re
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from ingot.entry import run
 from ingot.files.atomic import replacing
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.terminal.console import heartbeat
 
 DEVICE = "--iree-hal-target-device="
@@ -75,11 +77,13 @@ def run_awake(command: list[str], mlir: Path, idle: float = IDLE) -> subprocess.
 def _ended(process: subprocess.Popen, idle: float) -> bool:
     """Wait for the end, or for `idle` seconds in which it used no CPU time."""
     worked, since = -1, time.monotonic()
-    while process.poll() is None and time.monotonic() - since < idle:
-        time.sleep(min(1.0, idle / 10))
+    while time.monotonic() - since < idle:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(min(1.0, idle / 10))
+            return True
         if (now := cpu_ticks(process.pid)) != worked:
             worked, since = now, time.monotonic()
-    return process.poll() is not None
+    return False
 
 
 def cpu_ticks(pid: int) -> int:

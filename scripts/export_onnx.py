@@ -9,10 +9,10 @@ from pathlib import Path
 
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.entry import run
 from ingot.files import sealed
 from ingot.files.atomic import replacing
 from ingot.onnx import decoder
-from ingot.refused import run
 
 MOST = 2048  # tokens, where the model's context is longer: the mask is a constant
 

@@ -13,11 +13,12 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ingot.entry import run
 from ingot.files import digest
 from ingot.hub import session
 from ingot.hub.client import SILENCE, BrokenTransferError, Floor, Retry, no_longer_than
 from ingot.hub.listing import read_listing
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.store.blobs import Blobs
 from ingot.terminal.progress import Progress
 

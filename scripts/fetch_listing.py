@@ -13,12 +13,13 @@ from itertools import islice
 from pathlib import Path
 
 from ingot.checkpoint.safetensors import PICKLE
+from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files.atomic import replacing
 from ingot.hub import session
 from ingot.hub.client import SILENCE, Retry, gated_page, no_longer_than, unsigned
 from ingot.hub.listing import MOST, check
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 
 
 def fetch_listing(

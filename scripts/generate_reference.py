@@ -11,9 +11,10 @@ from pathlib import Path
 
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files.atomic import replacing
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
 
 LENGTHS = (5, 6, 8, 9, 12, 15, 17, 23, 31, 32, 33, 47, 63, 64, 80, 99, 128, 160, 200, 240, 290, 340,

@@ -9,11 +9,12 @@ import functools
 import threading
 from pathlib import Path
 
+from ingot.entry import run
 from ingot.files import stream
 from ingot.files.atomic import replacing_hashed
 from ingot.gguf import file as gguf_format
 from ingot.iree import irpa as irpa_format
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.tensors.dtypes import FLOATS
 from ingot.terminal.progress import Progress
 

@@ -6,8 +6,9 @@ import os
 import sys
 from pathlib import Path
 
+from ingot.entry import run
 from ingot.files.atomic import replacing
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 
 FTYPE = {"q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18}  # enum llama_ftype
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.entry import run
 from ingot.files import sealed
 from ingot.files.atomic import replacing
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.tensorrt import trtllm
 from ingot.tensorrt.checkpoint import GROUP
 from ingot.terminal.console import stderr_to_log

@@ -14,6 +14,7 @@ from ingot.checkpoint import llama
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
+from ingot.entry import run
 from ingot.files import stream
 from ingot.files.atomic import replacing_hashed
 from ingot.gguf import metadata
@@ -21,7 +22,6 @@ from ingot.gguf.file import TensorInfo
 from ingot.gguf.file import layout as gguf_layout
 from ingot.gguf.kv import KV
 from ingot.gguf.vocabulary import vocabulary
-from ingot.refused import run
 
 
 def safetensors_to_gguf(

@@ -18,9 +18,10 @@ from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.llama import TensorSpec
 from ingot.checkpoint.rows import Rows
+from ingot.entry import run
 from ingot.files import sealed, stream
 from ingot.files.atomic import replacing
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.tensorrt import trtllm
 from ingot.tensors.dtypes import TYPES
 

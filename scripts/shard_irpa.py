@@ -17,11 +17,12 @@ import numpy as np
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
+from ingot.entry import run
 from ingot.files import stream
 from ingot.files.atomic import replacing, replacing_hashed
 from ingot.gguf import metadata
 from ingot.iree import irpa, tensor_parallel
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.tensors.dtypes import FLOATS
 from ingot.terminal.progress import Progress
 

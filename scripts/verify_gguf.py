@@ -12,7 +12,8 @@ from ingot.checkpoint import llama
 from ingot.checkpoint.config import ModelConfig, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
-from ingot.refused import Refused, run
+from ingot.entry import run
+from ingot.refused import Refused
 from ingot.verify import verification
 from ingot.verify.values import Comparison, row_order
 

@@ -7,8 +7,9 @@ import argparse
 import hashlib
 from pathlib import Path
 
+from ingot.entry import run
 from ingot.iree import irpa as irpa_format
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.verify import verification
 
 

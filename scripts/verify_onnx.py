@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.refused import run
+from ingot.entry import run
 from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
 from ingot.verify.greedy import GreedyCheck

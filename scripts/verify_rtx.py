@@ -7,8 +7,9 @@ record of that graph, which must have passed.
 import argparse
 from pathlib import Path
 
+from ingot.entry import run
 from ingot.fields import read_json
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.tensorrt.rtx import build_engine
 from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification

@@ -14,8 +14,9 @@ from ingot.checkpoint import llama
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
+from ingot.entry import run
 from ingot.iree import irpa
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.tensors.dtypes import FLOATS
 from ingot.verify import verification
 from ingot.verify.values import Comparison, as_float32, row_order

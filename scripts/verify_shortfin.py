@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
+from ingot.entry import run
 from ingot.fields import read_json
 from ingot.iree.shortfin import Server
-from ingot.refused import run
 from ingot.terminal.console import heartbeat, stderr_to_log
 from ingot.verify import verification
 

@@ -11,8 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ingot.entry import run
 from ingot.fields import read_json
-from ingot.refused import Refused, run
+from ingot.refused import Refused
 from ingot.terminal.console import heartbeat
 from ingot.triton.repository import check
 from ingot.triton.schema import BLS, ENGINE, ENSEMBLE

@@ -14,7 +14,8 @@ import numpy as np
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
-from ingot.refused import Refused, run
+from ingot.entry import run
+from ingot.refused import Refused
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.tensorrt.checkpoint import TrtllmCheckpoint
 from ingot.verify import verification

@@ -9,7 +9,8 @@ import argparse
 import json
 from pathlib import Path
 
-from ingot.refused import Refused, run
+from ingot.entry import run
+from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
 

@@ -1,7 +1,7 @@
 """The one exception for what cannot be done, and the one place that turns it into a line."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 LONGEST = 4000  # characters of a message: what is printed may hold what came from outside
@@ -32,14 +32,3 @@ def one_line(prefix: str = "") -> Iterator[None]:
         yield
     except Refused as reason:
         sys.exit(f"{prefix}{reason}")
-
-
-def end(text: str) -> None:
-    """End the program from a signal handler, past every `except Exception` of other people's code."""
-    sys.exit(text)
-
-
-def run(main: Callable[[], int | None]) -> None:
-    """How a program of ours is run by path: it ends with the exit status that `main` returns."""
-    with one_line():
-        sys.exit(main())

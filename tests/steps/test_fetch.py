@@ -12,7 +12,7 @@ import pytest
 
 from conftest import ROOT
 from fake_hub import COMMIT, Hub, described
-from ingot.hub import client
+from ingot.hub import client, session
 
 LARGE = "model.safetensors"
 
@@ -379,6 +379,12 @@ def test_a_listing_edited_by_hand_moves_no_file(hub, fetch, list_files, store, t
     listing.write_text(json.dumps(content))
     one_line(fetch(), "listing.json: model.safetensors has the hashes", "expected 64 hex digits")
     assert victim.read_text() == "mine"
+
+
+def test_an_answer_has_a_limit(hub, list_files):
+    hub.faults["tree"] = NO_LISTING["an error without end"]
+    one_line(list_files(), f"an answer of more than {session.ERROR >> 10} kB, 6 times in a row")
+    assert session.ERROR < session.ANSWER
 
 
 def test_the_token_goes_to_no_host_that_a_link_names(hub, list_files):

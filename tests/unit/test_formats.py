@@ -64,7 +64,7 @@ from pathlib import Path
 from ingot.checkpoint.files import add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.files.atomic import replacing
-from ingot.refused import run
+from ingot.entry import run
 
 
 def main(argv=None):

@@ -1,12 +1,14 @@
 """What is started and what is refused before it: launch scripts, parameters, repositories, servers."""
 
 import os
+import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
 from ingot.refused import Refused
+from ingot.serve.launch import HERE
 from ingot.serve.server import Server
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.tensorrt import rtx
@@ -135,3 +137,31 @@ def test_an_engine_is_for_the_gpus_and_lengths_asked_for(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", tensorrt := FakeTensorRT(None))
     assert rtx.build_engine(tmp_path / "m.onnx", ["SM86", "SM89"], 512) == b"engine"
     assert tensorrt.asked == ["SM86", "SM89", ("input_ids", (1, 1), (1, 64), (1, 512))]
+
+
+@pytest.mark.parametrize(
+    "name", ["bundle", "a b 'c'", 'q"$(touch x)`', "ends\n", "-dash", "in\nside"]
+)
+def test_a_launch_script_serves_its_own_folder_whatever_its_name_and_way_there(name, tmp_path):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "mine").write_text(name)
+    (folder / "serve").write_text(f"#!/bin/sh\n{HERE}cat mine\n")
+    (folder / "serve").chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/mine").write_text("another's")
+    (tmp_path / "bin/s").symlink_to(folder / "serve")
+    for way in (folder / "serve", tmp_path / "bin/s", f"./{name}/serve"):
+        done = subprocess.run([way], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout == name
+
+
+def test_a_launch_script_that_has_lost_its_folder_serves_nothing(tmp_path):
+    script = f"#!/bin/sh\n{HERE}echo served\n"
+    done = subprocess.run(
+        ["sh", "-c", script, str(tmp_path / "gone/serve")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "served" not in done.stdout

@@ -8,11 +8,12 @@ a job is a plain value (job.py).  tests/unit/test_hook.py says which name change
 import contextlib
 import fcntl
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ingot.driver import report
+from ingot.driver import processes, report
 from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.decide import Decider, Decision
 from ingot.driver.cache.drop import drop
@@ -41,10 +42,22 @@ def install(catalogue: dict, root: Path) -> None:
             "install the version in envs/driver/requirements.lock"
         )
     Session.catalogue, Session.root = catalogue, root
+    if not ORIGINAL:
+        from snakemake.scheduling.job_scheduler import JobScheduler
+
+        ORIGINAL["exit_gracefully"] = JobScheduler.exit_gracefully
+        JobScheduler.exit_gracefully = exit_gracefully
     methods = (init, update_needrun, postprocess, finish, check_incomplete, check_and_touch_output)
-    for method in () if ORIGINAL else methods:
+    for method in () if "init" in ORIGINAL else methods:
         ORIGINAL[method.__name__] = getattr(DAG, method.__name__)
         setattr(DAG, method.__name__, method)
+
+
+def exit_gracefully(scheduler, *arguments) -> None:
+    """Told to end, Snakemake would wait for the running steps: they are told, too."""
+    print("stopped by SIGTERM: the running steps are stopped", file=sys.stderr, flush=True)
+    ORIGINAL["exit_gracefully"](scheduler, *arguments)
+    processes.stop_below(os.getpid())
 
 
 class Session:

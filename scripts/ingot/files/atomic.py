@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingot.entry import lives
 from ingot.files import digest
 from ingot.refused import Refused
 
@@ -99,7 +100,7 @@ def remove(path: Path) -> None:
 def _stop_if_orphaned(path: Path) -> None:
     """When Snakemake was killed, a new one may be building the same, of other inputs."""
     parent = os.environ.get("INGOT_PARENT")
-    if parent and not Path("/proc", parent).exists():
+    if parent and not lives(parent):
         raise Refused(f"{path}: Snakemake has ended, so the output was discarded; run it again")
 
 
@@ -107,4 +108,4 @@ def alive(partial: Path) -> bool:
     """Does a process that the temporary name `partial` speaks of go on?"""
     parts = [part for part in partial.name.split(".") if part not in ("partial", "old", "link")]
     pids = list(itertools.takewhile(str.isdigit, reversed(parts)))  # and of a thread
-    return any(Path("/proc", pid).exists() for pid in pids[:2])
+    return any(map(lives, pids[:2]))

@@ -12,7 +12,8 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
-from ingot.refused import Refused, end
+from ingot.entry import end
+from ingot.refused import Refused
 
 START_LIMIT = 1800  # seconds: loading hundreds of gigabytes from a cold disk
 ANSWER_LIMIT = 300  # seconds

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Self
 
 from ingot.serve import server
+from ingot.serve.launch import HERE
 
-HEAD = """\
+HEAD = f"""\
 #!/bin/sh
 # Serve this folder.  Needs Triton with its TensorRT-LLM backend: TRITONSERVER=... ./serve
 # Arguments are added to the server's own, and win: ./serve --http-port=8080 --http-address=0.0.0.0
-here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
-cd "$here" || exit 1 # the engine's path is relative to it
-server=${TRITONSERVER:-/opt/tritonserver/bin/tritonserver}
+{HERE}server=${{TRITONSERVER:-/opt/tritonserver/bin/tritonserver}}
 """
 COMMON = (
     "--model-repository=.",  # this folder: the python backend stumbles over blanks in a path

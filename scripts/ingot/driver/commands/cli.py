@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from ingot.driver.commands import ask, demo, explain, lock, plan, store, targets, toolchain
-from ingot.refused import one_line, run
+from ingot.entry import run
+from ingot.refused import one_line
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMANDS = (targets, plan, explain, store, toolchain, lock, ask, demo)

@@ -9,8 +9,8 @@ ALLOWED = (
     "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_*",
 )  # fmt: skip
 PREFIX = (
+    "token=$HF_TOKEN; unset HF_TOKEN; "  # rules/fetch.smk alone hands it on
     "set -euo pipefail; "  # Snakemake's own prefix, which this one replaces
-    "token=${{HF_TOKEN-}}; unset HF_TOKEN; "  # rules/fetch.smk alone hands it on
     "export INGOT_PARENT=$PPID; "  # a step that outlives Snakemake puts nothing in place
     f'for name in $(compgen -e); do case $name in {"|".join(ALLOWED)}) ;; *) unset "$name" ;; '
     "esac; done; "

@@ -1,0 +1,8 @@
+"""What every launch script begins with: it serves the folder that it lies in, or nothing."""
+
+# Through links to the script; the dot keeps a line break that the folder's name may end in.
+HERE = """\
+here=$(readlink -f -- "$0" && echo .) || exit 1
+here=${here%?.}
+cd -- "${here%/*}/" || exit 1
+"""

@@ -12,7 +12,8 @@ from ingot.driver.cache.restore import restore
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.past import Past
 from ingot.driver.job import Graph, Input, Job, Output
-from ingot.store.records import Store
+from ingot.files import digest
+from ingot.store.records import Action, Store
 
 SHELL = "tool --in {input.source:q} --mode {params.mode} --out {output:q}"
 
@@ -185,3 +186,13 @@ def test_a_rule_that_no_key_can_hold_is_refused(shell, reason):
     one = _with(job("a.txt", "b.one"), shell=shell, params={"mode": {1}})
     with pytest.raises(ValueError, match=r"rule make_one: .*" + reason.replace("{", r"\{")):
         key.fields(one, lambda path: "sha256:same")
+
+
+def test_a_record_whose_fields_are_of_another_form_explains_nothing(folder):
+    run = Run(chain()).build()
+    output = {"kind": "file", "digest": digest.of("b.one"), "size": 1, "title": "x"}
+    for number, fields in enumerate(({}, {"version": 9}, {"version": 1, "params": None}, [])):
+        action = Action(run.graph.jobs[0].rule, f"{number:064x}", fields, [output], {}, {})
+        run.contents.store.record(action)
+    found = why(chain(mode="slow"))
+    assert found["b.one"] == "mode: 'fast' → 'slow' (nearest record: b.one)"

@@ -37,9 +37,10 @@ def nearest(store: Store, job: Job, fields: dict) -> Nearest:
     ours = {"fields": fields, "about": key.about(job)}
     for record in _youngest(store, job.rule):
         config = store.config(record)
-        if "fields" not in config:
+        try:
+            found = tuple(differences(config, ours))
+        except (KeyError, TypeError, AttributeError, ValueError):  # fields of another form
             continue
-        found = tuple(differences(config, ours))
         here = (len(found), 0 if record.outputs[0]["title"] in names else 1)
         if here < rank:
             best, rank = Nearest(record, found), here

@@ -60,6 +60,15 @@ def write_shard(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], bytes
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
 
 
+def cut_out(header: dict, data: bytearray, name: str) -> None:
+    """Take a tensor out of a shard's header and data, which the others fill as before."""
+    begin, end = header.pop(name)["data_offsets"]
+    del data[begin:end]
+    for entry in header.values():
+        if entry.get("data_offsets", [0])[0] >= end:
+            entry["data_offsets"] = [at - (end - begin) for at in entry["data_offsets"]]
+
+
 def write_weights(
     folder: Path, config: dict, dtype: str, norms: str, shards: int, tame: bool = False
 ) -> None:

@@ -91,13 +91,13 @@ def change_values(shard: Path, name: str, bits: int) -> None:
 
 
 def change_header(shard: Path, change) -> None:
-    """Apply `change` to a shard's header and write it back, data unchanged."""
+    """Apply `change` to a shard's header and data, and write both back."""
     raw = shard.read_bytes()
     (length,) = struct.unpack("<Q", raw[:8])
-    header = json.loads(raw[8 : 8 + length])
-    change(header)
+    header, data = json.loads(raw[8 : 8 + length]), bytearray(raw[8 + length :])
+    change(header, data)
     text = json.dumps(header).encode()
-    shard.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + length :])
+    shard.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
@@ -121,16 +121,16 @@ DAMAGE = {
     "overlapping offsets": (
         lambda d: change_header(
             d / FIRST,
-            lambda h: h["lm_head.weight"].update(
+            lambda h, _: h["lm_head.weight"].update(
                 data_offsets=h["model.embed_tokens.weight"]["data_offsets"]
             ),
         ),
-        rf"{FIRST}: tensor \S+ and tensor \S+ overlap",
+        rf"{FIRST}: the header and tensor lm_head.weight have bytes of no tensor between them",
     ),
     "offsets out of range": (
         lambda d: change_header(
             d / FIRST,
-            lambda h: h["lm_head.weight"].update(
+            lambda h, _: h["lm_head.weight"].update(
                 data_offsets=[1 << 33, (1 << 33) + 1056 * 256 * 2]
             ),
         ),
@@ -138,21 +138,21 @@ DAMAGE = {
     ),
     "negative offsets": (
         lambda d: change_header(
-            d / FIRST, lambda h: h["lm_head.weight"].update(data_offsets=[-8, 0])
+            d / FIRST, lambda h, _: h["lm_head.weight"].update(data_offsets=[-8, 0])
         ),
-        rf"{FIRST}: tensor lm_head.weight has offsets -8..0",
+        rf"{FIRST}: header is not a safetensors header \(data_offsets of lm_head.weight is not a",
     ),
     "size that is not the shape's": (
-        lambda d: change_header(d / FIRST, lambda h: h["lm_head.weight"].update(shape=[1, 2])),
+        lambda d: change_header(d / FIRST, lambda h, _: h["lm_head.weight"].update(shape=[1, 2])),
         rf"{FIRST}: tensor lm_head.weight has offsets \S+, expected 4 bytes for BF16 \[1, 2\]",
     ),
     "unknown dtype": (
-        lambda d: change_header(d / FIRST, lambda h: h["lm_head.weight"].update(dtype="F8_E4M3")),
+        lambda d: change_header(d / FIRST, lambda h, _: h["lm_head.weight"].update(dtype="F8_E4M3")),
         rf"{FIRST}: tensor lm_head.weight has dtype F8_E4M3, expected one of BF16, F16, F32",
     ),
     "missing tensor": (
         lambda d: (
-            change_header(d / FIRST, lambda h: h.pop("lm_head.weight")),
+            change_header(d / FIRST, lambda h, d: checkpoints.cut_out(h, d, "lm_head.weight")),
             edit_index(d, lambda m: m.pop("lm_head.weight")),
         ),
         r"checkpoint: tensor lm_head.weight is in no shard, expected by config.json",
@@ -186,7 +186,7 @@ DAMAGE = {
     ),
     "unknown tensor": (
         lambda d: (
-            change_header(d / FIRST, lambda h: h.update(odd=h.pop("lm_head.weight"))),
+            change_header(d / FIRST, lambda h, _: h.update(odd=h.pop("lm_head.weight"))),
             edit_index(d, lambda m: (m.pop("lm_head.weight"), m.update(odd=FIRST))),
         ),
         rf"{FIRST}: 1 tensors have no name in the new file, first odd",
@@ -205,11 +205,11 @@ DAMAGE = {
     ),
     "number that is none": (
         lambda d: edit_json(d / "config.json", hidden_size="256"),
-        r"config.json: hidden_size is '256', expected a number above 0",
+        r"config.json: hidden_size is '256', expected a whole number from 1",
     ),
     "no heads": (
         lambda d: edit_json(d / "config.json", num_attention_heads=0),
-        r"config.json: num_attention_heads is 0, expected a number above 0",
+        r"config.json: num_attention_heads is 0, expected a whole number from 1",
     ),
     "another activation": (
         lambda d: edit_json(d / "config.json", hidden_act="gelu"),

@@ -3,8 +3,9 @@
 import contextlib
 import csv
 import os
+import queue
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import threading
 from pathlib import Path
 
 from ingot.driver.cache import key
@@ -15,7 +16,7 @@ from ingot.files import digest
 from ingot.files.atomic import peak_rss_file
 from ingot.refused import Refused
 from ingot.store.blobs import SMALL
-from ingot.store.records import Action
+from ingot.store.records import Action, Record
 from ingot.storekeeping import aside
 from ingot.storekeeping.leases import note_folder
 
@@ -29,8 +30,8 @@ class Ingest:
         self.contents, self.store, self.costs = contents, contents.store, costs
         self.blobs: dict[str, list[str]] = {}  # path: the files that it is, or holds
         self.fresh: set[str] = set()  # of them, those that this run brought into the store
-        self.disk = ThreadPoolExecutor(1, "disk")
-        self.syncing: list[Future] = []
+        self.disk: threading.Thread | None = None
+        self.syncing: queue.Queue[Record] = queue.Queue()
 
     def finished(self, job: Job) -> None:
         """The output stays where it is whatever happens here."""
@@ -58,7 +59,7 @@ class Ingest:
                     action = Action(job.rule, found, fields, outputs, cost, key.about(job))
                     contents.records[job] = record = self.store.record(action)
                 note_folder(self.store, [found])
-                self.syncing.append(self.disk.submit(self.store.persist_files, record))
+                self._to_disk(record)
             else:
                 self._only_here(job)
         except (OSError, ValueError, UnknownInput, Refused) as error:
@@ -73,14 +74,30 @@ class Ingest:
 
     def close(self) -> None:
         """The run ends when all that it stored is on the disk, and in the index."""
-        if self.contents.writable and self.syncing:
-            wait(self.syncing, timeout=QUIET)
-            if left := sum(not one.done() for one in self.syncing):
+        if self.disk is None:
+            return
+        with self.syncing.all_tasks_done:
+            done = lambda: not self.syncing.unfinished_tasks  # noqa: E731
+            if not self.syncing.all_tasks_done.wait_for(done, QUIET):
+                left = self.syncing.unfinished_tasks
                 print(f"store: writing {left} artifacts to the disk", file=sys.stderr, flush=True)
-            wait(self.syncing)
-            self.syncing.clear()
-            with contextlib.suppress(OSError):
-                self.store.index()
+                self.syncing.all_tasks_done.wait_for(done)
+        with contextlib.suppress(OSError):
+            self.store.index()
+
+    def _to_disk(self, record: Record) -> None:
+        """Meanwhile the build goes on.  One that is stopped does not wait for its disk."""
+        if self.disk is None:
+            self.disk = threading.Thread(target=self._sync, name="disk", daemon=True)
+            self.disk.start()
+        self.syncing.put(record)
+
+    def _sync(self) -> None:
+        while True:
+            record = self.syncing.get()
+            with contextlib.suppress(OSError, Refused):  # gone meanwhile: then nobody needs it
+                self.store.persist_files(record)
+            self.syncing.task_done()
 
     def _take(self, path: str) -> dict:
         self.blobs[path] = blobs(path)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from ingot.checkpoint.safetensors import PICKLE
 from ingot.entry import run
@@ -20,6 +21,8 @@ from ingot.hub import session
 from ingot.hub.client import SILENCE, Retry, gated_page, no_longer_than, unsigned
 from ingot.hub.listing import MOST, check
 from ingot.refused import Refused
+
+T = TypeVar("T")
 
 
 def fetch_listing(
@@ -38,7 +41,7 @@ def fetch_listing(
     session.install()
     api, retry = HfApi(), Retry(hub, backoff)
 
-    def ask(question):
+    def answer(question: Callable[[], T]) -> T:
         try:
             with no_longer_than(SILENCE):
                 return question()
@@ -48,21 +51,17 @@ def fetch_listing(
                 f"{constants.ENDPOINT}, a hub?"
             ) from None
 
-    if not revision:
-        revision = recorded(
-            revisions,
-            model,
-            hub,
-            lambda: retry.run(lambda: ask(lambda: api.model_info(hub).sha)),
-        )
-    files = retry.run(
-        lambda: ask(
-            lambda: list(
-                islice(api.list_repo_tree(hub, recursive=True, revision=revision), MOST + 1)
-            )
-        )
+    def ask(question: Callable[[], T]) -> T:
+        return retry.run(lambda: answer(question))
+
+    revision = revision or recorded(
+        revisions, model, hub, lambda: ask(lambda: api.model_info(hub).sha)
     )
-    found = {file.path: described(file) for file in files if hasattr(file, "blob_id")}
+
+    def files() -> list:
+        return list(islice(api.list_repo_tree(hub, recursive=True, revision=revision), MOST + 1))
+
+    found = {file.path: described(file) for file in ask(files) if hasattr(file, "blob_id")}
     check(hub, found)
     if not any(name.endswith(".safetensors") for name in found):
         pickles = [name for name in found if name.endswith((".bin", ".pt", ".pth"))]

@@ -357,3 +357,64 @@ def test_durable_reads_regular_files_only(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="not a regular file"):
         durable.regular_bytes(tmp_path / "fifo")
+
+
+# Two users of one store
+
+
+def as_user(uid, umask, folder, function):
+    """What `function` gives, run there as that user of group 61000, in a process of its own."""
+    reader, writer = os.pipe()
+    if pid := os.fork():
+        os.close(writer)
+        with os.fdopen(reader) as said:
+            text = said.read()
+        assert os.waitpid(pid, 0)[1] == 0, text
+        return json.loads(text)
+    try:
+        os.setgroups([])
+        os.setgid(61000)
+        os.setuid(uid)
+        os.umask(umask)
+        os.chdir(folder)
+        os.write(writer, json.dumps(function()).encode())
+    except BaseException as error:
+        os.write(writer, repr(error).encode())
+        os._exit(1)
+    os._exit(0)
+
+
+def build_and_keep(who):
+    store = Store()
+    assert store.prepare(), "not writable"
+    made = Path("artifacts/m.gguf")
+    made.parent.mkdir(exist_ok=True)
+    made.unlink(missing_ok=True)
+    made.write_text(f"made by {who}")
+    leases.hold(store, [who * 64])
+    output = {**store.take(made), "title": "m.gguf"}
+    store.record(Action("rule", who * 64, {}, [output], {}, {}))
+    store.index()
+    kept = gc.collect(store, 30, {}, False)
+    return {"records": len(list(store.records())), "fsck": fsck(store), "gc": kept}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+@pytest.mark.parametrize("umask", [0o002, 0o077])
+def test_two_users_with_private_homes_share_a_store(umask, store, tmp_path):
+    for folder in (tmp_path, *tmp_path.parents[:2]):  # pytest's own are closed to others
+        folder.chmod(folder.stat().st_mode | 0o5)
+    store.mkdir()
+    os.chown(store, -1, 61000)
+    store.chmod(0o2775)
+    said = []
+    for who, uid in (("a", 61001), ("b", 61002), ("a", 61001)):
+        home = tmp_path / who
+        home.mkdir(exist_ok=True)
+        os.chown(home, uid, 61000)
+        home.chmod(0o700)
+        said.append(as_user(uid, umask, home, lambda who=who: build_and_keep(who)))
+    assert [one["records"] for one in said] == [1, 2, 2]
+    assert said[1]["gc"]["unseen_folders"] == [str(tmp_path / "a")]
+    assert all(one["fsck"]["damaged_records"] == one["fsck"]["not_readable"] == [] for one in said)
+    assert all(one["gc"]["records_dropped"] == [] for one in said)

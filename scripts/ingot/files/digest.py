@@ -61,6 +61,10 @@ def tree(folder: Path) -> tuple[str, list[dict]]:
     entries: list[dict] = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise OSError(f"{str(path)!a}: its name is not UTF-8; rename it") from None
         if path.is_symlink():
             entries.append({"path": name, "link": str(path.readlink())})
         elif path.is_dir():

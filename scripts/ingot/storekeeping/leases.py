@@ -23,6 +23,7 @@ from ingot.refused import Refused
 from ingot.store.locks import opened
 from ingot.store.records import Store
 
+LOOK = os.R_OK | os.X_OK
 MACHINE = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 LEASE = {"folder": str, "keys": [str]}
 NOTE = {"machine": str, "folder": str, "identity": str}
@@ -40,8 +41,13 @@ class Note:
 
     @property
     def seen(self) -> bool:
-        """Is it here?  Another disk at its path is not it, nor is another machine's folder."""
-        return self.machine == machine() and self.identity == _identity(self.folder)
+        """Can we look into it?  Another disk at its path is not it, nor another machine's folder."""
+        if self.machine != machine() or self.identity != _identity(self.folder):
+            return False
+        artifacts = Path(self.folder, "artifacts")
+        return os.access(self.folder, LOOK) and (
+            not artifacts.exists() or os.access(artifacts, LOOK)
+        )
 
 
 def hold(store: Store, keys: Iterable[str]) -> IO[bytes] | None:

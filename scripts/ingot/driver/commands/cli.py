@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parents[4]
 COMMANDS = (targets, plan, explain, store, toolchain, lock, ask, demo)
 
 
-def main(argv: list[str] | None = None) -> int | None:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
         prog="ingot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
+    subparsers = found.add_subparsers(required=True, metavar="COMMAND")
     for module in COMMANDS:
         sub = subparsers.add_parser(
             module.__name__.rpartition(".")[2],
@@ -30,7 +30,11 @@ def main(argv: list[str] | None = None) -> int | None:
         )
         module.add_options(sub)
         sub.set_defaults(run=module.run)
-    options = parser.parse_args(argv)
+    return found
+
+
+def main(argv: list[str] | None = None) -> int | None:
+    options = parser().parse_args(argv)
     with one_line("error: "):
         try:
             status = options.run(ROOT, options)

@@ -1,0 +1,65 @@
+"""Every command line that a page, a docstring or a comment shows is one that can be given."""
+
+import re
+import shlex
+
+import pytest
+import yaml
+from snakemake.cli import get_argument_parser
+
+from conftest import ROOT
+from ingot.driver.catalogue import schema, targets
+from ingot.driver.commands import cli
+
+PAGES = sorted(
+    {
+        *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("artifacts/*.md"), ROOT / "models.yaml",
+        ROOT / "models.schema.json", ROOT / "Snakefile", *ROOT.glob("rules/*.smk"),
+        *ROOT.glob("scripts/ingot/driver/commands/*.py"), *ROOT.glob("envs/*/README.md"),
+    }
+    - {ROOT / "docs/tour.md", ROOT / "CHANGELOG.md"}
+)  # fmt: skip
+LINE = re.compile(r"^[\s#$]*((?:snakemake|ingot) [^`]*?)(?:\s{2,}.*|\s+#.*)?$", re.M)
+QUOTED = re.compile(r"`((?:snakemake|ingot) [^`\n]+)`")
+WORDS = {"TARGET": "artifacts/demo.irpa", "FOLDER": "/gone", "<name>": "iree"}
+
+
+def documented():
+    for page in PAGES:
+        text = page.read_text()
+        for found in (*LINE.findall(text), *QUOTED.findall(text)):
+            command = found.split(" #")[0].replace("artifacts/...", "all").strip().rstrip(".,;:")
+            program, first, *rest = command.split()
+            if "=" in first or "..." in command or "{" in command or "COMMAND" in command:
+                continue  # Python, or abridged
+            if program == "ingot" and not rest:
+                continue  # a command's name in a sentence
+            yield pytest.param(command, id=f"{page.relative_to(ROOT)}: {command}")
+
+
+@pytest.fixture(scope="module")
+def catalogue(tmp_path_factory):
+    own = tmp_path_factory.mktemp("own") / "mine.yaml"
+    demo = schema.load(ROOT)["models"]["demo"]
+    keys = ("path", "name", "architecture", "pre_tokenizer")
+    own.write_text(yaml.safe_dump({"models": {"mine": {key: demo[key] for key in keys}}}))
+    return schema.load(ROOT, str(own))
+
+
+@pytest.mark.parametrize("command", documented())
+def test_a_documented_command_is_one_that_can_be_given(command, catalogue, capsys):
+    for word, meaning in WORDS.items():
+        command = command.replace(word, meaning)
+    program, *words = shlex.split(command)
+    if program == "ingot":
+        cli.parser().parse_args(words)
+        return
+    options = get_argument_parser().parse_args(words)
+    asked = [target for target in options.targets if target != "all" and "<" not in target]
+    named = [word for word in words if word.startswith("artifacts/")]
+    assert set(asked) == set(named) - {word for word in named if "<" in word}, (
+        "an option took the target"
+    )
+    for target in asked:
+        if "llama999b" not in target:  # shows what a wrong name gets
+            assert targets.why_not(target, catalogue) is None

@@ -21,7 +21,7 @@ M is an entry of models.yaml.
 """
 
 
-configfile: f"{workflow.basedir}/models.yaml"
+configfile: f"{workflow.current_basedir}/models.yaml"
 
 
 include: "rules/common.smk"

@@ -8,7 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-ROOT = Path(workflow.basedir)
+ROOT = Path(str(workflow.current_basedir)).parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from ingot.driver import snakemake_hook

@@ -1,5 +1,7 @@
 """What may be asked for: one line with the nearest right ones for all else."""
 
+import shutil
+
 import pytest
 
 
@@ -80,3 +82,41 @@ def test_a_moved_working_folder_reruns_nothing(snakemake, tmp_path):
     (tmp_path / "a").rename(tmp_path / "b")
     again = snakemake(tmp_path / "b", "-n", "--", "artifacts/demo.gguf")
     assert "Nothing to be done" in again.stdout + again.stderr
+
+
+MODULE = """
+configfile: "{root}/models.yaml"
+module ingot:
+    snakefile: "{root}/Snakefile"
+    config: config
+use rule * from ingot as x_*
+rule mine:
+    input: "artifacts/demo.irpa"
+    output: "mine.sum"
+    shell: "sha256sum {{input}} >{{output}}"
+"""
+INCLUDED = """
+configfile: "{root}/models.yaml"
+include: "{root}/Snakefile"
+rule mine:
+    input: "artifacts/demo.irpa"
+    output: "mine.sum"
+    shell: "sha256sum {{input}} >{{output}}"
+"""
+
+
+@pytest.mark.parametrize("text", [MODULE, INCLUDED], ids=["module", "include"])
+def test_the_pipeline_is_a_part_of_somebodys_own(text, clone, build, tmp_path):
+    house = clone("house")
+    build(house, "--", "artifacts/demo.irpa")
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "Snakefile").write_text(text.format(root=house))
+    said = build(own, "--", "mine.sum")
+    assert "restore  artifacts/demo.irpa" in said and "rule x_gguf" not in said
+    assert (own / "mine.sum").read_text().endswith("artifacts/demo.irpa\n")
+    shutil.rmtree(tmp_path / "store")
+    shutil.rmtree(own / "artifacts")
+    (own / "mine.sum").unlink()
+    build(own, "--", "mine.sum")  # builds there, too
+    assert "restore" in build(clone("third"), "--", "artifacts/demo.irpa")

@@ -6,11 +6,13 @@ import re
 import pytest
 import snakemake
 import snakemake.api  # first: the modules below import each other
+from snakemake.common import Rules
 from snakemake.dag import DAG
 from snakemake.io import IOCache, flag
 from snakemake.iocontainers import Namedlist
 from snakemake.jobs import Job, Reason
 from snakemake.rules import Rule
+from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.workflow import Workflow
 
 from ingot.driver import snakemake_hook as hook
@@ -41,6 +43,10 @@ def test_snakemake_is_the_version_that_the_hook_was_written_for():
     )
 
 
+def method_of_job(name):
+    return hook.ORIGINAL.get(name) or getattr(Job, name)
+
+
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_snakemake_still_calls_this_method_so(name):
     found = " ".join(inspect.signature(method(name)).parameters)
@@ -60,6 +66,13 @@ def test_snakemake_still_has_the_rest():
     assert "exists_local" in inspect.getsource(IOCache), (
         "Session.restore clears what is known of files"
     )
+    assert "_rules" in vars(Rules()), "hook.own_name looks there for a rule's own name"
+    assert "module_globals = " in inspect.getsource(Workflow.rule), (
+        "hook.format_wildcards reads them"
+    )
+    words = list(inspect.signature(method_of_job("format_wildcards")).parameters)
+    assert words == ["self", "string", "variables"], "Job.format_wildcards: hook replaces it"
+    assert hasattr(JobScheduler, "exit_gracefully"), "what Snakemake does on SIGTERM"
     assert "get_names" in vars(Reason), "hook._reason puts its own words there"
     execute = inspect.getsource(Workflow.execute)
     assert "self.persistence.lock()" in execute and "check_initial=True" in execute, (

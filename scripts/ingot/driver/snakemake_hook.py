@@ -28,6 +28,7 @@ from ingot.store.records import Store
 from ingot.storekeeping import leases
 
 VERSION = "9.27.1"
+SHELL_NAMES = ("PYTHON", "ROOT", "sys")  # of rules/common.smk, that shell texts fill in
 ORIGINAL: dict[str, Any] = {}  # Snakemake's own methods, by name
 
 
@@ -35,6 +36,7 @@ def install(catalogue: dict, root: Path) -> None:
     """Replace the methods, once per process.  `catalogue` may lie in another file than last time."""
     import snakemake
     from snakemake.dag import DAG
+    from snakemake.jobs import Job as SnakemakeJob
 
     if snakemake.__version__ != VERSION:
         raise Refused(
@@ -47,10 +49,19 @@ def install(catalogue: dict, root: Path) -> None:
 
         ORIGINAL["exit_gracefully"] = JobScheduler.exit_gracefully
         JobScheduler.exit_gracefully = exit_gracefully
+        ORIGINAL["format_wildcards"] = SnakemakeJob.format_wildcards
+        SnakemakeJob.format_wildcards = format_wildcards
     methods = (init, update_needrun, postprocess, finish, check_incomplete, check_and_touch_output)
     for method in () if "init" in ORIGINAL else methods:
         ORIGINAL[method.__name__] = getattr(DAG, method.__name__)
         setattr(DAG, method.__name__, method)
+
+
+def format_wildcards(job, text, **variables) -> str:
+    """A shell text's names are those of the file that its rule is in, also where that is a module."""
+    known = job.rule.module_globals
+    ours = {name: known[name] for name in SHELL_NAMES if name in known}
+    return ORIGINAL["format_wildcards"](job, text, **{**ours, **variables})
 
 
 def exit_gracefully(scheduler, *arguments) -> None:
@@ -123,7 +134,7 @@ def plain(job: Any) -> Job:
         for path in ([value] if isinstance(value, str) else value)
     ]
     return Job(
-        rule=job.rule.name,
+        rule=own_name(job.rule),
         shell=job.rule.shellcmd,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
@@ -131,6 +142,12 @@ def plain(job: Any) -> Job:
         wildcards={name: str(value) for name, value in job.wildcards.items()},
         benchmark=str(job.benchmark) if job.benchmark else None,
     )
+
+
+def own_name(rule: Any) -> str:
+    """The rule's name where it is written, whatever `use rule ... as x_*` makes of it."""
+    proxies = rule.module_globals["rules"]._rules
+    return next((name for name, proxy in proxies.items() if proxy.rule is rule), rule.name)
 
 
 def graph_of(dag: Any) -> Graph:

@@ -18,11 +18,18 @@ PARTS = (
 IRPA = "artifacts/demo.irpa"
 
 
+LONGEST = ("test_tensor_parallel", "test_iree", "test_triton")  # minutes, by one core or two
+
+
 def pytest_collection_modifyitems(items):
-    """What starts Snakemake or a server takes seconds at least: no part of `make quick`."""
+    """What starts Snakemake or a server takes seconds at least: no part of `make quick`.
+
+    What takes minutes comes first, so that at the end there is work for each process.
+    """
     for item in items:
         if {"pipeline", "servers"} & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
 
 
 @pytest.fixture(scope="session")
@@ -111,6 +118,28 @@ def clone(tmp_path):
             else:
                 shutil.copy(source, folder / part)
         shutil.copytree(ROOT / "models/demo", folder / "models/demo")
+        return folder
+
+    return copy
+
+
+@pytest.fixture
+def built(clone, store, snakemake, tmp_path_factory):
+    """built("a") is a clone in which the demo's IRPA was built, as it was once for all such tests."""
+    with once(tmp_path_factory, "built") as (template, done):
+        if not done:
+            place = {"INGOT_STORE": str(template / "store")}
+            said = snakemake(template, "--", IRPA, environment=place)
+            assert said.returncode == 0, said.stderr
+
+    def copy(name):
+        folder = clone(name)
+        if not store.exists():
+            shutil.copytree(template / "store", store, ignore=shutil.ignore_patterns("folders"))
+        (folder / "artifacts").mkdir()
+        for link in (template / "artifacts").iterdir():
+            blob = link.resolve().name
+            (folder / "artifacts" / link.name).symlink_to(store / "blobs/sha256" / blob)
         return folder
 
     return copy

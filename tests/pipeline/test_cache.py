@@ -58,9 +58,8 @@ def test_a_dry_run_says_what_would_be_restored_and_what_would_run_and_why(clone,
     assert "run      artifacts/demo.bf16.gguf  (dtype: 'f16' → 'bf16' (nearest" in said
 
 
-def test_a_step_that_gives_the_same_bytes_ends_the_matter(clone, build):
-    folder = clone("a")
-    build(folder)
+def test_a_step_that_gives_the_same_bytes_ends_the_matter(build, built):
+    folder = built("a")
     edit(folder / "scripts/safetensors_to_gguf.py", "import argparse", "import argparse  # new")
     said = build(folder)
     assert ran(said) == {"safetensors_to_gguf"}
@@ -68,26 +67,23 @@ def test_a_step_that_gives_the_same_bytes_ends_the_matter(clone, build):
     assert "Nothing to be done" in build(folder)
 
 
-def test_touch_reruns_nothing(clone, build):
-    folder = clone("a")
-    build(folder)
+def test_touch_reruns_nothing(build, built):
+    folder = built("a")
     for path in (*folder.glob("models/demo/*"), *folder.glob("scripts/**/*.py")):
         os.utime(path)
     assert "Nothing to be done" in build(folder)
 
 
 @pytest.mark.parametrize("when", [0, 4_000_000_000])
-def test_times_of_files_decide_nothing(clone, build, when):
-    folder = clone("a")
-    build(folder)
+def test_times_of_files_decide_nothing(build, when, built):
+    folder = built("a")
     for path in (*folder.glob("models/demo/*"), *folder.glob("scripts/**/*.py"), folder / IRPA):
         os.utime(path, (when, when))
     assert "Nothing to be done" in build(folder)
 
 
-def test_an_edit_of_the_same_size_and_time_is_seen(clone, build):
-    folder = clone("a")
-    build(folder)
+def test_an_edit_of_the_same_size_and_time_is_seen(build, built):
+    folder = built("a")
     shard = folder / "models/demo/model-00001-of-00002.safetensors"
     before = shard.stat()
     with shard.open("r+b") as file:
@@ -99,9 +95,8 @@ def test_an_edit_of_the_same_size_and_time_is_seen(clone, build):
     assert ran(build(folder)) == BOTH
 
 
-def test_an_artifact_edited_by_hand_is_put_right_when_it_is_asked_for(clone, build):
-    folder = clone("a")
-    build(folder)
+def test_an_artifact_edited_by_hand_is_put_right_when_it_is_asked_for(build, built):
+    folder = built("a")
     right = (folder / IRPA).read_bytes()
     (folder / IRPA).unlink()
     (folder / IRPA).write_bytes(b"mine")
@@ -143,9 +138,8 @@ def test_a_job_that_fails_once_is_tried_again(clone, build):
     assert (folder / IRPA).exists()
 
 
-def test_until_restores_nothing_beyond(clone, build):
-    folder = clone("a")
-    build(folder)
+def test_until_restores_nothing_beyond(build, built):
+    folder = built("a")
     shutil.rmtree(folder / "artifacts")
     build(folder, "--until", "safetensors_to_gguf", "--", IRPA)
     assert [path.name for path in (folder / "artifacts").iterdir()] == ["demo.gguf"]
@@ -189,16 +183,14 @@ def test_a_file_beside_the_checkpoint_decides_nothing(clone, build):
     assert (folder / GGUF).read_bytes() == first
 
 
-def test_forced_jobs_run_and_others_do_not(clone, build):
-    folder = clone("a")
-    build(folder)
+def test_forced_jobs_run_and_others_do_not(build, built):
+    folder = built("a")
     assert ran(build(folder, "-R", "safetensors_to_gguf", "--", IRPA)) == {"safetensors_to_gguf"}
     assert ran(build(folder, "-F", "--", IRPA)) == BOTH
 
 
-def test_another_model_of_the_same_content_shares_what_was_built(clone, build):
-    folder = clone("a")
-    build(folder)
+def test_another_model_of_the_same_content_shares_what_was_built(build, built):
+    folder = built("a")
     shutil.copytree(folder / "models/demo", folder / "models/twin")
     config = yaml.safe_load((folder / "models.yaml").read_text())
     config["models"]["twin"] = {**config["models"]["demo"], "path": "models/twin"}
@@ -231,9 +223,8 @@ def swap(blob):
 
 @pytest.mark.parametrize("harm", [flip, truncate, swap, Path.unlink])
 @pytest.mark.parametrize("deleted", [True, False])
-def test_a_damaged_blob_is_never_served(clone, build, store, harm, deleted):
-    folder = clone("a")
-    build(folder)
+def test_a_damaged_blob_is_never_served(build, store, harm, deleted, built):
+    folder = built("a")
     right = (folder / IRPA).read_bytes()
     harm((folder / IRPA).resolve())
     if deleted:
@@ -243,9 +234,8 @@ def test_a_damaged_blob_is_never_served(clone, build, store, harm, deleted):
     assert (folder / IRPA).read_bytes() == right
 
 
-def test_a_damaged_record_is_a_miss(clone, build, store):
-    folder = clone("a")
-    build(folder)
+def test_a_damaged_record_is_a_miss(build, store, built):
+    folder = built("a")
     (pointer,) = store.glob("actions/gguf_to_irpa/*")
     whole = pointer.read_bytes()
     for text in (whole[:50], whole.replace(b'"size"', b'"siZe"'), b""):
@@ -255,9 +245,8 @@ def test_a_damaged_record_is_a_miss(clone, build, store):
     assert Store(store).read(pointer)
 
 
-def test_a_record_of_another_action_is_a_miss(clone, build, store):
-    folder = clone("a")
-    build(folder)
+def test_a_record_of_another_action_is_a_miss(build, store, built):
+    folder = built("a")
     build(folder, "--", "artifacts/demo.bf16.gguf")
     one, two = store.glob("actions/safetensors_to_gguf/*")
     shutil.copy(one, two)
@@ -274,9 +263,8 @@ def test_two_builds_of_one_target_at_once_on_one_store(clone, build, ingot):
     assert ingot("store", "fsck").returncode == 0
 
 
-def test_a_store_that_moved_is_used_at_its_new_place(clone, build, store):
-    folder = clone("a")
-    build(folder)
+def test_a_store_that_moved_is_used_at_its_new_place(build, store, built):
+    folder = built("a")
     store.rename(store.with_name("moved"))
     assert not (folder / IRPA).exists()  # a link to nothing
     said = build(folder, INGOT_STORE=str(store.with_name("moved")))
@@ -357,9 +345,8 @@ def test_a_store_on_a_full_disk_keeps_the_finished_output(clone, tmp_path, size)
 
 
 @needs_mounts
-def test_a_read_only_store_serves_hits_and_misses_are_built_beside_it(clone, build, store):
-    folder = clone("a")
-    build(folder)
+def test_a_read_only_store_serves_hits_and_misses_are_built_beside_it(clone, build, store, built):
+    built("a")
     other = clone("b")
     done = mounted(
         other,
@@ -395,7 +382,7 @@ def test_a_rule_whose_shell_text_hides_something_has_no_key(clone, build):
     assert "rule gguf_to_irpa: its shell text fills in {HIDDEN}, expected only inputs" in said
 
 
-def test_the_store_answers_for_digests_without_reading(clone, build, store):
+def test_the_store_answers_for_digests_without_reading(clone, build):
     folder = clone("a")
     build(folder)
     assert memo.known(folder / IRPA) == digest.of(folder / IRPA)
@@ -447,19 +434,17 @@ def test_the_root_of_a_set_comes_back_with_its_ranks(clone, build):
     assert names == ["demo_tp2.irpa", "demo_tp2.rank0.irpa", "demo_tp2.rank1.irpa"]
 
 
-def test_a_dry_run_waits_for_no_lock(clone, build, store):
-    folder = clone("a")
-    build(folder)
+def test_a_dry_run_waits_for_no_lock(build, store, built):
+    folder = built("a")
     with (store / ".content.busy").open("a") as busy:
         fcntl.flock(busy, fcntl.LOCK_EX)
         assert "Nothing to be done" in build(folder, "-n", "--", IRPA)
 
 
 def test_a_checkpoints_path_may_end_in_a_slash_and_a_copy_beside_it_is_no_input(
-    clone, build, tmp_path
+    clone, build, tmp_path, built
 ):
-    folder = clone("a")
-    build(folder)
+    folder = built("a")
     catalogue = {"models": {"demo": {"path": "models/demo/"}}}
     (folder / "mine.yaml").write_text(yaml.safe_dump(catalogue))
     (folder / "models/demo/model.safetensors.index.json.bak").write_text("{}")

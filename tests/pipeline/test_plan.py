@@ -137,6 +137,7 @@ def measured(work, *folders: Path) -> int:
 
     def watch():
         nonlocal most
+        before = 0
         while not done.is_set():
             sizes = {}
             for folder in folders:
@@ -144,7 +145,9 @@ def measured(work, *folders: Path) -> int:
                     with contextlib.suppress(OSError):
                         state = path.lstat()
                         sizes[state.st_ino] = state.st_blocks * 512
-            most = max(most, sum(sizes.values()))
+            # a look takes a while: what goes and what comes meanwhile may both be in one, not in two
+            now = sum(sizes.values())
+            most, before = max(most, min(now, before)), now
             time.sleep(0.005)
 
     thread = threading.Thread(target=watch)

@@ -35,6 +35,8 @@ def running(clone, store):
     process = subprocess.Popen(
         command, cwd=folder, env={**os.environ, "INGOT_STORE": str(store)},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        # what is started in the background of a script ignores Ctrl-C, and so does what it starts
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     try:
         end = time.monotonic() + 60

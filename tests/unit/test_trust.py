@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -399,22 +400,30 @@ def build_and_keep(who):
     return {"records": len(list(store.records())), "fsck": fsck(store), "gc": kept}
 
 
+@pytest.fixture
+def open_folder():
+    """A folder that other users may enter: pytest's own are closed to them."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
 @pytest.mark.parametrize("umask", [0o002, 0o077])
-def test_two_users_with_private_homes_share_a_store(umask, store, tmp_path):
-    for folder in (tmp_path, *tmp_path.parents[:2]):  # pytest's own are closed to others
-        folder.chmod(folder.stat().st_mode | 0o5)
+def test_two_users_with_private_homes_share_a_store(umask, open_folder, monkeypatch):
+    store = open_folder / "store"
+    monkeypatch.setenv("INGOT_STORE", str(store))
     store.mkdir()
     os.chown(store, -1, 61000)
     store.chmod(0o2775)
     said = []
     for who, uid in (("a", 61001), ("b", 61002), ("a", 61001)):
-        home = tmp_path / who
+        home = open_folder / who
         home.mkdir(exist_ok=True)
         os.chown(home, uid, 61000)
         home.chmod(0o700)
         said.append(as_user(uid, umask, home, lambda who=who: build_and_keep(who)))
     assert [one["records"] for one in said] == [1, 2, 2]
-    assert said[1]["gc"]["unseen_folders"] == [str(tmp_path / "a")]
+    assert said[1]["gc"]["unseen_folders"] == [str(open_folder / "a")]
     assert all(one["fsck"]["damaged_records"] == one["fsck"]["not_readable"] == [] for one in said)
     assert all(one["gc"]["records_dropped"] == [] for one in said)

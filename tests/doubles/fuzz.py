@@ -4,6 +4,7 @@ A reader may refuse a file (`Refused`), or take it when `wrong` finds nothing in
 """
 
 import copy
+import hashlib
 import itertools
 import json
 import random
@@ -22,11 +23,16 @@ from ingot.checkpoint import llama
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint, read_header
+from ingot.files import digest
 from ingot.gguf import file as gguf
 from ingot.gguf import metadata, vocabulary
 from ingot.gguf.kv import KV
+from ingot.hub.listing import read_listing
 from ingot.iree import irpa
 from ingot.refused import Refused
+from ingot.store.records import Action, Store
+from ingot.storekeeping import gc
+from ingot.storekeeping.usage import usage
 
 HANG = 5  # seconds
 NASTY = [
@@ -272,6 +278,72 @@ def nothing(taken: Any, path: Path) -> None:
     return None
 
 
+def listing_file(folder: Path) -> Path:
+    files = {
+        "config.json": {"size": 3, "git_sha1": "a" * 40},
+        "model.safetensors": {"size": 1 << 33, "sha256": "b" * 64},
+    }
+    text = json.dumps({"hub": "org/name", "revision": "c" * 40, "files": files})
+    (folder / "listing.json").write_text(text)
+    return folder / "listing.json"
+
+
+def listing_wrong(taken: Any, path: Path) -> str | None:
+    for name, entry in taken["files"].items():
+        inside = Path("/folder", name)
+        if ".." in inside.parts or inside.parts[:2] != ("/", "folder") or not name.isprintable():
+            return f"{name!r} leaves its folder"
+        found = entry.get("sha256") or entry["git_sha1"]
+        if len(found) not in (40, 64) or not set(found) <= set("0123456789abcdef"):
+            return f"{found!r} is no hash"
+    return None
+
+
+def record_file(folder: Path) -> Path:
+    store, made = Store(folder / "store"), folder / "made"
+    (made / "deep").mkdir(parents=True)
+    (made / "deep/m").write_text("weights")
+    (made / "link").symlink_to("deep")
+    store.prepare()
+    output = {**store.take(made), "title": "made"}
+    return store.record(Action("rule", "ab" * 32, {}, [output], {}, {})).path
+
+
+def record_text(chance: random.Random, data: bytes) -> bytes:
+    """A manifest spoiled in its values or its outputs', with the digest that it then has."""
+    manifest = json.loads(data.partition(b"\n")[2])
+    notes = manifest["annotations"]
+    if chance.random() < 0.7:
+        notes["ingot.outputs"] = json.dumps(spoiled(chance, json.loads(notes["ingot.outputs"])))
+    else:
+        manifest = spoiled(chance, manifest)
+    text = json.dumps(manifest).encode()
+    return f"sha256:{hashlib.sha256(text).hexdigest()}\n".encode() + text
+
+
+def record_read(path: Path) -> Any:
+    """Also what gc, du and the index make of it."""
+    store = Store(path.parents[2])
+    usage(store)
+    gc.collect(store, 30, {}, True)
+    store.reindex()
+    found = store.read(path)
+    if found is None:
+        raise Refused("no record")
+    return found
+
+
+def record_wrong(taken: Any, path: Path) -> str | None:
+    for output in taken.outputs:
+        for entry in output.get("entries", ()):
+            inside = Path("/folder", entry["path"])
+            if ".." in inside.parts or inside.parts[:2] != ("/", "folder") or len(inside.parts) < 3:
+                return f"{entry['path']!r} leaves its folder"
+            if "digest" in entry and not digest.NAME.fullmatch(entry["digest"]):
+                return f"{entry['digest']!r} is no digest"
+    return None
+
+
 READERS = {
     "safetensors": Reader(shard_text, shard, read_header, uncovered),
     "safetensors bytes": Reader(binary, shard, read_header, uncovered),
@@ -280,6 +352,8 @@ READERS = {
     "tokenizer": Reader(json_text, of_llama("tokenizer.json"), words, packable),
     "tokenizer_config": Reader(json_text, of_llama("tokenizer_config.json"), words, packable),
     "generation_config": Reader(json_text, of_llama("generation_config.json"), sampling, packable),
+    "listing": Reader(json_text, listing_file, read_listing, listing_wrong),
+    "record": Reader(record_text, record_file, record_read, record_wrong),
     "GGUF": Reader(binary, gguf_file, gguf.read, outside),
     "IRPA": Reader(binary, irpa_file, irpa.read, outside),
 }

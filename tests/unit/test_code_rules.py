@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from conftest import ROOT
+from ingot.driver.cache import sources
 from ingot.driver.cache.sources import sources_of
 
 SCRIPTS = ROOT / "scripts"
@@ -64,6 +65,29 @@ def test_the_walker_finds_what_a_step_imports_and_nothing_else():
         "ingot/tensors/__init__.py", "ingot/tensors/dtypes.py", "ingot/terminal/__init__.py",
         "ingot/terminal/progress.py",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS.rglob("*.py")), ids=lambda path: path.stem)
+def test_the_walker_reads_imports_as_python_does(path):
+    assert sorted(set(sources._imported(path))) == sorted(set(sources.by_parsing(path)))
+
+
+ODD = {  # statements that no line begins with, or that are none
+    "if True: import ingot.a": ["ingot.a"],
+    "x = 1; import ingot.a": ["ingot.a"],
+    "import ingot.a; x = 1": ["ingot.a"],
+    "from ingot \\\n    import a": ["ingot", "ingot.a"],
+    "from ingot import (\n    a,  # one, two\n    b as c,\n)": ["ingot", "ingot.a", "ingot.b"],
+    "import ingot.a as b, ingot.c": ["ingot.a", "ingot.c"],
+    "def f():\n    from ingot.a import b  # late": ["ingot.a", "ingot.a.b"],
+    "'how to import it'": [],
+}
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_the_walker_misses_no_import_however_it_is_written(text, tmp_path):
+    (tmp_path / "m.py").write_text(text + "\n")
+    assert sources._imported(tmp_path / "m.py") == ODD[text]
 
 
 REACH = {  # what an edit of a module rebuilds: all steps, none of these, or only these

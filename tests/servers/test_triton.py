@@ -4,6 +4,7 @@ NVIDIA's backend needs a GPU: a stand-in takes its place (tests/doubles/README.m
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -15,7 +16,7 @@ import pytest
 
 import checkpoints
 import place
-from conftest import ROOT, once
+from conftest import ROOT, once, shared_folder
 
 DEMO = checkpoints.DEMO
 REPOSITORY = "artifacts/demo_tp1.triton"
@@ -52,6 +53,16 @@ def python_in(interpreter, code, *words, timeout=300):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+@pytest.fixture(autouse=True)
+def alone(request, tmp_path_factory):
+    """Tests that build or serve in the folder that all share do so one after another."""
+    with contextlib.ExitStack() as stack:
+        if "built" in request.fixturenames:
+            place = shared_folder(tmp_path_factory) / "shared-triton.alone"
+            fcntl.flock(stack.enter_context(place.open("w")), fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="module")

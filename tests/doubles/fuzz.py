@@ -8,12 +8,10 @@ import hashlib
 import itertools
 import json
 import random
-import signal
 import struct
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +25,7 @@ from ingot.files import digest
 from ingot.gguf import file as gguf
 from ingot.gguf import metadata, vocabulary
 from ingot.gguf.kv import KV
+from ingot.hub.client import BrokenTransferError, no_longer_than
 from ingot.hub.listing import read_listing
 from ingot.iree import irpa
 from ingot.refused import Refused
@@ -81,7 +80,7 @@ def run(reader: Reader, folder: Path, seed: int, cases: int, seconds: float = 1e
 
 def _outcome(reader: Reader, place: Path) -> tuple[str, str]:
     try:
-        with bounded():
+        with no_longer_than(HANG):
             taken = reader.read(place)
             if fault := reader.wrong(taken, place):
                 return "wrongly taken", fault
@@ -89,24 +88,10 @@ def _outcome(reader: Reader, place: Path) -> tuple[str, str]:
     except Refused as refusal:
         odd = [c for c in str(refusal) if not c.isprintable()]
         return ("refused", "") if not odd else ("raw characters", repr(str(refusal)))
-    except TimeoutError:
+    except BrokenTransferError:
         return "hang", ""
     except Exception as error:  # that is what is looked for
         return "foreign exception", f"{type(error).__name__}: {str(error)[:200]}"
-
-
-@contextmanager
-def bounded() -> Iterator[None]:
-    def ring(*_):
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(HANG)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def binary(chance: random.Random, data: bytes, head: int = 1 << 14) -> bytes:

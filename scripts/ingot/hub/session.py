@@ -6,6 +6,8 @@ The token goes to the hub's own host, whatever host a `Link:` or a redirect name
 
 from urllib.parse import urlsplit
 
+from ingot.hub.client import BrokenTransferError
+
 ANSWER = 64 << 20  # bytes of a list of files: 100,000 take 25 MB
 ERROR = 64 << 10  # bytes of what an error says
 UNASKED = "/api/agent-harnesses"  # the library would ask for it once a day, to tell who calls
@@ -15,8 +17,6 @@ def install() -> None:
     """Let all requests of huggingface_hub in this process go through a bounded session."""
     import httpx2
     from huggingface_hub import constants, errors, set_client_factory
-
-    from ingot.hub.client import BrokenTransferError
 
     def within(parts, limit: int):
         size = 0

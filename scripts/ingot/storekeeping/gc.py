@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -125,12 +125,8 @@ def _drop_memos(store: Store) -> None:
 
 def in_folders(store: Store) -> Iterator[str]:
     """Blobs that artifacts of the working folders point to, as far as they can be seen."""
-    return pointed_to(store, (note.folder for note in leases.notes(store) if note.seen))
-
-
-def pointed_to(store: Store, folders: Iterable[str]) -> Iterator[str]:
     blobs = store.blobs.resolve()
-    for folder in folders:
+    for folder in (note.folder for note in leases.notes(store) if note.seen):
         for path in Path(folder).glob("artifacts/**/*"):
             if path.is_symlink() and (blob := path.resolve()).parent == blobs:
                 yield f"sha256:{blob.name}"

@@ -1,4 +1,4 @@
-"""What all rules share.  No rule here: their Python is scripts/ingot/driver/rules/.
+"""What all rules share.  There are none here; their Python is scripts/ingot/driver/rules/.
 
 Ingot decides itself what runs: `snakemake_hook.install` replaces Snakemake's own decision, which goes by
 times, with one by content.  `snakemake -n` says of each job why; `ingot explain TARGET` says which field.

@@ -8,6 +8,8 @@ account has the same inputs; the toolchain itself is in the user's cache.
 rule toolchain:
     output:
         "logs/toolchain/{toolchain}",
+    log:
+        "logs/toolchain/{toolchain}.log",
     wildcard_constraints:
         toolchain="[a-z0-9]+-[0-9a-f]{12}",
     localrule: True
@@ -16,6 +18,6 @@ rule toolchain:
         volatile=True,  # not cached: it is about this machine
     shell:
         """
-        PYTHONPATH={ROOT:q}/scripts {sys.executable:q} -m ingot.driver.commands.cli toolchain {params.name:q} >&2
+        PYTHONPATH={ROOT:q}/scripts {sys.executable:q} -m ingot.driver.commands.cli toolchain {params.name:q} 2>&1 | tee {log:q} >&2
         echo {wildcards.toolchain:q} >{output:q}
         """

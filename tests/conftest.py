@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -183,6 +184,11 @@ def ingot(store, tmp_path):
         )
 
     return run
+
+
+def ran(said):
+    """The rules that Snakemake says it started, toolchains aside."""
+    return {*re.findall(r"^start    .*  \((\w+)\)$", said, re.M)} - {"toolchain"}
 
 
 def convert(run, checkpoint, gguf, dtype="f16", pre=None, license=None):

@@ -11,11 +11,16 @@ from snakemake.dag import DAG
 from snakemake.io import IOCache, flag
 from snakemake.iocontainers import Namedlist
 from snakemake.jobs import Job, Reason
+from snakemake.linting.rules import RuleLinter
+from snakemake.logging import DefaultFilter, LoggerManager
+from snakemake.persistence import PersistenceBase
 from snakemake.rules import Rule
 from snakemake.scheduling.job_scheduler import JobScheduler
 from snakemake.workflow import Workflow
+from snakemake_interface_logger_plugins.common import LogEvent
 
 from ingot.driver import snakemake_hook as hook
+from ingot.driver import snakemake_says as says
 
 PARAMETERS = {
     "init": "self progress",
@@ -25,6 +30,7 @@ PARAMETERS = {
     "check_incomplete": "self",
     "check_and_touch_output": "self job wait ignore_missing_output no_touch wait_for_local "
     "check_output_mtime",
+    "get_outputs_with_changes": "self change_type include_needrun",
 }
 ATTRIBUTES = (
     "_needrun", "_n_until_ready", "_ready_jobs", "_running", "_finished", "_reason", "_len",
@@ -45,6 +51,10 @@ def test_snakemake_is_the_version_that_the_hook_was_written_for():
 
 def method_of_job(name):
     return hook.ORIGINAL.get(name) or getattr(Job, name)
+
+
+def method_of_persistence():
+    return hook.ORIGINAL.get("metadata") or PersistenceBase.metadata
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
@@ -74,6 +84,9 @@ def test_snakemake_still_has_the_rest():
     assert words == ["self", "string", "variables"], "Job.format_wildcards: hook replaces it"
     assert hasattr(JobScheduler, "exit_gracefully"), "what Snakemake does on SIGTERM"
     assert "get_names" in vars(Reason), "hook._reason puts its own words there"
+    assert list(inspect.signature(method_of_persistence()).parameters) == ["self", "target"], (
+        "PersistenceBase.metadata: hook.metadata replaces it"
+    )
     execute = inspect.getsource(Workflow.execute)
     assert "self.persistence.lock()" in execute and "check_initial=True" in execute, (
         "restoring rests on this: postprocess(check_initial=True) is called once, under the lock"
@@ -83,6 +96,19 @@ def test_snakemake_still_has_the_rest():
 @pytest.mark.parametrize("name", ["input", "output", "params", "wildcards", "benchmark", "rule"])
 def test_a_job_of_snakemake_still_has_what_ours_is_made_of(name):
     assert hasattr(Job, name), f"Job.{name} is gone or renamed: snakemake_hook.plain reads it"
+
+
+def test_what_snakemake_says_still_comes_by_these_names():
+    events = {event.value for event in LogEvent}
+    assert events > says.PARAGRAPHS, "an event is renamed: its paragraph is on the terminal again"
+    for name in ("job_info", "job_finished", "progress", "job_error"):
+        assert name in events and hasattr(says.Lines, f"_{name}")
+    assert 'name = "DefaultStreamHandler"' in inspect.getsource(LoggerManager)
+    assert vars(DefaultFilter)["__annotations__"].keys() >= {"printshellcmds", "verbose", "dryrun"}
+    names = RuleLinter.lint_not_used_params.__defaults__[0]
+    assert {"input", "wildcards"} <= names and hasattr(
+        RuleLinter, "lint_missing_software_definition"
+    )
 
 
 def test_named_files_still_come_with_their_names_and_flags():

@@ -1,4 +1,4 @@
-"""Where Ingot meets Snakemake 9.27.1: the only file that knows its private names.
+"""Where Ingot meets Snakemake 9.27.1: what runs.  What is said of it: snakemake_says.py.
 
 `install` puts six methods of its DAG in place of its own.  Snakemake then schedules what
 cache/decide.py says, and hits are restored before a job is handed to any executor.  Behind this file
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ingot.driver import processes, report
+from ingot.driver import processes, report, snakemake_says
 from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.decide import Decider, Decision
 from ingot.driver.cache.drop import drop
@@ -45,13 +45,21 @@ def install(catalogue: dict, root: Path) -> None:
         )
     Session.catalogue, Session.root = catalogue, root
     if not ORIGINAL:
+        from snakemake.persistence import PersistenceBase
         from snakemake.scheduling.job_scheduler import JobScheduler
 
         ORIGINAL["exit_gracefully"] = JobScheduler.exit_gracefully
         JobScheduler.exit_gracefully = exit_gracefully
         ORIGINAL["format_wildcards"] = SnakemakeJob.format_wildcards
         SnakemakeJob.format_wildcards = format_wildcards
-    methods = (init, update_needrun, postprocess, finish, check_incomplete, check_and_touch_output)
+        ORIGINAL["metadata"] = PersistenceBase.metadata
+        PersistenceBase.metadata = metadata
+        snakemake_says.install_lines()
+        snakemake_says.install_lint()
+    methods = (
+        init, update_needrun, postprocess, finish, check_incomplete, check_and_touch_output,
+        get_outputs_with_changes,
+    )  # fmt: skip
     for method in () if "init" in ORIGINAL else methods:
         ORIGINAL[method.__name__] = getattr(DAG, method.__name__)
         setattr(DAG, method.__name__, method)
@@ -272,6 +280,20 @@ def _reason(text: str) -> Any:
             yield "not on record"
 
     return Why()
+
+
+async def get_outputs_with_changes(dag, change_type, *_, **__) -> list[str]:
+    session = dag.ingot
+    return snakemake_says.changed(session.contents, session.decision, change_type.name.lower())
+
+
+def metadata(persistence, target) -> Any:
+    """What Snakemake has on record of an output, or else what the store has."""
+    if found := ORIGINAL["metadata"](persistence, target):
+        return found
+    contents = persistence.dag.ingot.contents
+    job = next((one for one in contents.graph.jobs if str(target) in one.writes), None)
+    return snakemake_says.metadata(contents, job, str(target)) if job else None
 
 
 async def postprocess(dag, *arguments, check_initial=False, **options) -> None:

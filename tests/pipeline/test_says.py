@@ -1,0 +1,93 @@
+"""What a person reads of a run: a line per job, why one failed, and what Snakemake's questions answer."""
+
+import json
+import re
+
+import pytest
+
+from conftest import IRPA, ran
+
+GGUF = "artifacts/demo.gguf"
+
+
+def edited(folder, path, old, new):
+    text = (folder / path).read_text()
+    assert old in text
+    (folder / path).write_text(text.replace(old, new, 1))
+
+
+def test_a_job_is_a_line_when_it_starts_and_a_line_when_it_ends(clone, build):
+    said = build(clone("a")).splitlines()
+    assert f"start    {GGUF}  (safetensors_to_gguf)" in said
+    assert [line for line in said if re.fullmatch(rf"done     {GGUF}  \(\d+\.\d s, 2 of 3\)", line)]
+    assert len(said) <= 15, said
+
+
+def test_a_failed_job_is_a_few_lines_what_and_why_and_where_its_log_is(clone, build):
+    folder = clone("a")
+    edited(folder, "models/demo/config.json", '"silu"', '"gelu"')
+    said = build(folder, "--", GGUF, fails=True)
+    after = said.partition(f"start    {GGUF}")[2].strip().splitlines()[1:]
+    assert "hidden_act is gelu, expected silu" in after[0]
+    assert after[1] == f"failed   {GGUF}: log: logs/safetensors_to_gguf/demo.log"
+    assert len(after) <= 5, after
+    own = next(folder.glob(".snakemake/log/*.log")).read_text()
+    assert "Error in rule safetensors_to_gguf" in own, "Snakemake's own words are in its log"
+
+
+def test_a_step_that_was_killed_says_by_what_and_shows_the_end_of_its_log(clone, build):
+    folder = clone("a")
+    edited(
+        folder,
+        "scripts/safetensors_to_gguf.py",
+        'if __name__ == "__main__":',
+        'if __name__ == "__main__":\n    print("the last words", flush=True)\n'
+        "    __import__('os').kill(__import__('os').getpid(), 9)",
+    )
+    said = build(folder, "--", GGUF, fails=True)
+    assert "safetensors_to_gguf was ended by SIGKILL, as the kernel does where memory runs" in said
+    assert "    the last words" in said and "CalledProcessError" not in said
+
+
+def test_p_shows_what_snakemake_says_itself(clone, build):
+    said = build(clone("a"), "-n", "-p", "--", GGUF)
+    assert "rule safetensors_to_gguf:" in said and "--pre-tokenizer" in said
+
+
+def test_lint_finds_nothing_here_and_a_rule_without_a_lock(clone, build):
+    folder = clone("a")
+    assert "Congratulations" in build(folder, "--lint")
+    with (folder / "rules/gguf.smk").open("a") as file:
+        file.write(
+            '\n\nrule bare:\n    output:\n        "bare",\n    shell:\n        "touch {output}"\n'
+        )
+    said = build(folder, "--lint", fails=True)
+    assert said.count("    * ") == 2 and "No input `lock`" in said and "No log directive" in said
+
+
+CHANGES = {
+    "code": ("scripts/safetensors_to_gguf.py", '"--dtype"', '"--dtype", metavar="D"'),
+    "input": ("models/demo/generation_config.json", "{", '{"x": 1, '),
+    "params": ("models.yaml", "name: Ingot Demo", "name: Another Demo"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_list_changes_names_what_stands_and_would_be_built_anew(kind, built, build):
+    folder = built("a")
+    build(folder, "--", GGUF)
+    edited(folder, *CHANGES[kind])
+    for asked in CHANGES:
+        said = build(folder, "--list-changes", asked, "--", GGUF).splitlines()
+        assert (GGUF in said) == (asked == kind), said
+
+
+def test_a_report_has_the_jobs_of_the_store_with_their_times(built, build, store):
+    folder = built("a")
+    said = build(folder, "--report", "report.html", "--", IRPA, GGUF)
+    assert "Missing metadata" not in said and not ran(said)
+    page = (folder / "report.html").read_text()
+    rows = [json.loads(row) for row in re.findall(r'\{"rule": "\w+", "runtime": [\d.]+\}', page)]
+    found = {row["rule"]: row["runtime"] for row in rows}
+    assert found.keys() >= {"safetensors_to_gguf", "gguf_to_irpa"}
+    assert 0 < found["gguf_to_irpa"] < 60

@@ -4,10 +4,12 @@ A reader may refuse a file (`Refused`), or take it when `wrong` finds nothing in
 """
 
 import copy
+import functools
 import hashlib
 import itertools
 import json
 import random
+import re
 import struct
 import time
 from collections import Counter
@@ -16,11 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import checkpoints
 from ingot.checkpoint import llama
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint, read_header
+from ingot.driver.catalogue import schema, targets
 from ingot.files import digest
 from ingot.gguf import file as gguf
 from ingot.gguf import metadata, vocabulary
@@ -329,6 +334,69 @@ def record_wrong(taken: Any, path: Path) -> str | None:
     return None
 
 
+def target_file(folder: Path) -> Path:
+    (folder / "target").write_text("artifacts/demo_tp2.f16.mlir.verified.json")
+    return folder / "target"
+
+
+def target_text(chance: random.Random, _: bytes) -> bytes:
+    """A target's name put together from right parts and odd ones, a few characters changed."""
+    of = lambda *words: chance.choice(words)  # noqa: E731
+    models = (
+        "demo",
+        "llama405b",
+        "llama2-7b-chat",
+        "demo",
+        "demo2",
+        "DEMO",
+        "",
+        "../demo",
+        "a" * 9000,
+    )
+    name = of("artifacts/", "artifacts/", "artifacts/", "artifacts//", "/artifacts/", "") + of(
+        *models
+    )
+    name += of(
+        "", "", "_tp1", "_tp2", "_tp8", "_tp08", "_tp-1", "_tp\u0662", "_tp" + "9" * 5000, "_tp3"
+    )
+    name += of(
+        "", "", ".f16", ".bf16", ".q8_0", ".q4_k_m", ".fp8", ".gfx942", ".sm90", ".f16.gfx942", ".x"
+    )
+    name += "." + of("gguf", "irpa", "mlir", "vmfb", "shortfin", "trtllm-ckpt", "trtllm", "triton", "onnx",
+                     "rtx", "config.json", "hf", "hf/config.json", "hf/..", "hf/a\nb", "")  # fmt: skip
+    name += of("", "", "", ".verified.json", "/", "/..", "\n")
+    for _ in range(of(0, 0, 0, 1, 2)):
+        at = chance.randrange(len(name) + 1)
+        odd = of("", "\n", "\x1b", "..", "/", "\u0661", "{x}", " ", "_", name[:at])
+        name = name[:at] + odd + name[at + of(0, 1) :]
+    return name.encode()
+
+
+@functools.cache
+def catalogue() -> dict:
+    root = Path(__file__).resolve().parents[2]
+    found = yaml.safe_load((root / "models.yaml").read_text())
+    schema.complete(found, root)
+    return found
+
+
+def target_read(path: Path) -> str:
+    name = path.read_text()
+    targets.check(name, catalogue())
+    return name
+
+
+def target_wrong(name: str, _: Path) -> str | None:
+    parts = name.split("/")
+    if not re.fullmatch(r"[A-Za-z0-9._/-]+", name) or parts[0] != "artifacts" or ".." in parts:
+        return f"{name!r} is no name"
+    size = re.search(r"_tp([0-9]+)", parts[1])
+    entry = catalogue()["models"][re.split(r"[._]", parts[1])[0]]
+    if size and int(size[1]) not in (1, *entry["tp"]):
+        return f"{name!r} is of a size that the catalogue does not have"
+    return None
+
+
 READERS = {
     "safetensors": Reader(shard_text, shard, read_header, uncovered),
     "safetensors bytes": Reader(binary, shard, read_header, uncovered),
@@ -341,4 +409,5 @@ READERS = {
     "record": Reader(record_text, record_file, record_read, record_wrong),
     "GGUF": Reader(binary, gguf_file, gguf.read, outside),
     "IRPA": Reader(binary, irpa_file, irpa.read, outside),
+    "target name": Reader(target_text, target_file, target_read, target_wrong),
 }

@@ -12,8 +12,10 @@ from ingot.refused import Refused
 
 FOLDER = "artifacts/"
 MODEL = "[a-z0-9][a-z0-9-]*"
+SHAPE = re.compile(rf"{FOLDER}{MODEL}[._][A-Za-z0-9._-]+(/[A-Za-z0-9_][A-Za-z0-9._-]*)?/?")
+LONGEST = 200  # characters of a name; file systems take 255
 NAME = re.compile(
-    rf"{FOLDER}(?P<model>{MODEL})(?:_tp(?P<tp>[1-9]\d*))?"
+    rf"{FOLDER}(?P<model>{MODEL})(?:_tp(?P<tp>[1-9][0-9]{{0,4}}))?"
     r"(?:\.(?P<variant>[a-z0-9_]+(?:\.[a-z0-9_]+)?))?"
     rf"\.(?P<format>{'|'.join(re.escape(row.name) for row in OFFERED)})"
     rf"(?P<record>{re.escape(RECORD)})?/?"
@@ -61,6 +63,8 @@ def parsed(target: str, catalogue: dict) -> Target | None:
 def why_not(target: str, catalogue: dict) -> str | None:
     """Why `target` cannot be built, or None when it can."""
     models, model = catalogue["models"], model_of(target)
+    if not SHAPE.fullmatch(target) or len(target) > LONGEST:
+        return f"not a target's name, expected {FOLDER}MODEL[_tpN][.VARIANT].FORMAT"
     if model not in models:
         return f"unknown model {model}"
     if _intermediate(target, models[model]):
@@ -122,26 +126,28 @@ def nearest(target: str, catalogue: dict) -> str:
     target, model = target.removesuffix(RECORD), model_of(target)
     if model in catalogue["models"]:
         found = _most_alike(target, legal_of(model, catalogue), 3)
-    else:
+    elif SHAPE.fullmatch(target):
         models = difflib.get_close_matches(model, catalogue["models"], n=3, cutoff=0.0)
-        same = [target.replace(model, other, 1) for other in models]
+        same = [target.replace(FOLDER + model, FOLDER + other, 1) for other in models]
         lists = [(name, legal_of(model_of(name), catalogue)) for name in same]
         found = [one for name, names in lists for one in _most_alike(name, names, 1)]
+    else:
+        found = []
     return f"nearest: {', '.join(found)}" if found else "see `ingot targets`"
 
 
 def _most_alike(target: str, names: Iterable[str], count: int) -> list[str]:
     """Of several sizes, those nearest to the target's own."""
-    size = re.search(r"_tp(\d+)", target)
+    size = re.search(r"_tp([0-9]{1,5})", target)
     wanted = int(size[1]) if size else 1
 
     def distance(other: str) -> int:
-        found = re.search(r"_tp(\d+)", other)
+        found = re.search(r"_tp([0-9]+)", other)
         return abs(int(found[1]) - wanted) if found else 0
 
-    without = {name: re.sub(r"_tp\d+", "", name) for name in names}
+    without = {name: re.sub(r"_tp[0-9]+", "", name) for name in names}
     alike = difflib.get_close_matches(
-        re.sub(r"_tp\d+", "", target), set(without.values()), n=3, cutoff=0.4
+        re.sub(r"_tp[0-9]+", "", target[:LONGEST]), set(without.values()), n=3, cutoff=0.4
     )
     found = [name for name in without if without[name] in alike]
     return sorted(found, key=lambda name: (distance(name), alike.index(without[name])))[:count]

@@ -1,6 +1,6 @@
 """Let every write-side call of a demo build fail once, and cut its power; then build again.
 
-    .venv/bin/python bench/io_faults.py [--calls 100 | --all] [--moments 40] [--seed 1] [--json]
+    .venv/bin/python bench/io_faults.py [--calls 100 | --each | --all] [--moments 40] [--seed 1] [--json]
 
 Calls: open, write, fsync, rename, link, unlink below the working folder and the store, over all
 processes of a build of demo.irpa, with ENOSPC, EIO, SIGKILL or half a write.  Power: an ext4 image on a
@@ -18,6 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ingot.files import digest
@@ -82,7 +84,8 @@ def copied(house: Path) -> Path:
     return house
 
 
-def calls(place: Path, wanted: list[str], chance: random.Random, most: int | None) -> dict:
+def calls(place: Path, wanted: list[str], choose: Callable[[int], list]) -> dict:
+    """`choose` gives the (call, way) pairs to try, of so many calls."""
     shim = place / "io_faults.so"
     source = ROOT / "bench/io_faults.c"
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True)
@@ -91,7 +94,7 @@ def calls(place: Path, wanted: list[str], chance: random.Random, most: int | Non
 
     def faulty(folder: Path, at: int, kind: str) -> int:
         folder.mkdir()
-        count = place / "count"
+        count = folder.with_name(f"{folder.name}.count")
         count.write_bytes(bytes(8))
         faults = {
             "IO_FAULT_COUNT": str(count), "IO_FAULT_AT": str(at),
@@ -102,21 +105,28 @@ def calls(place: Path, wanted: list[str], chance: random.Random, most: int | Non
 
     total = faulty(place / "count-all", -1, "eio")
     shutil.rmtree(place / "count-all")
-    points = [(at, kind) for at in range(total) for kind in KINDS]
-    if most is not None:
-        points = chance.sample(points, min(most, len(points)))
+    points = choose(total)
     print(f"{total} calls in a build, {len(points)} faults to try", file=sys.stderr, flush=True)
-    right, wrong = 0, []
-    for at, kind in points:
-        folder = place / "try"
+
+    def attempt(point: tuple[int, str]) -> str:
+        at, kind = point
+        folder = place / f"try-{at}-{kind}"
         faulty(folder, at, kind)
         found = verdict(folder, wanted)
-        right += found == "right"
-        if found != "right":
-            wrong.append(f"call {at}, {kind}: {found}")
-            print(wrong[-1], file=sys.stderr, flush=True)
         shutil.rmtree(folder)
-    return {"calls": total, "tried": len(points), "right": right, "wrong": wrong}
+        return found
+
+    wrong = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for done, ((at, kind), found) in enumerate(
+            zip(points, pool.map(attempt, points), strict=True), 1
+        ):
+            if found != "right":
+                wrong.append(f"call {at}, {kind}: {found}")
+                print(wrong[-1], file=sys.stderr, flush=True)
+            if done % 50 == 0:
+                print(f"{done} of {len(points)} tried", file=sys.stderr, flush=True)
+    return {"calls": total, "tried": len(points), "right": len(points) - len(wrong), "wrong": wrong}
 
 
 def power(place: Path, wanted: list[str], chance: random.Random, moments: int) -> dict:
@@ -165,6 +175,7 @@ def run(*words: str | Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--calls", type=int, default=100, help="that fail, of all; 0 for none")
+    parser.add_argument("--each", action="store_true", help="each call, the ways in turn: an hour")
     parser.add_argument("--all", action="store_true", help="each call, in each way: hours")
     parser.add_argument("--moments", type=int, default=40, help="of power loss; 0 for none")
     parser.add_argument("--seed", type=int, default=1)
@@ -183,9 +194,15 @@ def main() -> None:
         build(place / "undisturbed")
         wanted = contents(place / "undisturbed")
         found = {"seed": options.seed, "tried": 0, "right": 0}
-        if options.calls or options.all:
-            most = None if options.all else options.calls
-            found |= calls(place, wanted, chance, most)
+
+        def choose(total: int) -> list[tuple[int, str]]:
+            if options.each:
+                return [(at, KINDS[(at + options.seed) % len(KINDS)]) for at in range(total)]
+            points = [(at, kind) for at in range(total) for kind in KINDS]
+            return points if options.all else chance.sample(points, min(options.calls, len(points)))
+
+        if options.calls or options.each or options.all:
+            found |= calls(place, wanted, choose)
         if options.moments and os.geteuid():
             print("power loss: not tried, it needs root to mount", file=sys.stderr)
         elif options.moments:

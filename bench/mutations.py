@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,9 @@ class Case:
     targets: list[str] = field(default_factory=lambda: list(TARGETS))
     words: list[str] = field(default_factory=list)
     wrap: list[str] = field(default_factory=list)
+    results: list[str] | None = None  # what is compared, where that is not the targets
+    mine: bytes | None = None  # a user's own file below artifacts or lab, that may not be lost
+    from_nothing: bool = False  # built without anything before: what is right
 
     def edit(self, path: str, old: str, new: str) -> None:
         text = (self.folder / path).read_text()
@@ -75,6 +79,7 @@ def decides_nothing(function):
 
 LAB = "rules/lab.smk"
 STEP = "scripts/lab_step.py"
+TWO_DISKS = Path(__file__).parent / "fixture/two_disks.py"
 
 
 @decides
@@ -451,6 +456,57 @@ def blob_deleted(case):
 def blob_in_folder(case):
     """a cached file of a directory output flipped"""
     harm_each(case, "lab/packed/data", lambda path, state: flip(path))
+
+
+@decides
+def two_file_systems(case):
+    """a source on another file system, with the same inode and times"""
+    case.targets = ["lab/joined"]
+    case.wrap = ["unshare", "-Urm", sys.executable, str(TWO_DISKS), str(int(not case.from_nothing))]
+
+
+@decides
+def power_loss(case):
+    """the power fails at the end of the first build"""
+    # what that does to the disk: wrong_hits.Disk
+    case.wrap = case.wrap + another_boot(case) if not case.from_nothing else []
+
+
+def another_boot(case) -> list[str]:
+    """A prefix of a command, that sees the id of another boot."""
+    boot = case.cache.with_name("boot")
+    boot.write_text("00000000-0000-0000-0000-000000000000\n")
+    script = f'mount --bind {boot} /proc/sys/kernel/random/boot_id && exec "$@"'
+    return ["unshare", "-m", "sh", "-c", script, "sh"]
+
+
+@decides
+def own_file(case):
+    """a file of the user's where an artifact goes"""
+    path = case.folder / "lab/joined"
+    path.parent.mkdir(exist_ok=True)
+    if path.is_symlink() or path.exists():
+        path.unlink()
+    case.mine = b"somebody's own work"
+    path.write_bytes(case.mine)
+
+
+@decides_nothing
+def under_a_prefix(case):
+    """the pipeline as a module of somebody's own, its rules under a prefix"""
+    (case.folder / "own.smk").write_text(
+        'configfile: "models.yaml"\nmodule ingot:\n    snakefile: "Snakefile"\n    config: config\n'
+        "use rule * from ingot as x_*\n"
+    )
+    case.words = ["-s", "own.smk"]
+
+
+@decides_nothing
+def until(case):
+    """nothing: a build of the targets alone that ends early"""
+    remove(case.folder / "artifacts")
+    case.targets, case.results = ["artifacts/demo.irpa"], ["artifacts/demo.gguf"]
+    case.words = ["--until", "safetensors_to_gguf", "--config", "keep=targets"]
 
 
 @decides

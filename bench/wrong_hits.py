@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from ingot.files import digest  # noqa: E402
 
 SNAKEMAKE = ROOT / ".venv/bin/snakemake"
 PARTS = ("Snakefile", "models.schema.json", "rules", "scripts", "envs", "profiles", "models")
+DISK = 1 << 30  # bytes of the file system whose power fails
 HUB_TARGET = "artifacts/tiny.gguf"
 DUMP = """
 import json as _json
@@ -224,7 +226,7 @@ def project(folder: Path) -> None:
 def outputs(case: Case, bits: bool) -> dict[str, str]:
     """What each target holds, and with `bits` which files are executable; `absent` when not there."""
     found = {}
-    for target in case.targets:
+    for target in case.results or case.targets:
         path = case.folder / target
         if path.is_dir():
             entries = []
@@ -236,6 +238,14 @@ def outputs(case: Case, bits: bool) -> dict[str, str]:
         else:
             found[target] = digest.read(path) if path.is_file() else "absent"
     return found
+
+
+def lost(case: Case) -> bool:
+    """Is the user's own file nowhere any more?"""
+    files = (
+        [path for path in (case.folder / "lab").iterdir() if path.is_file()] if case.mine else []
+    )
+    return case.mine is not None and case.mine not in [path.read_bytes() for path in files]
 
 
 def count(folder: Path) -> int:
@@ -253,22 +263,62 @@ class Verdict:
     why: str = ""
 
 
+class Disk:
+    """A file system in an image: what was not on the disk when its power failed is gone."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.image = folder, folder.with_name(f"{folder.name}.img")
+
+    def __enter__(self):
+        self.folder.mkdir(parents=True)
+        with self.image.open("wb") as file:
+            file.truncate(DISK)
+        self._call("mkfs.ext4", "-q", self.image)
+        self._call("mount", "-o", "loop", self.image, self.folder)
+        return self
+
+    def __exit__(self, *_):
+        self._call("umount", "-l", self.folder)
+        self.image.unlink()
+
+    def lose_power(self) -> None:
+        copy = self.image.with_suffix(".copy")
+        self._call("cp", "--sparse=always", self.image, copy)  # as the device had been given it
+        self._call("umount", self.folder)
+        copy.replace(self.image)
+        self._call("mount", "-o", "loop", self.image, self.folder)
+
+    def _call(self, *words) -> None:
+        subprocess.run(list(map(str, words)), check=True)
+
+
 def judge(system: System, mutation, place: Path) -> Verdict:
     """Build, change, build again: in a fresh clone, and in place."""
+    if mutation is not mutations.power_loss:
+        return _judge(system, mutation, place, place, lambda: None)
+    with Disk(place / "disk") as disk:
+        return _judge(system, mutation, place, disk.folder, disk.lose_power)
+
+
+def _judge(system: System, mutation, place: Path, disk: Path, between: Callable) -> Verdict:
+    """`disk` has the first project and the cache; `between` happens when the first build is done."""
+    aside, place = place, disk
     cache = place / "cache"
     first = Case(place / "p", cache, place / "p")
     if mutation.__name__ == "hub_moved":
         first.targets = [HUB_TARGET]
     project(first.folder)
     system.prepare(first.folder, cache)
+    subprocess.run(["sync", "-f", place], check=True)  # the project is not what a power loss takes
     done = system.run(first)
     if done.returncode:
         if system is ENGINE:
             sys.exit(f"ingot: the first build stopped:\n{(done.stdout + done.stderr)[-3000:]}")
         return Verdict(False, True, 0)  # Snakemake's cache gives one hub file for another
     count(first.folder)
+    between()
 
-    truth = Case(place / "truth/p", place / "truth/cache", first.folder)
+    truth = Case(aside / "truth/p", aside / "truth/cache", first.folder, from_nothing=True)
     project(truth.folder)
     system.prepare(truth.folder, truth.cache)
     mutation(truth)
@@ -290,9 +340,9 @@ def judge(system: System, mutation, place: Path) -> Verdict:
             explained = explained or explanation(case)
         done = system.run(case)
         found = outputs(case, bits)
-        wrong = [t for t in case.targets if found[t] not in (wanted[t], "absent")]
+        wrong = [t for t in found if found[t] not in (wanted[t], "absent")]
         wrong = [t for t in wrong if wanted[t] != "absent"]
-        verdict.wrong |= bool(wrong)
+        verdict.wrong |= bool(wrong) or lost(case)
         verdict.failed |= done.returncode != 0 or "absent" in found.values()
         verdict.ran += count(case.folder)
     verdict.why = explained
@@ -332,6 +382,12 @@ def main() -> None:
         (m, False) for m in mutations.DECIDES_NOTHING
     ]
     classes = [(m, d) for m, d in classes[options.after :] if options.only in m.__name__]
+    if os.geteuid():
+        print("power_loss: left out, it needs root to mount", file=sys.stderr)
+        classes = [(m, d) for m, d in classes if m is not mutations.power_loss]
+    elif "WRONG_HITS_APART" not in os.environ:  # what is mounted here is nobody else's to see
+        os.environ["WRONG_HITS_APART"] = "1"
+        os.execvp("unshare", ["unshare", "--mount", sys.executable, __file__, *sys.argv[1:]])
     totals = {s.name: {"wrong": 0, "needless": 0, "failed": 0, "classes": 0} for s in systems}
     with tempfile.TemporaryDirectory() as place, hub(Path(place)) as url:
         envs = Path(place, "envs")

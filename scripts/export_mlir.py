@@ -18,10 +18,10 @@ from ingot.checkpoint import llama
 from ingot.checkpoint.config import Llama3Rope, ModelConfig, read_config
 from ingot.entry import run
 from ingot.files.atomic import replacing
-from ingot.files.layout import FileLayout
 from ingot.gguf import metadata
 from ingot.iree import irpa, stitch, tensor_parallel
 from ingot.refused import Refused
+from ingot.tensors.layout import FileLayout
 from ingot.terminal.console import stderr_to_log
 
 

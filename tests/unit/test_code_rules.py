@@ -58,12 +58,12 @@ def test_the_walker_finds_what_a_step_imports_and_nothing_else():
     found = [p.relative_to(SCRIPTS).as_posix() for p in sources_of(SCRIPTS / "gguf_to_irpa.py")]
     assert sorted(found) == [
         "gguf_to_irpa.py", "ingot/__init__.py", "ingot/entry.py", "ingot/files/__init__.py",
-        "ingot/files/atomic.py", "ingot/files/digest.py", "ingot/files/durable.py",
-        "ingot/files/layout.py", "ingot/files/memo.py", "ingot/files/shared.py",
+        "ingot/files/atomic.py", "ingot/files/claim.py", "ingot/files/digest.py",
+        "ingot/files/durable.py", "ingot/files/memo.py", "ingot/files/shared.py",
         "ingot/files/stream.py", "ingot/gguf/__init__.py", "ingot/gguf/file.py", "ingot/gguf/kv.py",
         "ingot/iree/__init__.py", "ingot/iree/irpa.py", "ingot/refused.py",
-        "ingot/tensors/__init__.py", "ingot/tensors/dtypes.py", "ingot/terminal/__init__.py",
-        "ingot/terminal/progress.py",
+        "ingot/tensors/__init__.py", "ingot/tensors/dtypes.py", "ingot/tensors/layout.py",
+        "ingot/terminal/__init__.py", "ingot/terminal/progress.py",
     ]  # fmt: skip
 
 

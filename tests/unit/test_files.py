@@ -113,6 +113,6 @@ def test_a_toolchains_words_go_to_the_log_and_come_back_afterwards(capfd):
 
 
 def test_a_layout_knows_head_entries_and_size():
-    from ingot.files.layout import FileLayout
+    from ingot.tensors.layout import FileLayout
 
     assert FileLayout(b"head", ["a"], 64).texts == {}

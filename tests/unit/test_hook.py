@@ -53,6 +53,10 @@ def method_of_job(name):
     return hook.ORIGINAL.get(name) or getattr(Job, name)
 
 
+def method_of_scheduler():
+    return hook.ORIGINAL.get("run") or JobScheduler.run
+
+
 def method_of_persistence():
     return hook.ORIGINAL.get("metadata") or PersistenceBase.metadata
 
@@ -83,6 +87,8 @@ def test_snakemake_still_has_the_rest():
     words = list(inspect.signature(method_of_job("format_wildcards")).parameters)
     assert words == ["self", "string", "variables"], "Job.format_wildcards: hook replaces it"
     assert hasattr(JobScheduler, "exit_gracefully"), "what Snakemake does on SIGTERM"
+    words = list(inspect.signature(method_of_scheduler()).parameters)
+    assert words == ["self", "jobs", "executor"], "JobScheduler.run: hook.run_jobs replaces it"
     assert "get_names" in vars(Reason), "hook._reason puts its own words there"
     assert list(inspect.signature(method_of_persistence()).parameters) == ["self", "target"], (
         "PersistenceBase.metadata: hook.metadata replaces it"

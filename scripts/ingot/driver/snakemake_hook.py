@@ -8,6 +8,7 @@ a job is a plain value (job.py).  tests/unit/test_hook.py says which name change
 import contextlib
 import fcntl
 import os
+import secrets
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from ingot.driver.catalogue import machine
 from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past
 from ingot.driver.job import Graph, Input, Job, Output
+from ingot.files import claim, memo
 from ingot.refused import Refused, one_line
 from ingot.store.records import Store
 from ingot.storekeeping import leases
@@ -50,6 +52,8 @@ def install(catalogue: dict, root: Path) -> None:
 
         ORIGINAL["exit_gracefully"] = JobScheduler.exit_gracefully
         JobScheduler.exit_gracefully = exit_gracefully
+        ORIGINAL["run"] = JobScheduler.run
+        JobScheduler.run = run_jobs
         ORIGINAL["format_wildcards"] = SnakemakeJob.format_wildcards
         SnakemakeJob.format_wildcards = format_wildcards
         ORIGINAL["metadata"] = PersistenceBase.metadata
@@ -79,6 +83,14 @@ def exit_gracefully(scheduler, *arguments) -> None:
     processes.stop_below(os.getpid())
 
 
+def run_jobs(scheduler, jobs, executor=None) -> None:
+    dag = scheduler.workflow.dag
+    if decides(dag) and not dag.workflow.dryrun:
+        for job in members(jobs):
+            dag.ingot.claim(dag.ingot.job(job))
+    ORIGINAL["run"](scheduler, jobs, executor)
+
+
 class Session:
     """What Ingot knows of one run of Snakemake, at the one attribute of its DAG that is ours."""
 
@@ -91,6 +103,7 @@ class Session:
         self.ours: dict[Any, Job] = {}  # by Snakemake's job
         self.theirs: dict[Job, Any] = {}
         self.decision = Decision()
+        self.run = ""  # a name of ours for this run, once it decides
 
     def begin(self, graph: Graph, dry: bool) -> None:
         store = Store()
@@ -99,6 +112,8 @@ class Session:
         folders = [Path(os.environ[CONFIGS])] if os.environ.get(CONFIGS) else []
         self.costs = Costs(self.catalogue, self.root, Past(store), folders)
         self.ingest = Ingest(self.contents, self.costs)
+        self.run = self.run or secrets.token_hex(8)
+        os.environ["INGOT_RUN"] = self.run  # of each step, on whichever machine
 
     def job(self, job: Any) -> Job:
         """Our value of Snakemake's job."""
@@ -110,12 +125,39 @@ class Session:
     def jobs(self, jobs: Iterable[Any]) -> set[Job]:
         return {self.job(job) for job in members(jobs)}
 
+    def claim(self, job: Job) -> None:
+        found = {"run": self.run, "key": self.contents.known_key(job), "inputs": stamps(job)}
+        for path in job.writes:
+            claim.claim(path, found)
+
+    def adopt(self) -> list[Job]:
+        """Take in what a run that was killed had its steps build, of the same inputs."""
+        found = []
+        for job in self.decision.run:
+            key = self.contents.known_key(job)
+            claims = [claim.claimed(path) for path in job.writes]
+            wanted = {"key": key, "inputs": stamps(job)} if key and all(claims) else {}
+            if wanted and all(
+                {**one, **wanted} == one and claim.left(path) and claim.given(path, one["run"])
+                for path, one in zip(job.writes, claims, strict=True)
+            ):
+                print(f"{job.writes[0]}: built for a run that was ended, taken in", file=sys.stderr)
+                self.ingest.finished(job)
+                found.append(job)
+        return found
+
     def restore(self, dag: Any) -> None:
         while bad := restore(self.contents, self.decision):
             self.decider.bad |= bad
             decide(dag)
         make_way(self.contents, self.decision)
         dag.workflow.iocache.exists_local.clear()  # files have come and gone
+
+
+def stamps(job: Job) -> dict[str, str]:
+    """Which inputs a job has: an edit that is taken back is an edit."""
+    paths = [path for path in job.reads if not job.ancient(path)]
+    return {path: str(memo.stamp_of(path)) for path in paths if os.path.exists(path)}
 
 
 def plain(job: Any) -> Job:
@@ -228,6 +270,12 @@ async def check_and_touch_output(dag, job, *arguments, **options) -> None:
     """
     if not dag.workflow.touch:
         options |= {"no_touch": True, "check_output_mtime": False}
+    if decides(dag):
+        for path in dag.ingot.job(job).writes:
+            if not claim.given(path, dag.ingot.run):
+                raise _stop(
+                    f"{path}: another run put it there, expected this one's; ask for it again"
+                )
     await ORIGINAL["check_and_touch_output"](dag, job, *arguments, **options)
 
 
@@ -246,9 +294,7 @@ def decide(dag: Any) -> None:
     try:
         session.decision = session.decider.decide(session.jobs(dag._finished | running))
     except (ValueError, OSError) as error:  # a rule without a key, a file that cannot be read
-        from snakemake.exceptions import WorkflowError
-
-        raise WorkflowError(str(error)) from None
+        raise _stop(str(error)) from None
     run = {session.theirs[job]: why for job, why in session.decision.run.items()}
     again = dag._ready_jobs & dag._running  # jobs that failed and will be tried once more
     dag._needrun.clear()
@@ -261,6 +307,12 @@ def decide(dag: Any) -> None:
         dag._reason[job] = _reason(why)
         dag._n_until_ready[job] = sum(1 for dep in dag.dependencies[job] if dep in waiting)
     dag._len = len(dag._finished | dag._needrun)
+
+
+def _stop(text: str) -> Exception:
+    from snakemake.exceptions import WorkflowError
+
+    return WorkflowError(text)
 
 
 def _reason(text: str) -> Any:
@@ -311,6 +363,8 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             if session.contents.writable:
                 keys = filter(None, map(session.contents.known_key, session.contents.graph.jobs))
                 session.lease = leases.hold(session.contents.store, keys)
+            while session.adopt():
+                decide(dag)
             session.restore(dag)
             # ours is kept in the store; Snakemake's would fail a finished job on a full disk
             object.__setattr__(dag.workflow.execution_settings, "keep_metadata", False)

@@ -1,11 +1,8 @@
 """Nothing half-written is ever seen under its final name."""
 
-import contextlib
 import glob
-import hashlib
 import itertools
 import os
-import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.entry import lives
-from ingot.files import digest
+from ingot.files import claim, digest
 from ingot.refused import Refused
 
 
@@ -38,32 +35,17 @@ def replacing(path: Path) -> Iterator[Path]:
 @contextmanager
 def replacing_hashed(path: Path) -> Iterator[Partial]:
     """The same for a writer that hashes as it writes and sets `sha256`: the file is not read again."""
+    claim.stop_if_taken(path)
     with partial_of(path) as place:
         partial = Partial(place)
         yield partial
         _stop_if_orphaned(path)
-        _say_peak_rss(path)
+        claim.stop_if_taken(path)
+        claim.leave(path, place)
         if place.is_dir():
             replace_folder(place, path)
         else:
             digest.finished(place, path, partial.sha256)
-
-
-def peak_rss_file(path: Path | str) -> Path | None:
-    """Where a step leaves its peak memory, in bytes, for the orchestrator; None when run by hand."""
-    folder = os.environ.get("INGOT_PEAK_RSS_DIR")
-    name = hashlib.sha256(str(Path(path).absolute()).encode()).hexdigest()[:32]
-    return Path(folder, name) if folder else None
-
-
-def _say_peak_rss(path: Path) -> None:
-    """Sampling from outside misses the peak of a short step, and half of a long one's."""
-    if file := peak_rss_file(path):
-        who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-        peak = sum(resource.getrusage(one).ru_maxrss for one in who) * 1024
-        with contextlib.suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(str(peak))
 
 
 @contextmanager

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingot.files.layout import FileLayout
 from ingot.gguf.kv import KV
 from ingot.refused import Refused
 from ingot.tensors.dtypes import TYPES, TensorType
+from ingot.tensors.layout import FileLayout
 
 MAGIC, VERSION, ALIGNMENT = b"GGUF", 3, 32
 

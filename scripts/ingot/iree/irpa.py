@@ -12,9 +12,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ingot.files.layout import FileLayout
 from ingot.refused import Refused
 from ingot.tensors.dtypes import FLOATS
+from ingot.tensors.layout import FileLayout
 
 ALIGNMENT = 64  # of each entry in the storage segment
 PAGE = 4096  # the file is padded to it

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ingot.checkpoint.config import ModelConfig
-from ingot.files.layout import FileLayout
 from ingot.iree import irpa
+from ingot.tensors.layout import FileLayout
 
 AXIS = {  # of a weight [out, in]: outputs are split where each head or channel stands for itself,
     "attn_q": 0,  # inputs where the ranks' partial sums are added up; what is not here is replicated

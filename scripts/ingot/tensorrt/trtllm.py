@@ -14,8 +14,8 @@ from math import prod
 from typing import Any
 
 from ingot.checkpoint.config import ModelConfig
-from ingot.files.layout import FileLayout
 from ingot.tensors.dtypes import FLOATS
+from ingot.tensors.layout import FileLayout
 
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}  # ours -> TensorRT-LLM's
 STORED = {"float16": "F16", "bfloat16": "BF16", "float32": "F32"}  # -> safetensors'

@@ -12,8 +12,7 @@ from ingot.driver.cache import key
 from ingot.driver.cache.contents import Contents, UnknownInput
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.job import Job
-from ingot.files import digest
-from ingot.files.atomic import peak_rss_file
+from ingot.files import claim, digest
 from ingot.refused import Refused
 from ingot.store.blobs import SMALL
 from ingot.store.records import Action, Record
@@ -136,7 +135,6 @@ def measured(job: Job) -> dict:
     found = {
         names[name]: float(row[name]) for name in names if row.get(name, "NA") not in ("NA", "-")
     }
-    said = [file for path in job.writes if (file := peak_rss_file(path)) and file.exists()]
-    if said:
-        found["peak_rss_mb"] = max(int(file.read_text()) for file in said) / 1e6
+    if said := [note["peak_rss"] for path in job.writes if (note := claim.left(path))]:
+        found["peak_rss_mb"] = max(said) / 1e6
     return found

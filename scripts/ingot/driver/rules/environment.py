@@ -19,6 +19,6 @@ PREFIX = (
 
 def prepare() -> None:
     """Set what steps are told in variables of ours."""
-    os.environ["INGOT_PEAK_RSS_DIR"] = str(Path(".ingot/peak_rss").absolute())
+    os.environ["INGOT_NOTES"] = str(Path(".ingot/notes").absolute())
     # Only trtllm-build and tritonserver are given it: containers find CUDA's libraries by it.
     os.environ["INGOT_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")

@@ -1,0 +1,68 @@
+"""Whose an output is: a step of a run that was overtaken puts nothing in place."""
+
+import pytest
+
+from ingot.files import claim
+from ingot.files.atomic import replacing
+from ingot.refused import Refused
+
+
+@pytest.fixture
+def of_run(tmp_path, monkeypatch):
+    """of_run("a") makes this process a step of run a, in a folder where notes are kept."""
+    monkeypatch.setenv("INGOT_NOTES", str(tmp_path / "notes"))
+    return lambda run: monkeypatch.setenv("INGOT_RUN", run)
+
+
+def test_a_step_says_which_file_it_put_in_place_and_for_whom(of_run, tmp_path):
+    of_run("a")
+    path = tmp_path / "m.gguf"
+    claim.claim(path, {"run": "a"})
+    with replacing(path) as partial:
+        partial.write_bytes(b"a")
+    assert claim.given(path, "a") and not claim.given(path, "b")
+    assert claim.left(path)["peak_rss"] > 1e6
+    path.unlink()
+    path.write_bytes(b"a")
+    assert not claim.given(path, "a"), "the same bytes, but not the file that the step put there"
+
+
+def test_a_folder_stays_the_one_that_was_put_there_when_a_file_is_added(of_run, tmp_path):
+    of_run("a")
+    with replacing(tmp_path / "bundle") as partial:
+        partial.mkdir()
+    (tmp_path / "bundle/.snakemake_timestamp").touch()
+    assert claim.given(tmp_path / "bundle", "a")
+
+
+@pytest.mark.parametrize("moment", ["before", "meanwhile"])
+def test_a_step_whose_output_another_run_has_claimed_puts_nothing_in_place(
+    moment, of_run, tmp_path
+):
+    of_run("old")
+    path = tmp_path / "m.gguf"
+    claim.claim(path, {"run": "new" if moment == "before" else "old"})
+    with (
+        pytest.raises(Refused, match="another run of Snakemake builds it now"),
+        replacing(path) as part,
+    ):
+        part.write_bytes(b"of the old run")
+        claim.claim(path, {"run": "new"})
+    assert [one.name for one in tmp_path.iterdir()] == ["notes"]
+
+
+def test_a_damaged_note_is_none(of_run, tmp_path):
+    of_run("a")
+    path = tmp_path / "m"
+    claim.claim(path, {"run": "b"})
+    for note in (tmp_path / "notes").iterdir():
+        note.write_text("[1")
+    assert claim.claimed(path) == {}
+    claim.stop_if_taken(path)
+
+
+def test_by_hand_nothing_is_noted(tmp_path, monkeypatch):
+    monkeypatch.delenv("INGOT_NOTES", raising=False)
+    with replacing(tmp_path / "m") as partial:
+        partial.write_bytes(b"")
+    assert [one.name for one in tmp_path.iterdir()] == ["m"]

@@ -16,6 +16,7 @@ $(READY): envs/driver/requirements.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV)
 	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --require-hashes -r envs/driver/requirements.lock
 	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --no-build-isolation -e .
+	@$(VENV)/bin/python scripts/ingot/driver/cluster/plugins.py
 	@touch $@
 
 demo: $(READY) ## build the demo model's shortfin bundle, serve it, ask it

@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items):
     What takes minutes comes first, so that at the end there is work for each process.
     """
     for item in items:
-        if {"pipeline", "servers"} & set(item.path.parts):
+        if {"pipeline", "servers", "cluster"} & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
 
@@ -119,6 +119,7 @@ def clone(tmp_path):
             else:
                 shutil.copy(source, folder / part)
         shutil.copytree(ROOT / "models/demo", folder / "models/demo")
+        (folder / "slurm").symlink_to("profiles/slurm")
         return folder
 
     return copy

@@ -14,7 +14,7 @@ class Refused(Exception):
     """
 
     def __init__(self, text: str, words: str = ""):
-        lines = [printable(line) for line in (text, *words[-LONGEST:].splitlines())]
+        lines = [printable(line) for line in (text, *words[-LONGEST:].expandtabs(4).splitlines())]
         super().__init__("\n".join(lines))
 
 
@@ -22,7 +22,7 @@ def printable(text: str) -> str:
     """`text` as one line that no terminal acts on, its middle left out where it is very long."""
     if len(text) > LONGEST:
         text = f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"
-    return "".join(c if c.isprintable() or c == "\t" else ascii(c)[1:-1] for c in text)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 @contextmanager

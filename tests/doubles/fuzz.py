@@ -26,6 +26,7 @@ from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint, read_header
 from ingot.driver.catalogue import schema, targets
+from ingot.driver.formats.table import SIZES
 from ingot.files import digest
 from ingot.gguf import file as gguf
 from ingot.gguf import metadata, vocabulary
@@ -392,7 +393,10 @@ def target_wrong(name: str, _: Path) -> str | None:
         return f"{name!r} is no name"
     size = re.search(r"_tp([0-9]+)", parts[1])
     entry = catalogue()["models"][re.split(r"[._]", parts[1])[0]]
-    if size and int(size[1]) not in (1, *entry["tp"]):
+    legal = (
+        SIZES if re.search("trtllm|triton", name) else (1, *entry["tp"])
+    )  # TensorRT's sizes are its own
+    if size and int(size[1]) not in legal:
         return f"{name!r} is of a size that the catalogue does not have"
     return None
 

@@ -21,6 +21,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from ingot.driver import snakemake_hook as hook
 from ingot.driver import snakemake_says as says
+from ingot.driver.cluster import jobs
 
 PARAMETERS = {
     "init": "self progress",
@@ -115,6 +116,15 @@ def test_what_snakemake_says_still_comes_by_these_names():
     assert {"input", "wildcards"} <= names and hasattr(
         RuleLinter, "lint_missing_software_definition"
     )
+
+
+def test_what_a_cluster_asks_still_goes_by_these_names():
+    for name in ("resources", "is_local"):
+        original = jobs.ORIGINAL.get(name) or getattr(Job, name)
+        assert isinstance(original, property), f"Job.{name}: cluster/jobs.py replaces it"
+    source = inspect.getsource(jobs.ORIGINAL.get("handle_error") or JobScheduler._handle_error)
+    assert "job.restart_times > job.attempt - 1" in source, "jobs.handle_error decides by these"
+    assert '"_resources"' in inspect.getsource(Job), "jobs.resources sets them"
 
 
 def test_named_files_still_come_with_their_names_and_flags():

@@ -1,4 +1,4 @@
-"""A refusal is one exception, printed in one place; Snakemake's private names are in two files."""
+"""A refusal is one exception, printed in one place; Snakemake's private names are where it is met."""
 
 import re
 
@@ -11,6 +11,7 @@ from ingot.refused import Refused, one_line
 LIBRARY = sorted((ROOT / "scripts").rglob("*.py"))
 ENTRY = (ROOT / "scripts/ingot/refused.py", ROOT / "scripts/ingot/entry.py")
 HOOKS = [ROOT / f"scripts/ingot/driver/snakemake_{name}.py" for name in ("hook", "says")]
+HOOKS += sorted((ROOT / "scripts/ingot/driver/cluster").glob("*.py"))
 PRIVATE = re.compile(
     r"_allitems|is_ancient|shellcmd|\bis_directory\b|dag\._|\._(needrun|finished|running|ready_jobs|"
     r"n_until_ready|reason|len)\b|is_group|targetjobs|targetfiles|forcerules|forcefiles|omitforce"
@@ -30,7 +31,7 @@ def test_only_the_entry_helper_ends_the_program(path):
 
 
 @pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
-def test_snakemakes_private_names_are_in_two_files(path):
+def test_snakemakes_private_names_are_where_it_is_met(path):
     if path in HOOKS:
         return
     assert not [line for line in code(path) if PRIVATE.search(line)]
@@ -43,6 +44,9 @@ def test_a_refusal_is_one_line_and_status_1(capsys):
     with pytest.raises(SystemExit) as stop:
         run(main)
     assert stop.value.code == "model.gguf: not a GGUF file; fetch it again"
+    assert "\t" not in str(Refused("a\tname", "words\tof another program")), (
+        "no terminal acts on it"
+    )
     with pytest.raises(SystemExit, match=r"^error: no"), one_line("error: "):
         raise Refused("no")
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,19 @@ LINES = 40  # that are shown
 ANSWER = "INGOT_EXPLAIN"  # the file that a dry run of ours writes the decisions to, as JSON
 
 
-def tell(contents: Contents, decision: Decision, costs: Costs, dry: bool) -> None:
-    """The decisions, one line per job; as JSON too when an `ingot` command asks."""
+def tell(
+    contents: Contents, decision: Decision, costs: Costs, dry: bool, asks: Callable[[Job], str]
+) -> None:
+    """The decisions, one line per job; as JSON too when an `ingot` command asks.
+
+    `asks`: what a dry run says that a job would ask of a cluster.
+    """
     lines = []
     for job, files in decision.restore.items():
         for path, output in files.items():
             lines.append(f"restore  {path}  ({output['size'] / 1e6:,.1f} MB, {job.rule})")
     for job, why in decision.run.items():
-        lines.append(f"run      {', '.join(job.writes)}  ({why})")
+        lines.append(f"run      {', '.join(job.writes)}  ({why}){asks(job) if dry else ''}")
     for line in lines[:LINES] if dry or len(lines) <= LINES else ():
         print(line, file=sys.stderr)
     if len(lines) > LINES:

@@ -21,6 +21,8 @@ from ingot.driver.cache.drop import drop
 from ingot.driver.cache.ingest import Ingest
 from ingot.driver.cache.restore import make_way, restore
 from ingot.driver.catalogue import machine
+from ingot.driver.cluster import jobs as cluster
+from ingot.driver.cluster import slurm
 from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past
 from ingot.driver.job import Graph, Input, Job, Output
@@ -58,6 +60,8 @@ def install(catalogue: dict, root: Path) -> None:
         SnakemakeJob.format_wildcards = format_wildcards
         ORIGINAL["metadata"] = PersistenceBase.metadata
         PersistenceBase.metadata = metadata
+        if slurm.used():
+            cluster.install()
         snakemake_says.install_lines()
         snakemake_says.install_lint()
     methods = (
@@ -79,6 +83,8 @@ def format_wildcards(job, text, **variables) -> str:
 def exit_gracefully(scheduler, *arguments) -> None:
     """Told to end, Snakemake would wait for the running steps: they are told, too."""
     print("stopped by SIGTERM: the running steps are stopped", file=sys.stderr, flush=True)
+    if slurm.used() and decides(scheduler.workflow.dag):
+        raise KeyboardInterrupt  # as Ctrl-C: the scheduler cancels what it submitted
     ORIGINAL["exit_gracefully"](scheduler, *arguments)
     processes.stop_below(os.getpid())
 
@@ -87,7 +93,7 @@ def run_jobs(scheduler, jobs, executor=None) -> None:
     dag = scheduler.workflow.dag
     if decides(dag) and not dag.workflow.dryrun:
         for job in members(jobs):
-            dag.ingot.claim(dag.ingot.job(job))
+            dag.ingot.claim(job)
     ORIGINAL["run"](scheduler, jobs, executor)
 
 
@@ -104,6 +110,8 @@ class Session:
         self.theirs: dict[Job, Any] = {}
         self.decision = Decision()
         self.run = ""  # a name of ours for this run, once it decides
+        self.owners: dict[Job, str] = {}  # the run whose step may put the job's outputs in place
+        self.cluster: Any = None  # once it is known what has to run
 
     def begin(self, graph: Graph, dry: bool) -> None:
         store = Store()
@@ -112,6 +120,7 @@ class Session:
         folders = [Path(os.environ[CONFIGS])] if os.environ.get(CONFIGS) else []
         self.costs = Costs(self.catalogue, self.root, Past(store), folders)
         self.ingest = Ingest(self.contents, self.costs)
+        self.cluster = cluster.Cluster(self.costs) if slurm.used() else None
         self.run = self.run or secrets.token_hex(8)
         os.environ["INGOT_RUN"] = self.run  # of each step, on whichever machine
 
@@ -125,9 +134,13 @@ class Session:
     def jobs(self, jobs: Iterable[Any]) -> set[Job]:
         return {self.job(job) for job in members(jobs)}
 
-    def claim(self, job: Job) -> None:
+    def claim(self, theirs: Any) -> None:
+        """Make the job's outputs ours, but for what SLURM builds already for an earlier run."""
+        job = self.job(theirs)
         found = {"run": self.run, "key": self.contents.known_key(job), "inputs": stamps(job)}
-        for path in job.writes:
+        owner = self.cluster.take_over(job, theirs, found) if self.cluster else None
+        self.owners[job] = owner or self.run
+        for path in () if owner else job.writes:
             claim.claim(path, found)
 
     def adopt(self) -> list[Job]:
@@ -272,7 +285,7 @@ async def check_and_touch_output(dag, job, *arguments, **options) -> None:
         options |= {"no_touch": True, "check_output_mtime": False}
     if decides(dag):
         for path in dag.ingot.job(job).writes:
-            if not claim.given(path, dag.ingot.run):
+            if not claim.given(path, dag.ingot.owners.get(dag.ingot.job(job), dag.ingot.run)):
                 raise _stop(
                     f"{path}: another run put it there, expected this one's; ask for it again"
                 )
@@ -358,7 +371,10 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
         with one_line("error: "):
             if not dry and dag.workflow.local_exec:  # a cluster's jobs look at their own machine
                 _stop_where_it_cannot_run(session.decision)
-        report.tell(session.contents, session.decision, session.costs, dry)
+            if session.cluster:
+                session.cluster.stop_where_none_has_it(session.decision.run)
+        asks = session.cluster.described if session.cluster else lambda _: ""
+        report.tell(session.contents, session.decision, session.costs, dry, asks)
         if not dry:
             if session.contents.writable:
                 keys = filter(None, map(session.contents.known_key, session.contents.graph.jobs))

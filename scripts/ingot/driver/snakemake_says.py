@@ -20,7 +20,7 @@ from ingot.driver.cache.decide import Decision
 from ingot.driver.cache.differences import nearest
 from ingot.driver.job import VOLATILE, Job
 
-TAIL = 5  # lines of the log of a step that could not say itself why it ended
+TAIL = 3  # lines of the log of a step that could not say itself why it ended
 NOISE = re.compile(
     r"Using workflow specific profile|Config file .* is extended|Assuming unrestricted|"
     r"Building DAG of jobs|Using shell|Provided (cores|resources)|Rules claiming more|Select jobs|"
@@ -106,12 +106,14 @@ class Lines(logging.StreamHandler):
         names = _named(record.output)
         by, self.signal = self.signal, None
         ended = f"{record.rule_name} was ended by {by}{HINTS.get(by, '')}; " if by else ""
+        if record.rule_msg:  # a job elsewhere: nothing of it was seen here
+            ended = f"{record.rule_msg}; "
         lines = [f"failed   {names}: {ended}log: {', '.join(record.log)}"]
         if self.theirs.show_failed_logs:
             from snakemake.logging import show_logs
 
             lines += show_logs(record.log)
-        elif by:
+        elif by or record.rule_msg:
             lines += [f"    {line}" for line in _tail(record.log)]
         return "\n".join(lines)
 
@@ -132,7 +134,8 @@ def _tail(logs: list[str]) -> list[str]:
     """The last lines of the log that a step wrote."""
     for log in logs:
         with contextlib.suppress(OSError):
-            return Path(log).read_text(errors="replace").splitlines()[-TAIL:]
+            if found := Path(log).read_text(errors="replace").splitlines()[-TAIL:]:
+                return found
     return []
 
 

@@ -1,0 +1,117 @@
+"""What Snakemake's jobs ask of the cluster, which of them stay here, and which are tried again."""
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from ingot.driver.cluster import ask, slurm
+from ingot.driver.forecast.costs import Costs
+from ingot.driver.job import Job
+from ingot.files import claim
+from ingot.refused import Refused
+
+ORIGINAL: dict[str, Any] = {}  # Snakemake's own, by name
+
+
+def install() -> None:
+    """Replace what Snakemake asks of a job, and what it does when one has failed."""
+    from snakemake.jobs import Job as Theirs
+    from snakemake.scheduling.job_scheduler import JobScheduler
+
+    slurm.install()
+    ORIGINAL.update(resources=Theirs.resources, is_local=Theirs.is_local)
+    Theirs.resources, Theirs.is_local = property(resources), property(is_local)
+    ORIGINAL["handle_error"] = JobScheduler._handle_error
+    JobScheduler._handle_error = handle_error
+
+
+class Cluster:
+    """What one run knows of its jobs on a cluster, by Snakemake's job."""
+
+    def __init__(self, costs: Costs):
+        self.costs = costs
+        self.taken: dict[
+            Any, dict
+        ] = {}  # the claim of an earlier run, whose SLURM job goes on for us
+        self.causes: dict[Any, str] = {}  # why the last try ended
+        self.more: dict[Any, tuple[float, float]] = {}  # times the memory and the time of the first
+
+    def asks(self, job: Job, theirs: Any = None) -> tuple[ask.Ask, ask.Partition | None]:
+        """What a job asks: more after a try that was stopped for want of it."""
+        wanted = ask.of(job.step, self.costs.of(job), *self.more.get(theirs, (1, 1)))
+        return ask.choose(wanted, slurm.partitions(), job.writes[0])
+
+    def described(self, job: Job) -> str:
+        """What a dry run says that the job would ask."""
+        if not job.cached or ask.here(self.costs.of(job)):
+            return "  here"
+        wanted, partition = self.asks(job)
+        return f"  asks {wanted}" + (f", partition {partition.name}" if partition else "")
+
+    def stop_where_none_has_it(self, jobs: Iterable[Job]) -> None:
+        """Refuse what no partition has, before anything is submitted."""
+        for job in jobs:
+            self.described(job)
+
+    def take_over(self, job: Job, theirs: Any, found: dict) -> str | None:
+        """The run whose SLURM job builds this already, of the same inputs; one of others is cancelled."""
+        before = claim.claimed(job.writes[0]) if job.writes else {}
+        if before.get("run") == found["run"] or not slurm.alive(before.get("slurm") or "0"):
+            return None
+        words = f"{job.writes[0]}: SLURM job {before['slurm']} of an earlier run"
+        if {**before, "key": found["key"], "inputs": found["inputs"]} == before:
+            print(f"{words} builds it already, and goes on for this one", file=sys.stderr)
+            self.taken[theirs] = before
+            return before["run"]
+        print(f"{words} builds it of other inputs, and is cancelled", file=sys.stderr)
+        slurm.cancel(before["slurm"])
+        return None
+
+
+def _cluster(dag: Any) -> Cluster | None:
+    """Only of the process that decides, once it is known what has to run."""
+    session = getattr(dag, "ingot", None)
+    return session and session.cluster
+
+
+def resources(job) -> Any:
+    """A rule's own, and what the forecast asks of the cluster; set anew with each try."""
+    fresh = job._resources is None
+    found = ORIGINAL["resources"].fget(job)
+    cluster = _cluster(job.dag)
+    if not fresh or cluster is None or not job.output or job.is_local:
+        return found
+    from snakemake.exceptions import WorkflowError
+    from snakemake.iocontainers import ResourceList
+
+    try:
+        wanted, partition = cluster.asks(job.dag.ingot.job(job), job)
+    except Refused as reason:  # now that config.json is here
+        raise WorkflowError(str(reason)) from None
+
+    named = {**found, "mem_mb": wanted.memory_mb, "runtime": wanted.minutes}
+    named |= {"disk_mb": wanted.disk_mb, "_cores": wanted.cores}
+    if wanted.gpus:
+        named["gpu"] = wanted.gpus
+    if partition:
+        named.setdefault("slurm_partition", partition.name)
+    job._resources = ResourceList(fromdict=named)
+    return job._resources
+
+
+def is_local(job) -> bool:
+    """Also what is done in seconds, and downloads."""
+    cluster, local = _cluster(job.dag), ORIGINAL["is_local"].fget(job)
+    return local or (cluster is not None and ask.here(cluster.costs.of(job.dag.ingot.job(job))))
+
+
+def handle_error(scheduler, job, *arguments, **options) -> None:
+    """Try again what more of something helps, or another node; never a step's own error."""
+    if cluster := _cluster(scheduler.workflow.dag):
+        cause = cluster.causes.pop(job, "step")
+        if cause in slurm.AGAIN:
+            memory, minutes = cluster.more.get(job, (1, 1))
+            cluster.more[job] = (memory * slurm.AGAIN[cause][0], minutes * slurm.AGAIN[cause][1])
+        elif not job.is_group():
+            job.attempt = job.restart_times + 1
+    ORIGINAL["handle_error"](scheduler, job, *arguments, **options)

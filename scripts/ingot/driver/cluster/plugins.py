@@ -1,0 +1,66 @@
+"""Snakemake's cluster plugins, on Python's path only when the command names one: see envs/README.
+
+Snakemake imports every plugin that it finds, on every start: SLURM's, with pandas, take as long as all
+the rest.  `make setup` has Python import this module first, whatever it runs; it does nothing then.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve()
+NAMES = {"slurm": "slurm", "slurm-jobstep": "slurm"}  # of executors and profiles: the toolchain
+AT_START = "ingot_plugins"  # this module's name, when Python runs it on its start
+HEAVY = ("pandas", "numpy")  # imported by the plugin for a report that nobody asked for
+
+
+def asked(words: list[str]) -> set[str]:
+    """The toolchains of the executors and profiles that a Snakemake's command line names."""
+    if not any(word.rpartition("/")[2] == "snakemake" for word in words[:4]):
+        return set()
+    values = {word.partition("=")[2] or word for word in words}
+    ends = {value.rstrip("/").rpartition("/")[2] for value in values}
+    return {NAMES[name] for name in ends & NAMES.keys()}
+
+
+def add() -> None:
+    """Add to Python's path what this process needs; build it first where it is missing."""
+    for name in asked(sys.orig_argv):
+        from ingot.driver.catalogue import toolchains
+        from ingot.refused import one_line
+
+        with one_line("error: "):
+            place = toolchains.build(HERE.parents[4], name)
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        sys.path.append(
+            str(place / "lib" / version / "site-packages")
+        )  # last: the driver's own win
+        for heavy in HEAVY:
+            _later(heavy)
+        for module in [one for one in sys.modules if one.partition(".")[0] == "ingot"]:
+            del sys.modules[module]  # a Snakefile brings its own
+
+
+def _later(name: str) -> None:
+    """Import a module when something of it is used."""
+    if name not in sys.modules and (spec := importlib.util.find_spec(name)) and spec.loader:
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        sys.modules[name] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+
+
+def install() -> None:
+    """Have this interpreter run `add` whenever it starts."""
+    named = {"__file__": str(HERE), "__name__": AT_START}
+    run = f"exec(open({str(HERE)!r}).read(), {named})"
+    line = f"import sys; any('slurm' in word for word in sys.orig_argv) and {run}"
+    place = Path(sysconfig.get_path("purelib"), "ingot-plugins.pth")
+    place.write_text(f"{line}\n")
+
+
+if __name__ == "__main__":
+    import sysconfig
+
+    install()
+elif __name__ == AT_START:
+    add()

@@ -1,0 +1,177 @@
+"""A real SLURM on this machine: munged, slurmctld and two slurmd, with ports and folders of its own.
+
+    with Slurm(folder) as cluster: cluster.environment; cluster.call("squeue", "-h")
+
+Debian's packages slurmctld, slurmd, slurm-client and munge; root, no systemd, no cgroups.  Node `gpu1`
+has two fake GPUs.  A job that uses more memory than it asked for is killed after two seconds.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
+CONF = """
+ClusterName=ingot
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+CryptoType=crypto/munge
+AuthInfo=socket={folder}/munge.sock
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SlurmdParameters=config_overrides
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=2
+JobAcctGatherParams=OverMemoryKill
+AccountingStorageType=accounting_storage/none
+SwitchType=switch/none
+MpiDefault=none
+MailProg=/bin/true
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,defer_batch=0
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+ReturnToService=2
+MinJobAge=300
+KillWait=2
+InactiveLimit=0
+GresTypes=gpu
+NodeName=DEFAULT CPUs=8 RealMemory=8000 State=UNKNOWN
+NodeName=cpu1 NodeHostname={host} NodeAddr=127.0.0.1 Port={one}
+NodeName=gpu1 NodeHostname={host} NodeAddr=127.0.0.1 Port={two} Gres=gpu:h100:2
+PartitionName=cpu Nodes=cpu1 Default=YES MaxTime=1:00:00 DefMemPerCPU=500 State=UP
+PartitionName=gpu Nodes=gpu1 MaxTime=2:00:00 DefMemPerCPU=500 State=UP
+"""
+
+
+def missing() -> str:
+    """What is not installed here, or empty."""
+    found = [name for name in PROGRAMS if not shutil.which(name)]
+    root = [] if os.geteuid() == 0 else ["root"]
+    return ", ".join(found + root)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+class Slurm:
+    """One cluster below `folder`, an absolute path that is new."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.conf = folder / "slurm.conf"
+        self.processes: list[subprocess.Popen] = []
+
+    def __enter__(self):
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
+        folder, host = self.folder, socket.gethostname().split(".")[0]
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+        (folder / "state").mkdir()
+        port, one, two = free_ports(3)
+        self.conf.write_text(CONF.format(host=host, folder=folder, port=port, one=one, two=two))
+        (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        gpus = [folder / f"gpu{number}" for number in range(2)]
+        for gpu in gpus:
+            os.mknod(gpu, 0o20666, os.makedev(1, 3))
+        (folder / "gres.conf").write_text(
+            f"NodeName=gpu1 Name=gpu Type=h100 File={folder}/gpu[0-1]\n"
+        )
+        key = folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        # the plugin starts each step with few of SLURM's variables, SLURM_CONF not among them
+        shim = folder / "bin/srun"
+        shim.parent.mkdir()
+        shim.write_text(f'#!/bin/sh\nSLURM_CONF={self.conf} exec {shutil.which("srun")} "$@"\n')
+        shim.chmod(0o755)
+        self.start(
+            "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.sock",
+            f"--pid-file={folder}/munge.pid", f"--log-file={folder}/munged.log",
+            f"--seed-file={folder}/munge.seed",
+        )  # fmt: skip
+        self.wait(lambda: (folder / "munge.sock").exists(), "munged")
+        self.start("slurmctld", "-c", "-D", "-f", self.conf)
+        for node in ("cpu1", "gpu1"):
+            self.start("slurmd", "-D", "-f", self.conf, "-N", node)
+        states = ("sinfo", "-h", "-N", "-o", "%T")
+        self.wait(lambda: self.call(*states).split() == ["idle", "idle"], "the nodes")
+
+    def __exit__(self, *_):
+        with contextlib.suppress(subprocess.SubprocessError):
+            self.call("scancel", "--state=RUNNING", "--state=PENDING", f"--user={os.getuid()}")
+        for process in reversed(self.processes):
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            process.kill()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {"SLURM_CONF": str(self.conf), "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+
+    def start(self, program: str, *words) -> subprocess.Popen:
+        with (self.folder / f"{program}.out").open("ab") as log:
+            process = subprocess.Popen(
+                [shutil.which(program), *map(str, words)],
+                env={**os.environ, "SLURM_CONF": str(self.conf)},
+                stdout=log,
+                stderr=log,
+            )
+        self.processes.append(process)
+        return process
+
+    def call(self, *words) -> str:
+        done = subprocess.run(
+            list(map(str, words)), env={**os.environ, **self.environment}, capture_output=True,
+            text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return done.stdout
+
+    def jobs(self) -> list[str]:
+        """The ids of the jobs that wait or run."""
+        return self.call("squeue", "-h", "-o", "%i").split()
+
+    def submitted(self) -> int:
+        """How many jobs this cluster has been given in all."""
+        shown = self.call("scontrol", "show", "config")
+        return int(re.search(r"NEXT_JOB_ID\s*= (\d+)", shown)[1]) - 1
+
+    def wait(self, until, what: str, seconds: float = 60) -> None:
+        end = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < end, (
+                f"SLURM: {what}: {seconds} s are over; {self.call('sinfo')}"
+            )
+            time.sleep(0.1)

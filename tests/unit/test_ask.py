@@ -1,0 +1,71 @@
+"""What a job asks of a cluster, from its forecast alone."""
+
+import pytest
+
+from ingot.driver.cluster import ask, plugins, slurm
+from ingot.driver.forecast.costs import Forecast
+from ingot.refused import Refused
+
+CPU = ask.Partition("cpu", 8_000, 4, 0, 60)
+BIG = ask.Partition("bigmem", 900_000, 64, 0)
+GPU = ask.Partition("gpu", 500_000, 32, 4, 120)
+
+
+def forecast(seconds=100.0, memory=0.9e9, gpus=0, download=0):
+    return Forecast("step", "", 1.0, seconds, int(memory), {"a": 2_000_000}, download, gpus)
+
+
+def test_a_job_asks_its_forecast_and_what_runs_it():
+    found = ask.of("gguf_to_irpa", forecast())
+    assert found == ask.Ask(memory_mb=1_425, minutes=10, cores=2, disk_mb=2, gpus=0)
+    assert ask.of("gguf_to_irpa", forecast(), more_memory=2).memory_mb == 2_850
+    assert ask.of("x", forecast(seconds=6000), more_time=2).minutes == 600
+
+
+@pytest.mark.parametrize(
+    "wanted, name",
+    [(forecast(), "cpu"), (forecast(memory=100e9), "bigmem"), (forecast(gpus=2), "gpu"),
+     (forecast(seconds=9000), "bigmem")],
+)  # fmt: skip
+def test_the_smallest_partition_that_has_it_is_chosen(wanted, name):
+    found, partition = ask.choose(ask.of("x", wanted), [GPU, CPU, BIG], "artifacts/m")
+    assert partition.name == name and found.cores <= partition.cores
+
+
+def test_what_no_partition_has_is_refused_before_it_is_submitted():
+    with pytest.raises(
+        Refused, match=r"asks 2,500,300 MB.*expected what a partition has \(cpu: 8,000"
+    ):
+        ask.choose(ask.of("x", forecast(memory=2e12)), [CPU, BIG], "artifacts/m.vmfb")
+    assert ask.choose(ask.of("x", forecast()), [], "m")[1] is None
+
+
+def test_short_jobs_and_downloads_are_done_where_snakemake_runs():
+    assert ask.here(forecast(seconds=5)) and ask.here(forecast(seconds=900, download=1))
+    assert (
+        not ask.here(forecast())
+        and not ask.here(forecast(seconds=5, gpus=1))
+        and not ask.here(None)
+    )
+
+
+def test_partitions_are_read_as_sinfo_gives_them():
+    lines = (
+        "gpu|2-00:00:00|500000+|32|gpu:h100:4(S:0)|up",
+        "cpu*|1:00:00|8000|8|(null)|up",
+        "old|infinite|1|1|(null)|down",
+    )
+    assert slurm.parsed("\n".join(lines)) == [
+        ask.Partition("cpu", 8000, 8, 0, 60), ask.Partition("gpu", 500000, 32, 4, 2880),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "line, found",
+    [("/v/bin/python /v/bin/snakemake artifacts/m --profile slurm", {"slurm"}),
+     ("python -m snakemake --executor=slurm-jobstep --mode remote", {"slurm"}),
+     ("snakemake --profile /site/slurm/ artifacts/m", {"slurm"}),
+     ("snakemake artifacts/slurm.gguf", set()), ("python -m venv envs/slurm", set())],
+)  # fmt: skip
+def test_plugins_are_on_the_path_only_where_the_command_names_them(line, found):
+    assert plugins.asked(line.split()) == found

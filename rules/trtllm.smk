@@ -89,8 +89,6 @@ rule build_engine:
         "logs/build_engine/{model}_tp{tp}{quant}{gpu}.tsv"
     resources:
         gpu=inputs.gpus("build_engine"),
-        mem_mb=engines.memory_mb,
-        runtime=240,  # minutes
     params:
         flags=engines.flags,
         compute_capability=engines.compute_capability,

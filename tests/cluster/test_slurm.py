@@ -23,9 +23,12 @@ HELD = """
     while not os.path.exists("go") and time.monotonic() < end:
         time.sleep(0.1)
 """  # the step goes on when the test lets it
+CORES = """
+    import os
+    open("cores", "w").write(os.environ["SLURM_CPUS_PER_TASK"])
+"""
 GREEDY = """
     import os, time
-    asked = int(os.environ.get("SLURM_MEM_PER_NODE", 0)) or 0
     with open("tries", "a") as file:
         file.write("x")
     if len(open("tries").read()) == 1:
@@ -120,7 +123,10 @@ def test_the_documented_line_builds_and_a_fresh_clone_submits_nothing(clone, sub
 
 
 def test_each_job_asks_what_its_forecast_says(clone, submit, cluster):
-    submit(clone("a"), GGUF)
+    folder = clone("a")
+    in_the_step(folder, CORES)
+    submit(folder, GGUF)
+    assert (folder / "cores").read_text() == "2", "the step is given what its job was"
     shown = cluster.call("scontrol", "show", "job").split("JobId=")[-1]
     memory = int(re.search(r"mem=(\d+)M", shown)[1])
     assert 300 < memory < 1000 and "TimeLimit=00:10:00" in shown and "Partition=cpu" in shown

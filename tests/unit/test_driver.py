@@ -230,13 +230,6 @@ def test_a_wrong_flag_of_an_engine_ends_in_one_line_that_names_its_key(catalogue
         engines.flags(Wildcards(model="demo", tp="1", gpu=""))
 
 
-def test_an_engine_asks_for_memory_by_its_weights(inputs):
-    engines = Engines(inputs, talks=False)
-    assert 16_000 < engines.memory_mb(Wildcards(model="demo", tp="1")) < 16_100
-    assert engines.memory_mb(Wildcards(model="llama70b", tp="8")) > 50_000  # not here: a guess
-    assert engines.compute_capability(Wildcards(model="demo", gpu=".sm80")) == "8.0"
-
-
 def test_a_step_sees_the_variables_that_are_listed_and_no_other():
     script = f"{environment.PREFIX} env"
     seen = {

@@ -1,5 +1,6 @@
 """What Snakemake's jobs ask of the cluster, which of them stay here, and which are tried again."""
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -56,7 +57,8 @@ class Cluster:
     def take_over(self, job: Job, theirs: Any, found: dict) -> str | None:
         """The run whose SLURM job builds this already, of the same inputs; one of others is cancelled."""
         before = claim.claimed(job.writes[0]) if job.writes else {}
-        if before.get("run") == found["run"] or not slurm.alive(before.get("slurm") or "0"):
+        known = "slurm" in before and before.get("run") != found["run"]
+        if not known or not slurm.alive(before["slurm"]):
             return None
         words = f"{job.writes[0]}: SLURM job {before['slurm']} of an earlier run"
         if {**before, "key": found["key"], "inputs": found["inputs"]} == before:
@@ -75,10 +77,12 @@ def _cluster(dag: Any) -> Cluster | None:
 
 
 def resources(job) -> Any:
-    """A rule's own, and what the forecast asks of the cluster; set anew with each try."""
+    """A rule's own, what the forecast asks of the cluster, and what the command line sets; of each try."""
     fresh = job._resources is None
     found = ORIGINAL["resources"].fget(job)
     cluster = _cluster(job.dag)
+    if fresh and (granted := os.environ.get("SLURM_CPUS_PER_TASK")) and cluster is None:
+        found._cores = int(granted)  # on the node: the step is given what the job was
     if not fresh or cluster is None or not job.output or job.is_local:
         return found
     from snakemake.exceptions import WorkflowError
@@ -89,13 +93,12 @@ def resources(job) -> Any:
     except Refused as reason:  # now that config.json is here
         raise WorkflowError(str(reason)) from None
 
-    named = {**found, "mem_mb": wanted.memory_mb, "runtime": wanted.minutes}
-    named |= {"disk_mb": wanted.disk_mb, "_cores": wanted.cores}
-    if wanted.gpus:
-        named["gpu"] = wanted.gpus
-    if partition:
-        named.setdefault("slurm_partition", partition.name)
-    job._resources = ResourceList(fromdict=named)
+    ours = {"mem_mb": wanted.memory_mb, "runtime": wanted.minutes, "disk_mb": wanted.disk_mb}
+    ours |= {"_cores": wanted.cores} | ({"gpu": wanted.gpus} if wanted.gpus else {})
+    ours |= {"slurm_partition": partition.name} if partition else {}
+    set_by_user = job.dag.workflow.resource_settings.overwrite_resources.get(job.rule.name, {})
+    ours = {name: value for name, value in ours.items() if name not in set_by_user}
+    job._resources = ResourceList(fromdict={**found, **ours})
     return job._resources
 
 

@@ -4,17 +4,13 @@ import functools
 import json
 import os
 import sys
-from pathlib import Path
 
-from ingot.checkpoint.config import read_config
-from ingot.driver.formats.model import parameters
 from ingot.driver.rules.inputs import Inputs
 from ingot.refused import Refused, one_line
 from ingot.tensorrt import build_flags, trtllm
 from ingot.triton import schema
 
 ENGINE_MODELS = (schema.PREPROCESSING, schema.POSTPROCESSING, schema.BLS)
-LARGEST = 140e9  # bytes of weights, while config.json is not here
 
 
 @functools.cache
@@ -66,15 +62,6 @@ class Engines:
 
     def flags(self, wildcards) -> list[str]:
         return self.build(wildcards).arguments()
-
-    def memory_mb(self, wildcards) -> int:
-        """MB of host memory: a rank's weights two and a half times, and TensorRT's own."""
-        try:
-            weights = 2 * parameters(read_config(Path(self.inputs.config_json(wildcards))))
-        except Refused:  # not here yet, or the step will say what is wrong
-            weights = LARGEST
-        ranks = int(wildcards.tp) * self.settings(wildcards)["pp"]
-        return int(16_000 + 2.5 * weights / ranks / 1e6)
 
     # Triton
 

@@ -147,6 +147,7 @@ def test_a_catalogue_that_is_none_is_one_line(text, reason, tmp_path):
 
 def test_a_config_that_is_fetched_meanwhile_is_found(catalogue, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    catalogue["models"]["llama8b"].pop("dimensions")
     costs = Costs(catalogue, ROOT, Past(None))
     words = {"model": "llama8b", "dtype": "", "file": "tokenizer.json"}
     job = Job("safetensors_to_gguf", outputs=(Output("", "m.gguf"),), wildcards=words)

@@ -3,16 +3,20 @@
 import json
 
 import pytest
+import yaml
 
 import checkpoints
+from conftest import ROOT
 from ingot.checkpoint import llama
 from ingot.checkpoint.config import read_config
 from ingot.driver.forecast import gpu_memory
 from ingot.driver.forecast.schedule import Task, schedule
-from ingot.driver.formats.model import parameters
+from ingot.driver.formats.model import Model, parameters
 from ingot.iree import tensor_parallel
+from ingot.refused import Refused
 
 GIB = 1 << 30
+CATALOGUE = yaml.safe_load((ROOT / "models.yaml").read_text())
 
 
 @pytest.fixture
@@ -114,3 +118,30 @@ def test_what_a_bundle_links_is_not_freed():
         Task("m.shortfin", ["m.irpa"], {"m.shortfin": 1}, 1, 1, links=True),
     ]
     assert schedule(jobs, {"m.shortfin"}, 1, rolling=True).kept == 101
+
+
+COUNTS = {  # parameters, as published
+    "llama2-7b-chat": 6_738_415_616, "llama8b": 8_030_261_248, "llama70b": 70_553_706_496,
+    "llama405b": 405_853_388_800, "mistral-nemo": 12_247_782_400, "llama2-70b-chat": 68_976_648_192,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_model_is_planned_by_the_catalogues_dimensions_before_it_is_here(
+    name, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    model = Model(name, CATALOGUE, ROOT)
+    assert model.parameters() == COUNTS[name] and not model.here
+
+
+def test_dimensions_are_held_against_config_json_once_it_is_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "artifacts/llama8b.hf"
+    place.mkdir(parents=True)
+    config = json.loads((ROOT / "models/demo/config.json").read_text())
+    (place / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        Refused, match=r"models.llama8b.dimensions.layers: 32, but .*config.json says"
+    ):
+        Model("llama8b", CATALOGUE, ROOT)

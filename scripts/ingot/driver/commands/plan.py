@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -116,9 +117,10 @@ def fetch_configs(
         for process in started:
             _, said = process.communicate(timeout=600)
             if process.returncode:
-                raise Refused(
-                    f"{said.strip().splitlines()[-1] if said.strip() else 'no config.json'}"
-                )
+                reason = said.strip().splitlines()[-1] if said.strip() else "no config.json"
+                if not all("dimensions" in catalogue["models"][name] for name in absent):
+                    raise Refused(reason)
+                print(f"{reason}\nplanned by the catalogue's dimensions", file=sys.stderr)
 
     return wait
 

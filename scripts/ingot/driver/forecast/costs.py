@@ -39,7 +39,7 @@ class Costs:
         self.models: dict[str, Model] = {}
 
     def model(self, name: str) -> Model:
-        if name not in self.models or self.models[name].config is None:  # fetched meanwhile?
+        if name not in self.models or not self.models[name].here:  # fetched meanwhile?
             self.models[name] = Model(name, self.catalogue, self.root, self.folders)
         return self.models[name]
 

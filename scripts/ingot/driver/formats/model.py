@@ -41,6 +41,13 @@ def parameters(config: ModelConfig) -> int:
     return sum(prod(spec.shape) for spec in llama.specs(config, "f32") if spec.source)
 
 
+def planned(architecture: str, said: dict[str, int]) -> ModelConfig:
+    """A config by the catalogue's `dimensions`: what sizes and times need, and nothing is built from."""
+    return ModelConfig(
+        architecture=architecture, **said, rms_eps=1e-5, rope_theta=1e4, rope=None, tied=False
+    )
+
+
 class Model:
     """One model of a catalogue; `root` is the repository, below which its paths may lie.
 
@@ -51,6 +58,7 @@ class Model:
         self.name, self.catalogue, self.root = name, catalogue, root
         self.entry: dict[str, Any] = catalogue["models"].get(name, {})
         self.refusal = ""  # of its config.json
+        self.here = False  # is its config.json?  Else what the catalogue says is planned by
         self.config = self._config(folders)
 
     def _config(self, folders: Iterable[Path]) -> ModelConfig | None:
@@ -59,11 +67,22 @@ class Model:
             places = [self.folder() / "config.json"]
         places += [folder / f"{self.name}.json" for folder in folders]
         found = next((place for place in places if place.is_file()), None)
+        said = self.entry.get("dimensions")
+        if found is None:
+            return planned(self.entry["architecture"], said) if said else None
+        self.here = True
         try:
-            return read_config(found) if found else None
+            config = read_config(found)
         except Refused as reason:  # the step that needs it will say so
             self.refusal = str(reason)
             return None
+        for key, value in (said or {}).items():
+            if key != "context" and getattr(config, key) != value:  # the context is also a policy
+                raise Refused(
+                    f"models.{self.name}.dimensions.{key}: {value}, but {found} says "
+                    f"{getattr(config, key)}; correct it"
+                )
+        return config
 
     def folder(self) -> Path:
         """Of a local checkpoint: below the working directory, or else below the repository."""

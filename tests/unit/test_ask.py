@@ -1,5 +1,7 @@
 """What a job asks of a cluster, from its forecast alone."""
 
+import sys
+
 import pytest
 
 from ingot.driver.cluster import ask, plugins, slurm
@@ -69,3 +71,13 @@ def test_partitions_are_read_as_sinfo_gives_them():
 )  # fmt: skip
 def test_plugins_are_on_the_path_only_where_the_command_names_them(line, found):
     assert plugins.asked(line.split()) == found
+
+
+def test_what_a_plugin_imports_for_nothing_is_imported_when_it_is_used(monkeypatch):
+    monkeypatch.setitem(sys.modules, "colorsys", plugins.Later("colorsys"))
+    import colorsys as late
+
+    assert type(late) is plugins.Later
+    assert (
+        late.rgb_to_hsv(0, 0, 0) == (0, 0, 0) and type(sys.modules["colorsys"]) is not plugins.Later
+    )

@@ -4,9 +4,10 @@ Snakemake imports every plugin that it finds, on every start: SLURM's, with pand
 the rest.  `make setup` has Python import this module first, whatever it runs; it does nothing then.
 """
 
-import importlib.util
+import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 
 HERE = Path(__file__).resolve()
 NAMES = {"slurm": "slurm", "slurm-jobstep": "slurm"}  # of executors and profiles: the toolchain
@@ -35,18 +36,18 @@ def add() -> None:
         sys.path.append(
             str(place / "lib" / version / "site-packages")
         )  # last: the driver's own win
-        for heavy in HEAVY:
-            _later(heavy)
+        sys.modules.update({heavy: Later(heavy) for heavy in HEAVY if heavy not in sys.modules})
         for module in [one for one in sys.modules if one.partition(".")[0] == "ingot"]:
             del sys.modules[module]  # a Snakefile brings its own
 
 
-def _later(name: str) -> None:
-    """Import a module when something of it is used."""
-    if name not in sys.modules and (spec := importlib.util.find_spec(name)) and spec.loader:
-        spec.loader = importlib.util.LazyLoader(spec.loader)
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+class Later(ModuleType):
+    """A module that is imported when something of it is used; importlib's own is at `import` already."""
+
+    def __getattr__(self, name: str):
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
 
 
 def install() -> None:

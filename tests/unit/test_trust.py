@@ -49,7 +49,7 @@ def forge(store, change, tree=True):
         bare = [{k: v for k, v in e.items() if k != "size"} for e in outputs[0]["entries"]]
         outputs[0]["digest"] = f"tree:{digest.of_json(bare)}"
     manifest["annotations"]["ingot.outputs"] = json.dumps(outputs)
-    text = digest.canonical(manifest)
+    text = json.dumps(manifest).encode()
     pointer.write_bytes(f"sha256:{hashlib.sha256(text).hexdigest()}".encode() + b"\n" + text)
     return pointer
 
@@ -83,6 +83,7 @@ FORGED = {
     "size that is a text": lambda o, m: entry(o, "tool").update(size="4"),
     "title that is a path": lambda o, m: o.update(title="../f"),
     "kind of a later version": lambda o, m: o.update(kind="volume"),
+    "half of a character": lambda o, m: m.update(note="\ud800"),
     "no config": lambda o, m: m.pop("config"),
 }
 

@@ -152,6 +152,8 @@ class Store(Blobs):
             manifest = json.loads(text)
             notes = manifest["annotations"]
             outputs = json.loads(notes["ingot.outputs"])
+            if b"\\ud" in text:  # half of a character, which nobody could write again
+                digest.canonical([manifest, outputs])
             if (notes["ingot.rule"], notes["ingot.key"]) != (pointer.parent.name, pointer.name):
                 return None
             form.check(manifest, outputs, list(_layers(outputs)))

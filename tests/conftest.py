@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from ingot.driver.catalogue import toolchains
+from ingot.store.records import Action, Store
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = (
     "Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "runtime", "envs", "profiles",
 )  # fmt: skip
 IRPA = "artifacts/demo.irpa"
+KEY = "ab" * 32  # of an action that nobody ran
 
 
 LONGEST = ("test_tensor_parallel", "test_iree", "test_triton")  # minutes, by one core or two
@@ -152,6 +154,21 @@ def store(tmp_path, monkeypatch):
     place = tmp_path / "store"
     monkeypatch.setenv("INGOT_STORE", str(place))
     return place
+
+
+@pytest.fixture
+def filled(store, tmp_path, monkeypatch):
+    """A store with the record of a folder: a file, a link, and one more file below."""
+    monkeypatch.chdir(tmp_path)
+    Path("artifacts/f/deep").mkdir(parents=True)
+    Path("artifacts/f/tool").write_bytes(b"tool")
+    Path("artifacts/f/deep/m").write_bytes(b"weights")
+    Path("artifacts/f/here").symlink_to("deep")
+    found = Store()
+    assert found.prepare()
+    outputs = [{**found.take(Path("artifacts/f")), "title": "f"}]
+    found.record(Action("rule", KEY, {"rule": "rule"}, outputs, {}, {}))
+    return found
 
 
 @pytest.fixture

@@ -1,0 +1,72 @@
+"""A file's digest is remembered for one state of one file on one file system, once it is on the disk."""
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from ingot.files import digest, memo
+
+
+def test_a_memo_of_another_boot_is_not_believed_until_the_file_was_on_the_disk(
+    filled, tmp_path, monkeypatch
+):
+    file = tmp_path / "m.gguf"
+    partial = tmp_path / "p"
+    partial.write_bytes(b"weights" * 300_000)  # not small
+    digest.finished(partial, file)
+    right = memo.known(file)
+    assert right == f"sha256:{hashlib.sha256(b'weights' * 300_000).hexdigest()}"
+    monkeypatch.setattr(memo, "this_boot", lambda: "the boot after the crash")
+    monkeypatch.setattr(memo, "_here", {})
+    assert memo.known(file) is None
+    assert digest.of(file) == right == memo.known(file)  # read, and synced
+    monkeypatch.setattr(memo, "this_boot", lambda: "one more boot")
+    monkeypatch.setattr(memo, "_here", {})
+    assert memo.known(file) == right
+
+
+def test_what_was_persisted_is_believed_after_any_boot(filled, monkeypatch):
+    (record,) = filled.records()
+    big = Path("big")
+    big.write_bytes(b"x" * 2_000_000)
+    name = filled.take(big)["digest"]
+    filled.persist_files(record)
+    filled.persist(name)
+    monkeypatch.setattr(memo, "this_boot", lambda: "another")
+    monkeypatch.setattr(memo, "_here", {})
+    monkeypatch.setattr(digest, "read", lambda path: pytest.fail(f"{path} was read"))
+    assert filled.has(name) and memo.known(big) == name
+
+
+def test_two_file_systems_do_not_share_a_memo(tmp_path, monkeypatch):
+    file = tmp_path / "config.json"
+    file.write_text("{}")
+    first = memo.stamp_of(file)
+    monkeypatch.setattr(memo, "_file_systems", {file.stat().st_dev: "another"})
+    assert memo.stamp_of(file) != first
+    assert memo.stamp_of(file).partition("-")[2] == first.partition("-")[2]
+
+
+def test_nothing_on_a_memory_file_system_is_remembered_for_others(store, tmp_path, monkeypatch):
+    shm = Path("/dev/shm")
+    if not shm.is_dir() or memo._mount(shm.stat().st_dev)[0] != "tmpfs":
+        pytest.skip("needs a tmpfs at /dev/shm")
+    file = shm / f"ingot-test-{os.getpid()}"
+    try:
+        file.write_text("a")
+        digest.of(file)
+        assert memo.known(file)  # this process read it
+        assert not list(store.glob("memo/*/*"))
+    finally:
+        file.unlink()
+
+
+def test_a_memo_that_power_loss_left_full_of_zeros_is_none(filled, monkeypatch):
+    big = Path("big")
+    big.write_bytes(b"x" * 2_000_000)
+    digest.of(big)
+    monkeypatch.setattr(memo, "_here", {})
+    memo._memo(filled.root, memo.stamp_of(big)).write_bytes(bytes(71))
+    assert memo.known(big) is None

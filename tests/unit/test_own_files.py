@@ -1,0 +1,40 @@
+"""A user's own file where an artifact goes is moved aside and named."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ingot.files import digest, durable
+from ingot.storekeeping import aside
+
+
+def test_a_users_own_file_is_moved_aside_and_named(filled, capsys):
+    own = Path("artifacts/demo.gguf")
+    own.write_bytes(b"mine")
+    aside.keep(filled, str(own))
+    (moved,) = Path("artifacts").glob("demo.gguf.yours-*")
+    assert moved.read_bytes() == b"mine" and not own.exists()
+    assert f"moved to {moved}" in capsys.readouterr().err
+
+
+def test_a_file_added_to_an_artifacts_folder_is_kept_with_it(filled):
+    Path("artifacts/f/NOTES.txt").write_text("mine")
+    aside.keep(filled, "artifacts/f")
+    (moved,) = Path("artifacts").glob("f.yours-*")
+    assert (moved / "NOTES.txt").read_text() == "mine"
+
+
+def test_what_the_store_has_or_this_folder_built_is_nobodys_own(filled):
+    aside.keep(filled, "artifacts/f")
+    built = Path("artifacts/m.gguf")
+    built.write_bytes(b"built beside a read-only store")
+    aside.note(str(built), digest.of(built))
+    aside.keep(filled, str(built))
+    assert not list(Path("artifacts").glob("*.yours-*"))
+
+
+def test_durable_reads_regular_files_only(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(OSError, match="not a regular file"):
+        durable.regular_bytes(tmp_path / "fifo")

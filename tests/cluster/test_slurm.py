@@ -114,6 +114,16 @@ def rename(folder):
     catalogue.write_text(catalogue.read_text().replace("name: Ingot Demo", "name: Another Demo", 1))
 
 
+def test_without_a_cluster_it_says_so_in_one_line(clone, snakemake, tmp_path):
+    folder = clone("a")
+    done = snakemake(
+        folder, "--profile", "slurm", "--", GGUF,
+        environment={"INGOT_SUBMIT": "all", "SLURM_CONF": str(tmp_path / "none")},
+    )  # fmt: skip
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "error: --profile slurm: sinfo names no partition that is up" in done.stderr
+
+
 def test_the_documented_line_builds_and_a_fresh_clone_submits_nothing(clone, submit):
     folder = clone("a")
     said, count = submit(folder, TP2, "artifacts/demo.irpa")

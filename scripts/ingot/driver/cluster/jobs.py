@@ -51,8 +51,14 @@ class Cluster:
 
     def stop_where_none_has_it(self, jobs: Iterable[Job]) -> None:
         """Refuse what no partition has, before anything is submitted."""
+        jobs = [job for job in jobs if job.cached and not ask.here(self.costs.of(job))]
+        if jobs and not slurm.partitions():
+            raise Refused(
+                "--profile slurm: sinfo names no partition that is up, expected a SLURM cluster; run it "
+                "on a login node, or without the profile"
+            )
         for job in jobs:
-            self.described(job)
+            self.asks(job)
 
     def take_over(self, job: Job, theirs: Any, found: dict) -> str | None:
         """The run whose SLURM job builds this already, of the same inputs; one of others is cancelled."""

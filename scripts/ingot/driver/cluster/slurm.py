@@ -21,6 +21,7 @@ from ingot.files import claim
 
 PLUGIN = "snakemake_executor_plugin_slurm"
 WAIT = 60.0  # seconds that a command of SLURM may take, and that a cancelled job may take to end
+FIRST = 15.0  # seconds until a cluster that does not answer is none
 ALIVE = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING"}
 AGAIN = {"memory": (2, 1), "time": (1, 2), "node": (1, 1)}  # cause: times the memory, the time
 TELLING = re.compile(r"exceeded .* limit|DUE TO|oom|out of memory", re.I)
@@ -32,11 +33,16 @@ def used() -> bool:
     return PLUGIN in sys.modules
 
 
-def call(*words: str) -> str:
+def call(*words: str, seconds: float = WAIT) -> str:
     """What a command of SLURM says; empty when it fails, or takes too long."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
-            words, capture_output=True, text=True, timeout=WAIT, check=False, start_new_session=True
+            words,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            start_new_session=True,
         )
         return done.stdout if done.returncode == 0 else ""
     return ""
@@ -45,7 +51,7 @@ def call(*words: str) -> str:
 @functools.cache
 def partitions() -> list[Partition]:
     """What there is; nothing where no cluster answers."""
-    return parsed(call("sinfo", "-h", "-e", "-o", "%P|%l|%m|%c|%G|%a"))
+    return parsed(call("sinfo", "-h", "-e", "-o", "%P|%l|%m|%c|%G|%a", seconds=FIRST))
 
 
 def parsed(text: str) -> list[Partition]:

@@ -166,9 +166,6 @@ def noop(place: Path) -> dict:
     peer = Project(place / "plain", place / "memo", hooked=False, models=models)
     shutil.copytree(ours.folder / "artifacts", peer.folder / "artifacts", symlinks=True)
     shutil.copytree(ours.folder / "logs", peer.folder / "logs")
-    for twin in twins[1:]:  # plain Snakemake wants this intermediate of each mlir as well
-        source = ours.folder / "artifacts/twin0_tp1.config.json"
-        shutil.copy(source, peer.folder / f"artifacts/{twin}_tp1.config.json")
     peer.run("--touch", targets=targets)
     pairs = []
     for _ in range(REPEATS):  # in turn, so that a busy moment meets both

@@ -200,7 +200,7 @@ def test_a_stopped_run_leaves_no_job_and_no_half_written_output(number, clone, s
     process.send_signal(number)
     said, _ = process.communicate(timeout=60)
     assert process.returncode != 0 and "Traceback" not in said, said
-    assert "stopped: 1 SLURM jobs cancelled, none is left" in said
+    assert "stopped: SLURM jobs cancelled: 1, none is left" in said
     assert cluster.jobs() == [] and not list(folder.glob("artifacts/*"))
 
 

@@ -51,6 +51,18 @@ def test_a_step_whose_output_another_run_has_claimed_puts_nothing_in_place(
     assert [one.name for one in tmp_path.iterdir()] == ["notes"]
 
 
+def test_a_claim_forgets_who_put_something_there_before(of_run, tmp_path):
+    of_run("a")
+    path = tmp_path / "m"
+    with replacing(path) as partial:
+        partial.write_bytes(b"a")
+    claim.claim(path, {"run": "b"})
+    path.write_bytes(b"by a step that says nothing")
+    assert claim.given(path, "b")
+    claim.add(path, {"slurm": "7"})
+    assert claim.claimed(path) == {"run": "b", "slurm": "7"}
+
+
 def test_a_damaged_note_is_none(of_run, tmp_path):
     of_run("a")
     path = tmp_path / "m"

@@ -40,9 +40,17 @@ def identity(path: Path | str) -> list[int]:
 
 
 def claim(path: Path | str, found: dict[str, Any]) -> None:
-    """From now on, only a step of `found["run"]` may put something at `path`."""
+    """From now on, only a step of `found["run"]` may put something at `path`; who did is forgotten."""
     if note := _note(path):
         _write(note.with_suffix(".claim"), found)
+        with contextlib.suppress(OSError):
+            note.unlink(missing_ok=True)
+
+
+def add(path: Path | str, more: dict[str, Any]) -> None:
+    """Say more of the claim on `path`."""
+    if note := _note(path):
+        _write(note.with_suffix(".claim"), {**claimed(path), **more})
 
 
 def claimed(path: Path | str) -> dict[str, Any]:

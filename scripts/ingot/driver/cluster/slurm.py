@@ -129,12 +129,12 @@ def report_job_submission(executor: Any, info: Any) -> None:
     session = executor.workflow.dag.ingot
     more = {"slurm": info.external_jobid, "log": str(info.aux["slurm_logfile"])}
     for path in session.job(info.job).writes:
-        claim.claim(path, {**claim.claimed(path), **more})
+        claim.add(path, more)
     ORIGINAL["report_job_submission"](executor, info)
 
 
 def report_job_error(executor: Any, info: Any, msg: str | None = None, **more: Any) -> None:
-    session, words = executor.workflow.dag.ingot, msg or ""
+    session, words = executor.workflow.dag.ingot, (msg or "").partition("\n")[0]
     if info.external_jobid:
         log = Path((info.aux or {}).get("slurm_logfile", "/dev/null"))
         cause, words = failure(info.external_jobid, log)
@@ -179,4 +179,4 @@ def cancel_jobs(executor: Any, active_jobs: list[Any]) -> None:
     while (left := [one for one in ids if alive(one)]) and time.monotonic() < end:
         time.sleep(0.5)
     state = f"{len(left)} are not gone yet: {' '.join(left)}" if left else "none is left"
-    print(f"stopped: {len(ids)} SLURM jobs cancelled, {state}", file=sys.stderr, flush=True)
+    print(f"stopped: SLURM jobs cancelled: {len(ids)}, {state}", file=sys.stderr, flush=True)

@@ -81,3 +81,22 @@ def test_what_a_plugin_imports_for_nothing_is_imported_when_it_is_used(monkeypat
     assert (
         late.rgb_to_hsv(0, 0, 0) == (0, 0, 0) and type(sys.modules["colorsys"]) is not plugins.Later
     )
+
+
+SHOWN = "JobId=7 JobState={} ExitCode=1:0 TimeLimit=00:10:00 NodeList=n3 TRES=cpu=2,mem=350M"
+ENDS = [
+    ("FAILED", "StepId=7.batch exceeded memory limit (712000000 > 367001600)", "memory",
+     "more memory than the 350M it asked for: 712 MB"),
+    ("OUT_OF_MEMORY", "", "memory", "more memory than the 350M it asked for"),
+    ("TIMEOUT", "", "time", "longer than the 00:10:00 it asked for"),
+    ("NODE_FAIL", "", "node", "its node failed (NODE_FAIL)"),
+    ("CANCELLED", "", "cancelled", "cancelled by somebody else"),
+    ("FAILED", "the room is full: limit exceeded", "step", "ended with status 1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("state, log, cause, words", ENDS)
+def test_why_a_job_of_slurm_ended(state, log, cause, words, tmp_path, monkeypatch):
+    monkeypatch.setattr(slurm, "call", lambda *_: SHOWN.format(state))
+    (tmp_path / "log").write_text(f"first\n{log}\n")
+    assert slurm.failure("7", tmp_path / "log") == (cause, f"SLURM job 7 on n3: {words}")

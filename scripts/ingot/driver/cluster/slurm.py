@@ -24,7 +24,7 @@ WAIT = 60.0  # seconds that a command of SLURM may take, and that a cancelled jo
 FIRST = 15.0  # seconds until a cluster that does not answer is none
 ALIVE = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING"}
 AGAIN = {"memory": (2, 1), "time": (1, 2), "node": (1, 1)}  # cause: times the memory, the time
-TELLING = re.compile(r"exceeded .* limit|DUE TO|oom|out of memory", re.I)
+MEMORY = re.compile(r"exceeded memory limit|\boom[ -]?kill|out of memory", re.I)
 ORIGINAL: dict[str, Any] = {}  # the plugin's own methods, by name
 
 
@@ -148,8 +148,8 @@ def failure(job_id: str, log: Path) -> tuple[str, str]:
     told = dict(re.findall(r"(\w+)=(\S+)", shown))
     state, node = told.get("JobState", "unknown"), told.get("NodeList", "")
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    telling = next((line for line in lines if TELLING.search(line)), "")
-    if state == "OUT_OF_MEMORY" or re.search("memory limit|oom|out of memory", telling, re.I):
+    telling = next((line for line in lines if MEMORY.search(line)), "")
+    if state == "OUT_OF_MEMORY" or telling:
         asked = re.search(r"mem=(\w+)", shown)
         cause, words = "memory", f"more memory than the {asked[1] if asked else '?'} it asked for"
         if used := re.search(r"memory limit \((\d+) > \d+\)", telling):

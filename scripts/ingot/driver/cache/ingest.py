@@ -135,6 +135,7 @@ def measured(job: Job) -> dict:
     found = {
         names[name]: float(row[name]) for name in names if row.get(name, "NA") not in ("NA", "-")
     }
-    if said := [note["peak_rss"] for path in job.writes if (note := claim.left(path))]:
-        found["peak_rss_mb"] = max(said) / 1e6
+    said = [claim.left(path).get("peak_rss") for path in job.writes]
+    if peaks := [one for one in said if isinstance(one, int)]:
+        found["peak_rss_mb"] = max(peaks) / 1e6
     return found

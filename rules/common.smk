@@ -12,7 +12,7 @@ ROOT = Path(str(workflow.current_basedir)).parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from ingot.driver import snakemake_hook
-from ingot.driver.catalogue import schema, targets, toolchains
+from ingot.driver.catalogue import schema, site, targets, toolchains
 from ingot.driver.formats import gguf, iree, tensorrt
 from ingot.driver.formats.iree import archives
 from ingot.driver.formats.table import SIZES
@@ -23,6 +23,7 @@ from ingot.driver.rules.programs import Programs
 from ingot.refused import one_line
 
 with one_line("error: "):
+    site.apply()
     schema.complete(config, ROOT)
     targets.stop_on_wrong(sys.argv, config)
     snakemake_hook.install(config, ROOT)

@@ -55,7 +55,7 @@ class Run:
         self.graph, self.contents = graph, Contents(graph, Store())
         self.decider = Decider(self.contents)
         costs = Costs({"models": {}}, Path(), Past(None))
-        self.ingest = Ingest(self.contents, costs)
+        self.ingest = Ingest(self.contents, costs, lambda _: {})
         self.ran = []
 
     def decide(self):

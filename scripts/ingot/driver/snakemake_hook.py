@@ -21,8 +21,10 @@ from ingot.driver.cache.drop import drop
 from ingot.driver.cache.ingest import Ingest
 from ingot.driver.cache.restore import make_way, restore
 from ingot.driver.catalogue import machine
+from ingot.driver.cluster import ask, doctor, slurm
 from ingot.driver.cluster import jobs as cluster
-from ingot.driver.cluster import slurm
+from ingot.driver.cluster.status import Status
+from ingot.driver.forecast import schedule
 from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past
 from ingot.driver.job import Graph, Input, Job, Output
@@ -56,6 +58,8 @@ def install(catalogue: dict, root: Path) -> None:
         JobScheduler.exit_gracefully = exit_gracefully
         ORIGINAL["run"] = JobScheduler.run
         JobScheduler.run = run_jobs
+        ORIGINAL["handle_error"] = JobScheduler._handle_error
+        JobScheduler._handle_error = handle_error
         ORIGINAL["format_wildcards"] = SnakemakeJob.format_wildcards
         SnakemakeJob.format_wildcards = format_wildcards
         ORIGINAL["metadata"] = PersistenceBase.metadata
@@ -89,6 +93,13 @@ def exit_gracefully(scheduler, *arguments) -> None:
     processes.stop_below(os.getpid())
 
 
+def handle_error(scheduler, job, *arguments, **options) -> None:
+    if decides(dag := scheduler.workflow.dag):
+        for member in members([job]):
+            dag.ingot.status.stopped(dag.ingot.job(member), log_of(member))
+    ORIGINAL["handle_error"](scheduler, job, *arguments, **options)
+
+
 def run_jobs(scheduler, jobs, executor=None) -> None:
     dag = scheduler.workflow.dag
     if decides(dag) and not dag.workflow.dryrun:
@@ -111,17 +122,21 @@ class Session:
         self.decision = Decision()
         self.run = ""  # a name of ours for this run, once it decides
         self.owners: dict[Job, str] = {}  # the run whose step may put the job's outputs in place
+        self.status = Status()
         self.cluster: Any = None  # once it is known what has to run
 
     def begin(self, graph: Graph, dry: bool) -> None:
         store = Store()
         self.contents = Contents(graph, store, dry)
         self.decider = Decider(self.contents)
+        past = Past(store, ask.cores) if slurm.used() else Past(store)
         folders = [Path(os.environ[CONFIGS])] if os.environ.get(CONFIGS) else []
-        self.costs = Costs(self.catalogue, self.root, Past(store), folders)
-        self.ingest = Ingest(self.contents, self.costs)
+        self.costs = Costs(self.catalogue, self.root, past, folders)
         self.cluster = cluster.Cluster(self.costs) if slurm.used() else None
+        asked = self.cluster.asked if self.cluster else lambda _: {}
+        self.ingest = Ingest(self.contents, self.costs, asked)
         self.run = self.run or secrets.token_hex(8)
+        self.status.run = self.run
         os.environ["INGOT_RUN"] = self.run  # of each step, on whichever machine
 
     def job(self, job: Any) -> Job:
@@ -142,6 +157,16 @@ class Session:
         self.owners[job] = owner or self.run
         for path in () if owner else job.writes:
             claim.claim(path, found)
+        expected = self.costs.of(job)
+        self.status.started(job, log_of(theirs), expected and expected.seconds)
+
+    def expect(self) -> None:
+        """Note how long the run will take: on a cluster, as long as its longest way."""
+        forecasts = {job: self.costs.of(job) for job in self.decision.run}
+        seconds = {job: one.seconds for job, one in forecasts.items() if one}
+        cores = None if self.cluster else os.cpu_count()
+        self.status.expected = schedule.length(self.contents.graph, forecasts, seconds.get, cores)
+        self.status.left = len(forecasts)
 
     def adopt(self) -> list[Job]:
         """Take in what a run that was killed had its steps build, of the same inputs."""
@@ -165,6 +190,10 @@ class Session:
             decide(dag)
         make_way(self.contents, self.decision)
         dag.workflow.iocache.exists_local.clear()  # files have come and gone
+
+
+def log_of(theirs: Any) -> str:
+    return str(next(iter(theirs.log), ""))
 
 
 def stamps(job: Job) -> dict[str, str]:
@@ -372,7 +401,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             if not dry and dag.workflow.local_exec:  # a cluster's jobs look at their own machine
                 _stop_where_it_cannot_run(session.decision)
             if session.cluster:
-                session.cluster.stop_where_none_has_it(session.decision.run)
+                doctor.look(session.cluster, session.decision.run, dry)
         asks = session.cluster.described if session.cluster else lambda _: ""
         report.tell(session.contents, session.decision, session.costs, dry, asks)
         if not dry:
@@ -382,6 +411,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             while session.adopt():
                 decide(dag)
             session.restore(dag)
+            session.expect()
             # ours is kept in the store; Snakemake's would fail a finished job on a full disk
             object.__setattr__(dag.workflow.execution_settings, "keep_metadata", False)
     await ORIGINAL["postprocess"](dag, *arguments, check_initial=check_initial, **options)
@@ -408,6 +438,8 @@ async def finish(dag, job, *arguments, **options):
     waiting = (set(session.decision.run) | running) - finished
     if session.catalogue["keep"] == "targets":
         drop(session.contents, session.ingest, waiting)
+    for member in members([job]):
+        session.status.finished(session.job(member), len(waiting))
     if not waiting:
         session.ingest.close()
     report.spared(before - finished - waiting, session.decision)

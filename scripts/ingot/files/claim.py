@@ -2,14 +2,15 @@
 
 Two runs may build one output at a time: when the first was killed, its step may go on, on another
 machine.  Below $INGOT_NOTES each output has `<name>.claim`, by the driver: the run that builds it now.  A
-step of another run puts nothing in place.  In `<name>` a step leaves what it put there and its peak
-memory: the driver takes in what its own claim gave, whatever stands there since.
+step of another run puts nothing in place.  In `<name>` a step leaves what it put there, on which node,
+and its peak memory: the driver takes in what its own claim gave, whatever stands there since.
 """
 
 import contextlib
 import hashlib
 import json
 import os
+import platform
 import resource
 import stat
 from pathlib import Path
@@ -24,11 +25,16 @@ def leave(path: Path, partial: Path) -> None:
         who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
         peak = sum(resource.getrusage(one).ru_maxrss for one in who) * 1024
         found = {"run": os.environ.get("INGOT_RUN"), "file": identity(partial), "peak_rss": peak}
-        _write(note, found)
+        _write(note, {**found, "cores": cores(), "node": platform.node()})
+
+
+def cores() -> int:
+    """How many this process may use: a job of SLURM those that it was given."""
+    return int(os.environ.get("SLURM_CPUS_PER_TASK") or os.cpu_count() or 1)
 
 
 def left(path: Path | str) -> dict[str, Any]:
-    """What the step that built `path` left: its `run`, `file` and `peak_rss` (bytes); empty if nothing."""
+    """What the step that built `path` left: `run`, `file`, `peak_rss` (bytes), `cores`, `node`; or nothing."""
     return _read(_note(path))
 
 

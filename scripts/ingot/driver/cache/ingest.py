@@ -6,6 +6,7 @@ import os
 import queue
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from ingot.driver.cache import key
@@ -25,8 +26,9 @@ QUIET = 2.0  # seconds of waiting for the disk at the end of a run; longer is sa
 class Ingest:
     """Takes in what the jobs of one run wrote."""
 
-    def __init__(self, contents: Contents, costs: Costs):
+    def __init__(self, contents: Contents, costs: Costs, asked: Callable[[Job], dict]):
         self.contents, self.store, self.costs = contents, contents.store, costs
+        self.asked = asked  # of a cluster, for a job: empty where there is none
         self.blobs: dict[str, list[str]] = {}  # path: the files that it is, or holds
         self.fresh: set[str] = set()  # of them, those that this run brought into the store
         self.disk: threading.Thread | None = None
@@ -110,6 +112,7 @@ class Ingest:
         """What the job took, and what it was expected to take by the constants alone."""
         found = measured(job) | {"bytes": sum(self._own_bytes(output) for output in outputs)}
         whole = "seconds" in found and "peak_rss_mb" in found
+        found |= {"asked": self.asked(job)} if self.asked(job) else {}
         return found | (self.costs.expected(job) if whole else {})
 
     def _own_bytes(self, output: dict) -> int:
@@ -135,7 +138,8 @@ def measured(job: Job) -> dict:
     found = {
         names[name]: float(row[name]) for name in names if row.get(name, "NA") not in ("NA", "-")
     }
-    said = [claim.left(path).get("peak_rss") for path in job.writes]
-    if peaks := [one for one in said if isinstance(one, int)]:
+    notes = [claim.left(path) for path in job.writes]
+    if peaks := [note["peak_rss"] for note in notes if isinstance(note.get("peak_rss"), int)]:
         found["peak_rss_mb"] = max(peaks) / 1e6
-    return found
+    found["cores"] = next((note["cores"] for note in notes if note.get("cores")), claim.cores())
+    return found | {"node": note["node"] for note in notes if note.get("node")}

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ingot.driver.forecast.costs import Forecast
@@ -18,6 +18,8 @@ CORES = {
     "build_engine": 8,
 }  # of steps that take what they get; others, as measured
 MEASURED = 2  # cores that a forecast's seconds are of
+OF_ROLE = {"cpu": ("cpu", "bigmem"), "gpu": ("gpu",), "net": ("net",)}  # of partitions, in turn
+NONE: Mapping[str, str] = {}
 HERE = (20.0, 1e9)  # seconds and bytes below which a job is done where Snakemake runs
 
 
@@ -61,29 +63,55 @@ def of(step: str, forecast: Forecast | None, more_memory: float = 1, more_time: 
     return Ask(
         math.ceil(memory * more_memory),
         math.ceil(minutes * more_time),
-        CORES.get(step, MEASURED),
+        cores(step),
         math.ceil(forecast.written / 1e6) if forecast else 0,
         forecast.gpus if forecast else 0,
     )
 
 
-def here(forecast: Forecast | None) -> bool:
-    """Is a job done where Snakemake runs?  Downloads are: compute nodes often have no internet.
+def cores(step: str) -> int:
+    """Of a node, where the partition has as many."""
+    return CORES.get(step, MEASURED)
 
-    INGOT_SUBMIT=all submits what takes seconds, too.
+
+def here(forecast: Forecast | None, names: Mapping[str, str] = NONE) -> bool:
+    """Is a job done where Snakemake runs?  Downloads are, unless the site names a partition for them.
+
+    Compute nodes often have no internet.  INGOT_SUBMIT=all submits what takes seconds, too.
     """
     if forecast is None or forecast.gpus:
         return False
+    if forecast.download:
+        return "net" not in names
     seconds, memory = (0, 0) if os.environ.get("INGOT_SUBMIT") == "all" else HERE
-    return forecast.download > 0 or (forecast.seconds < seconds and forecast.memory < memory)
+    return forecast.seconds < seconds and forecast.memory < memory
 
 
-def choose(ask: Ask, partitions: Iterable[Partition], what: str) -> tuple[Ask, Partition | None]:
-    """The first partition that has what is asked, those without GPUs first; None where none is known.
+def role(ask: Ask, forecast: Forecast | None) -> str:
+    """What kind of partition a job is for, by what it needs most."""
+    if ask.gpus:
+        return "gpu"
+    return "net" if forecast and forecast.download else "cpu"
 
-    Fewer cores are taken, and a longer time is cut where it was asked to spare; other wants are refused.
+
+def choose(
+    ask: Ask,
+    partitions: Iterable[Partition],
+    what: str,
+    role: str = "cpu",
+    names: Mapping[str, str] = NONE,
+) -> tuple[Ask, Partition | None]:
+    """The first partition that has what is asked; None where none is known.
+
+    Those that the site names for the role, or else any, those without GPUs first.  Fewer cores are
+    taken, and a longer time is cut where it was asked to spare; other wants are refused.
     """
-    known = sorted(partitions, key=lambda one: (one.gpus > 0) if not ask.gpus else 0)
+    named = [names[one] for one in OF_ROLE[role] if one in names]
+    known = [one for one in partitions if not named or one.name in named]
+    if named:
+        known.sort(key=lambda one: named.index(one.name))
+    else:
+        known.sort(key=lambda one: (one.gpus > 0) if not ask.gpus else 0)
     for one in known:
         enough = one.memory_mb >= ask.memory_mb and one.gpus >= ask.gpus
         if enough and (one.minutes is None or one.minutes * SLOW >= ask.minutes):

@@ -1,11 +1,12 @@
 """What Snakemake's jobs ask of the cluster, which of them stay here, and which are tried again."""
 
+import dataclasses
 import os
 import sys
-from collections.abc import Iterable
 from typing import Any
 
-from ingot.driver.cluster import ask, slurm
+from ingot.driver.catalogue import site
+from ingot.driver.cluster import ask, slurm, watch
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.job import Job
 from ingot.files import claim
@@ -20,6 +21,8 @@ def install() -> None:
     from snakemake.scheduling.job_scheduler import JobScheduler
 
     slurm.install()
+    executor = sys.modules[slurm.PLUGIN].Executor
+    executor.check_active_jobs = watch.check(executor.check_active_jobs, wrote)
     ORIGINAL.update(resources=Theirs.resources, is_local=Theirs.is_local)
     Theirs.resources, Theirs.is_local = property(resources), property(is_local)
     ORIGINAL["handle_error"] = JobScheduler._handle_error
@@ -31,32 +34,50 @@ class Cluster:
 
     def __init__(self, costs: Costs):
         self.costs = costs
+        self.site = site.read()
         self.taken: dict[
             Any, dict
         ] = {}  # the claim of an earlier run, whose SLURM job goes on for us
+        self.watch = watch.Watch()
         self.causes: dict[Any, str] = {}  # why the last try ended
-        self.more: dict[Any, tuple[float, float]] = {}  # times the memory and the time of the first
+        self.more: dict[Job, tuple[float, float]] = {}  # times the memory and the time of the first
 
-    def asks(self, job: Job, theirs: Any = None) -> tuple[ask.Ask, ask.Partition | None]:
+    def asks(self, job: Job) -> tuple[ask.Ask, ask.Partition | None]:
         """What a job asks: more after a try that was stopped for want of it."""
-        wanted = ask.of(job.step, self.costs.of(job), *self.more.get(theirs, (1, 1)))
-        return ask.choose(wanted, slurm.partitions(), job.writes[0])
+        forecast = self.costs.of(job)
+        wanted = ask.of(job.step, forecast, *self.more.get(job, (1, 1)))
+        role = ask.role(wanted, forecast)
+        return ask.choose(wanted, slurm.partitions(), job.writes[0], role, self.site.partitions)
+
+    def here(self, job: Job) -> bool:
+        """Is the job done where Snakemake runs?"""
+        return job.step == "toolchain" or ask.here(self.costs.of(job), self.site.partitions)
+
+    def resources(self, job: Job) -> dict[str, Any]:
+        """The same in the words of Snakemake's plugin."""
+        wanted, partition = self.asks(job)
+        found = {"mem_mb": wanted.memory_mb, "runtime": wanted.minutes, "disk_mb": wanted.disk_mb}
+        found |= {"_cores": wanted.cores} | ({"gpu": wanted.gpus} if wanted.gpus else {})
+        found |= {"slurm_partition": partition.name} if partition else {}
+        found |= {"slurm_account": self.site.account} if self.site.account else {}
+        constraint = self.site.constraints.get(ask.role(wanted, self.costs.of(job)))
+        return found | ({"constraint": constraint} if constraint else {})
+
+    def asked(self, job: Job) -> dict[str, Any]:
+        """What the job that is done had asked for, to go on record; empty where it was done here."""
+        return {} if self.here(job) else dataclasses.asdict(self.asks(job)[0])
 
     def described(self, job: Job) -> str:
         """What a dry run says that the job would ask."""
-        if not job.cached or ask.here(self.costs.of(job)):
+        if self.here(job):
             return "  here"
         wanted, partition = self.asks(job)
         return f"  asks {wanted}" + (f", partition {partition.name}" if partition else "")
 
-    def stop_where_none_has_it(self, jobs: Iterable[Job]) -> None:
+    def stop_where_none_has_it(self, jobs: list[Job]) -> None:
         """Refuse what no partition has, before anything is submitted."""
-        jobs = [job for job in jobs if job.cached and not ask.here(self.costs.of(job))]
         if jobs and not slurm.partitions():
-            raise Refused(
-                "--profile slurm: sinfo names no partition that is up, expected a SLURM cluster; run it "
-                "on a login node, or without the profile"
-            )
+            raise Refused(slurm.NONE)
         for job in jobs:
             self.asks(job)
 
@@ -82,6 +103,13 @@ def _cluster(dag: Any) -> Cluster | None:
     return session and session.cluster
 
 
+def wrote(session: Any, theirs: Any) -> bool:
+    """Did the job put all its outputs in place, as its step says?"""
+    job = session.job(theirs)
+    owner = session.owners.get(job, session.run)
+    return all(claim.left(path) and claim.given(path, owner) for path in job.writes)
+
+
 def resources(job) -> Any:
     """A rule's own, what the forecast asks of the cluster, and what the command line sets; of each try."""
     fresh = job._resources is None
@@ -95,13 +123,9 @@ def resources(job) -> Any:
     from snakemake.iocontainers import ResourceList
 
     try:
-        wanted, partition = cluster.asks(job.dag.ingot.job(job), job)
+        ours = cluster.resources(job.dag.ingot.job(job))
     except Refused as reason:  # now that config.json is here
         raise WorkflowError(str(reason)) from None
-
-    ours = {"mem_mb": wanted.memory_mb, "runtime": wanted.minutes, "disk_mb": wanted.disk_mb}
-    ours |= {"_cores": wanted.cores} | ({"gpu": wanted.gpus} if wanted.gpus else {})
-    ours |= {"slurm_partition": partition.name} if partition else {}
     set_by_user = job.dag.workflow.resource_settings.overwrite_resources.get(job.rule.name, {})
     ours = {name: value for name, value in ours.items() if name not in set_by_user}
     job._resources = ResourceList(fromdict={**found, **ours})
@@ -111,7 +135,7 @@ def resources(job) -> Any:
 def is_local(job) -> bool:
     """Also what is done in seconds, and downloads."""
     cluster, local = _cluster(job.dag), ORIGINAL["is_local"].fget(job)
-    return local or (cluster is not None and ask.here(cluster.costs.of(job.dag.ingot.job(job))))
+    return local or (cluster is not None and cluster.here(job.dag.ingot.job(job)))
 
 
 def handle_error(scheduler, job, *arguments, **options) -> None:
@@ -119,8 +143,10 @@ def handle_error(scheduler, job, *arguments, **options) -> None:
     if cluster := _cluster(scheduler.workflow.dag):
         cause = cluster.causes.pop(job, "step")
         if cause in slurm.AGAIN:
-            memory, minutes = cluster.more.get(job, (1, 1))
-            cluster.more[job] = (memory * slurm.AGAIN[cause][0], minutes * slurm.AGAIN[cause][1])
+            for ours in scheduler.workflow.dag.ingot.jobs([job]):
+                memory, minutes = cluster.more.get(ours, (1, 1))
+                times = slurm.AGAIN[cause]
+                cluster.more[ours] = (memory * times[0], minutes * times[1])
         elif not job.is_group():
             job.attempt = job.restart_times + 1
     ORIGINAL["handle_error"](scheduler, job, *arguments, **options)

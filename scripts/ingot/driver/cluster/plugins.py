@@ -27,10 +27,11 @@ def asked(words: list[str]) -> set[str]:
 def add() -> None:
     """Add to Python's path what this process needs; build it first where it is missing."""
     for name in asked(sys.orig_argv):
-        from ingot.driver.catalogue import toolchains
+        from ingot.driver.catalogue import site, toolchains
         from ingot.refused import one_line
 
         with one_line("error: "):
+            site.apply()
             place = toolchains.build(HERE.parents[4], name)
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         sys.path.append(

@@ -21,6 +21,10 @@ from ingot.files import claim
 
 PLUGIN = "snakemake_executor_plugin_slurm"
 WAIT = 60.0  # seconds that a command of SLURM may take, and that a cancelled job may take to end
+NONE = (
+    "--profile slurm: sinfo names no partition that is up, expected a SLURM cluster; run it on a login "
+    "node, or without the profile"
+)
 FIRST = 15.0  # seconds until a cluster that does not answer is none
 ALIVE = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING"}
 AGAIN = {"memory": (2, 1), "time": (1, 2), "node": (1, 1)}  # cause: times the memory, the time
@@ -33,8 +37,8 @@ def used() -> bool:
     return PLUGIN in sys.modules
 
 
-def call(*words: str, seconds: float = WAIT) -> str:
-    """What a command of SLURM says; empty when it fails, or takes too long."""
+def call(*words: str, seconds: float = WAIT, errors: bool = False) -> str:
+    """What a command of SLURM says; empty, or its `errors`, when it fails or takes too long."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
             words,
@@ -44,7 +48,7 @@ def call(*words: str, seconds: float = WAIT) -> str:
             check=False,
             start_new_session=True,
         )
-        return done.stdout if done.returncode == 0 else ""
+        return done.stdout if done.returncode == 0 else done.stderr.strip() if errors else ""
     return ""
 
 

@@ -8,12 +8,24 @@ import os
 import sys
 from pathlib import Path
 
-from ingot.driver.commands import ask, demo, explain, lock, plan, store, targets, toolchain
+from ingot.driver.catalogue import site
+from ingot.driver.commands import (
+    ask,
+    demo,
+    doctor,
+    explain,
+    lock,
+    plan,
+    status,
+    store,
+    targets,
+    toolchain,
+)
 from ingot.entry import run
 from ingot.refused import one_line
 
 ROOT = Path(__file__).resolve().parents[4]
-COMMANDS = (targets, plan, explain, store, toolchain, lock, ask, demo)
+COMMANDS = (targets, plan, explain, status, store, doctor, toolchain, lock, ask, demo)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int | None:
     options = parser().parse_args(argv)
     with one_line("error: "):
+        site.apply()
         try:
             status = options.run(ROOT, options)
             sys.stdout.flush()

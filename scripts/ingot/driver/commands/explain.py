@@ -20,15 +20,29 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def dry_run(
-    root: Path, targets: list[str], catalogue: str | None = None, **environment: str
+    root: Path, targets: list[str], catalogue: str | None = None, *more: str, **environment: str
 ) -> list[dict]:
-    """What Snakemake would do with each job of `targets`, as report.described says it."""
+    """What Snakemake would do with each job of `targets`, as report.described says it.
+
+    `more`: further words for it.
+    """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "jobs.json"
         snakemake = Path(sys.executable).parent / "snakemake"
-        more = ["--configfile", catalogue] if catalogue else []
+        own = ["--configfile", catalogue] if catalogue else []
         done = subprocess.run(
-            [snakemake, "-s", root / "Snakefile", "-n", "--quiet", "all", *more, "--", *targets],
+            [
+                snakemake,
+                "-s",
+                root / "Snakefile",
+                "-n",
+                "--quiet",
+                "all",
+                *own,
+                *more,
+                "--",
+                *targets,
+            ],
             env={**os.environ, **environment, report.ANSWER: str(answer)},
             capture_output=True,
             text=True,
@@ -37,8 +51,8 @@ def dry_run(
         if not answer.exists():
             lines = [line for line in done.stderr.splitlines() if not line.startswith("Using ")]
             lines = [line.removeprefix("error: ") for line in lines]
-            first, *more = lines[-3:] or [f"{targets[0]}: Snakemake said nothing"]
-            raise Refused(first, "\n".join(more))
+            first, *rest = lines[-3:] or ["Snakemake said nothing; run it with -n"]
+            raise Refused(first, "\n".join(rest))
         return json.loads(answer.read_text())
 
 

@@ -1,6 +1,5 @@
 """What one job will take: seconds, peak memory, bytes written; from its row, corrected by the past."""
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,4 +72,4 @@ class Costs:
             return {}
         numbers = [found.seconds, found.memory, found.written]
         work = {"step": found.step, "kind": found.kind, "units": found.units}
-        return {**work, "expected": numbers, "cores": os.cpu_count()}
+        return {**work, "expected": numbers}

@@ -1,10 +1,10 @@
 """What past jobs took, beside what the constants said of them: so a forecast learns this machine."""
 
 import math
-import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from ingot.files import claim
 from ingot.store.records import Store
 
 MANY = 200  # records of a rule that are looked at, the youngest first
@@ -14,7 +14,7 @@ Numbers = tuple[float, float, float]  # seconds, memory in bytes, bytes written
 
 @dataclass(frozen=True)
 class PastJob:
-    """A job on record, done on as many cores as there are now."""
+    """A job on record, done on as many cores as one of now would be."""
 
     key: str
     step: str
@@ -32,8 +32,8 @@ class PastJob:
 class Past:
     """The jobs on record of one store, by step."""
 
-    def __init__(self, store: Store | None):
-        self.store = store
+    def __init__(self, store: Store | None, cores: Callable[[str], int] = lambda _: claim.cores()):
+        self.store, self.cores = store, cores  # that a job of a step will have
         self.steps: dict[str, list[PastJob]] = {}
 
     def jobs(self, step: str) -> list[PastJob]:
@@ -47,7 +47,7 @@ class Past:
         for rule in {place.name for place in self.store.root.glob(f"actions/{step}*")}:
             for record in list(self.store.records(rule))[:MANY]:
                 cost = self.store.config(record).get("cost", {})
-                if cost.get("step") == step and cost["cores"] == os.cpu_count():
+                if cost.get("step") == step and cost["cores"] == self.cores(step):
                     measured = (cost["seconds"], cost["peak_rss_mb"] * 1e6, cost["bytes"])
                     expected = tuple(cost["expected"])
                     yield PastJob(record.key, step, cost["kind"], cost["units"], measured, expected)

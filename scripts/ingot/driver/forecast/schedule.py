@@ -4,12 +4,13 @@ A file counts in full from the start of the job that writes it, once for artifac
 together.  With `keep=targets` an intermediate goes when its last reader is done.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from ingot.driver.formats.rows import chart_of, row_of
 from ingot.driver.formats.table import CHART
+from ingot.driver.job import Graph, Job
 
 
 @dataclass
@@ -154,3 +155,27 @@ def both(described: list[dict[str, Any]], targets: set[str], cores: int) -> dict
         keep: schedule(list(tasks_of(described)), targets, cores, keep == "targets")
         for keep in ("all", "targets")
     }
+
+
+def length(
+    graph: Graph, jobs: Iterable[Job], takes: Callable[[Job], float | None], cores: int | None
+) -> float | None:
+    """How long the jobs take: the longest way through them; on `cores`, their sum over these at least."""
+    waiting = set(jobs)
+    ends: dict[Job, float] = {}
+    for start in waiting:
+        todo = [start]
+        while todo:
+            job = todo[-1]
+            before = [one for one in graph.needs.get(job, ()) if one in waiting]
+            if missing := [one for one in before if one not in ends]:
+                todo += missing
+                continue
+            todo.pop()
+            own = takes(job) if job.writes else 0.0
+            if own is None:
+                return None
+            ends[job] = max((ends[one] for one in before), default=0.0) + own
+    longest = max(ends.values(), default=0.0)
+    whole = sum(takes(job) or 0.0 for job in waiting if job.writes)
+    return max(longest, whole / cores) if cores else longest

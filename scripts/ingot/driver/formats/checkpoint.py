@@ -8,12 +8,16 @@ from ingot.driver.formats.table import (
     Work,
     run_through,
     whole_model,
-    written,
 )  # fmt: skip
 from ingot.driver.job import Job
 
 FETCH = Cost(1.5, 10.0, 90)  # unit: a GB fetched, at 100 MB/s
+LISTING = 5_000  # bytes
 OTHER_FILES = {"tokenizer.json": 9e6, "model.safetensors.index.json": 5e4}  # bytes, about
+
+
+def listed(job: Job, model: Model) -> Work:
+    return Work(Cost(0.2), 0, dict.fromkeys(job.writes, 0), download=LISTING)
 
 
 def fetched(job: Job, model: Model) -> Work | None:
@@ -32,7 +36,7 @@ ROWS = (
     Format(
         name="hf",
         what="a checkpoint's files, as the hub has them",
-        steps={"fetch_listing": written(Cost(0.2), 0), "fetch_file": fetched},
+        steps={"fetch_listing": listed, "fetch_file": fetched},
         sizes=whole_model,
         chart="checkpoint",
         intermediate=True,

@@ -1,0 +1,79 @@
+"""The site file: what a cluster's own rules ask for, outside git; one file per user or machine.
+
+    account: my-project                  # of SLURM
+    store: /shared/ingot/store           # in place of INGOT_STORE, where that is unset
+    envs: /shared/ingot/envs             # and of INGOT_ENVS: toolchains, built once for all
+    partitions: {cpu: short, bigmem: fat, gpu: a100, net: transfer}
+    constraints: {gpu: a100-80}          # sbatch -C, by the same roles
+
+INGOT_SITE names it; without that it is ingot/site.yaml in the user's config folder.  Every key is optional.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ingot.refused import Refused
+
+FILE = "INGOT_SITE"
+ROLES = ("cpu", "bigmem", "gpu", "net")  # of partitions; net: downloads, on the head by default
+KEYS = {"account": str, "store": str, "envs": str, "partitions": dict, "constraints": dict}
+ENVIRONMENT = {"store": "INGOT_STORE", "envs": "INGOT_ENVS"}
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the site file says; empty without one."""
+
+    account: str = ""
+    store: str = ""
+    envs: str = ""
+    partitions: dict[str, str] = field(default_factory=dict)
+    constraints: dict[str, str] = field(default_factory=dict)
+
+
+def path() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(os.environ.get(FILE) or Path(home, "ingot/site.yaml"))
+
+
+def read() -> Site:
+    """Refused: what is no site file, an unknown key or role, a path that is not absolute."""
+    place = path()
+    if not place.is_file():
+        if FILE in os.environ:
+            raise Refused(f"{place}: missing, expected the site file that {FILE} names; write it")
+        return Site()
+    import yaml
+
+    try:
+        found = yaml.safe_load(place.read_text()) or {}
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        line = str(error).splitlines()[0]
+        raise Refused(f"{place}: not YAML ({line}), expected a site file; correct it") from None
+    if not isinstance(found, dict):
+        raise Refused(f"{place}: holds a {type(found).__name__}, expected keys; correct it")
+    for key, value in found.items():
+        if key not in KEYS or not isinstance(value, KEYS[key]):
+            known = ", ".join(KEYS)
+            raise Refused(
+                f"{place}: {key}: {value!r}, expected one of {known}; see docs/cluster.md"
+            )
+        for role, name in value.items() if isinstance(value, dict) else ():
+            if role not in ROLES or not isinstance(name, str):
+                known = ", ".join(ROLES)
+                raise Refused(
+                    f"{place}: {key}.{role}: {name!r}, expected a name for one of {known}"
+                )
+        if key in ENVIRONMENT and not Path(value).is_absolute():
+            raise Refused(f"{place}: {key}: {value}, expected an absolute path; correct it")
+    return Site(**found)
+
+
+def apply() -> Site:
+    """Read it, and set what the environment does not say already."""
+    found = read()
+    for key, name in ENVIRONMENT.items():
+        if value := getattr(found, key):
+            os.environ.setdefault(name, value)
+    return found

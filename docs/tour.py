@@ -28,6 +28,7 @@ ROOMS = {  # in the order in which to read them
     "scripts/ingot/driver/catalogue": "what may be asked for, and on this machine",
     "scripts/ingot/driver/forecast": "what a build takes",
     "scripts/ingot/driver/cluster": "what a cluster is asked, and whose jobs run there",
+    "scripts/ingot/driver/health": "can a site do what a run asks of it",
     "scripts/ingot/driver/cache": "what runs, what is restored, and why",
     "scripts/ingot/driver/rules": "the Python of the rules",
     "scripts/ingot/driver/commands": "the `ingot` command, one file per command",

@@ -5,11 +5,13 @@ import fcntl
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
+import slurm
 from ingot.driver.catalogue import toolchains
 from ingot.store.records import Action, Store
 
@@ -191,11 +193,11 @@ def build(snakemake, store):
 def ingot(store, tmp_path):
     """ingot("store", "gc", ...) runs the command on this test's store."""
 
-    def run(*words, cwd=None):
+    def run(*words, cwd=None, environment=None):
         return subprocess.run(
             [str(word) for word in (ROOT / ".venv/bin/ingot", *words)],
             cwd=cwd or tmp_path,
-            env={**os.environ, "INGOT_STORE": str(store)},
+            env={**os.environ, "INGOT_STORE": str(store), **(environment or {})},
             capture_output=True,
             text=True,
             check=False,
@@ -234,3 +236,51 @@ def once(factory, name):
         filled = (base / f"shared-{name}.filled").exists()
         yield folder, filled
         (base / f"shared-{name}.filled").touch()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    if lacking := slurm.missing():
+        pytest.skip(f"SLURM needs {lacking} (Debian: slurmctld slurmd slurm-client munge)")
+    with slurm.Slurm(tmp_path_factory.mktemp("slurm") / "cluster") as found:
+        yield found
+
+
+@pytest.fixture
+def start(cluster, store):
+    """start(folder, target) starts the documented command there, and returns its process."""
+    started = []
+
+    def run(folder, *targets, **environment):
+        command = [ROOT / ".venv/bin/snakemake", *targets, "--profile", "slurm"]
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **cluster.environment, "INGOT_STORE": str(store),
+                 "INGOT_SUBMIT": "all", **environment},
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), start_new_session=True,
+        )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.wait()
+    for job in cluster.jobs():
+        cluster.call("scancel", job)
+
+
+@pytest.fixture
+def submit(start, cluster):
+    """submit(folder, target): what it said, and how many jobs were submitted."""
+
+    def run(folder, *targets, fails=False, **environment):
+        before = cluster.submitted()
+        process = start(folder, *targets, **environment)
+        said, _ = process.communicate(timeout=240)
+        assert (process.returncode != 0) == fails, said
+        looked = "first use of" in said  # by one job, of `ingot doctor`
+        return said, cluster.submitted() - before - looked
+
+    return run

@@ -1,16 +1,13 @@
 """On a real SLURM of two nodes: what is submitted, whose outputs go on record, how a run ends."""
 
-import contextlib
-import os
 import re
 import signal
-import subprocess
 import time
 
 import pytest
 
 import slurm
-from conftest import ROOT, ran
+from conftest import ran
 from ingot.files import digest
 from ingot.store.records import Store
 
@@ -37,52 +34,6 @@ GREEDY = """
 """  # more memory than it asked for, the first time
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
-    if lacking := slurm.missing():
-        pytest.skip(f"SLURM needs {lacking} (Debian: slurmctld slurmd slurm-client munge)")
-    with slurm.Slurm(tmp_path_factory.mktemp("slurm") / "cluster") as found:
-        yield found
-
-
-@pytest.fixture
-def start(cluster, store):
-    """start(folder, target) starts the documented command there, and returns its process."""
-    started = []
-
-    def run(folder, *targets):
-        command = [ROOT / ".venv/bin/snakemake", *targets, "--profile", "slurm"]
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, **cluster.environment, "INGOT_STORE": str(store), "INGOT_SUBMIT": "all"},
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), start_new_session=True,
-        )  # fmt: skip
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        process.wait()
-    for job in cluster.jobs():
-        cluster.call("scancel", job)
-
-
-@pytest.fixture
-def submit(start, cluster):
-    """submit(folder, target): what it said, and how many jobs were submitted."""
-
-    def run(folder, *targets, fails=False):
-        before = cluster.submitted()
-        process = start(folder, *targets)
-        said, _ = process.communicate(timeout=240)
-        assert (process.returncode != 0) == fails, said
-        return said, cluster.submitted() - before
-
-    return run
-
-
 def in_the_step(folder, text):
     """Add to the start of the converter's function."""
     script = folder / "scripts/safetensors_to_gguf.py"
@@ -107,6 +58,11 @@ def held(folder, start, seconds=90):
 
 def lines(folder):
     return (folder / "started").read_text().splitlines()
+
+
+def after(said):
+    """What a person reads once the job has started."""
+    return said.partition(f"start    {GGUF}")[2].splitlines()[2:]
 
 
 def rename(folder):
@@ -210,8 +166,7 @@ def test_a_step_that_fails_is_not_tried_again(clone, submit):
     config.write_text(config.read_text().replace('"silu"', '"gelu"'))
     said, count = submit(folder, GGUF, fails=True)
     assert count == 1
-    after = said.partition(f"start    {GGUF}")[2].splitlines()[2:]
-    assert "hidden_act is gelu, expected silu" in said and len(after) <= 6, said
+    assert "hidden_act is gelu, expected silu" in said and len(after(said)) <= 6, said
 
 
 def test_a_job_that_ran_out_of_memory_is_tried_again_with_twice_as_much(clone, submit, cluster):
@@ -223,3 +178,98 @@ def test_a_job_that_ran_out_of_memory_is_tried_again_with_twice_as_much(clone, s
     ]
     assert count == 2 and asked[1] == pytest.approx(2 * asked[0], abs=2)
     assert re.search(r"SLURM job \d+ on cpu1: more memory than the \d+M it asked for", said)
+
+
+def test_a_job_that_can_never_start_is_named_within_a_minute(clone, start, cluster):
+    folder = clone("a")
+    began = time.monotonic()
+    process = start(folder, GGUF, "--set-resources", "safetensors_to_gguf:runtime=600")
+    words = ""
+    while "PartitionTimeLimit" not in words and process.poll() is None:
+        words += process.stdout.readline()
+    said = words.splitlines()[-1]
+    assert time.monotonic() - began < 60
+    assert re.fullmatch(
+        rf"waits    {GGUF}: SLURM job \d+ cannot start \(PartitionTimeLimit\), .*scontrol .*", said
+    )
+    process.send_signal(signal.SIGTERM)
+    assert "none is left" in process.communicate(timeout=60)[0] and cluster.jobs() == []
+
+
+def test_a_job_that_an_administrator_cancels_is_not_tried_again(clone, start, cluster):
+    folder = clone("a")
+    in_the_step(folder, HELD)
+    process, job = held(folder, start)
+    cluster.call("scancel", job)
+    said, _ = process.communicate(timeout=120)
+    assert (
+        process.returncode == 1 and f"SLURM job {job} on cpu1: cancelled by somebody else" in said
+    )
+    assert len(after(said)) <= 5, said
+    assert len(lines(folder)) == 1 and cluster.jobs() == []
+    assert not list(folder.glob("artifacts/*"))
+
+
+def test_a_job_beyond_its_time_limit_is_tried_again_with_twice_as_much(clone, start, cluster):
+    folder = clone("a")
+    in_the_step(folder, HELD)
+    process, job = held(folder, start)
+    cluster.call("scontrol", "update", f"jobid={job}", "timelimit=1")
+    cluster.wait(lambda: len(lines(folder)) == 2, "the second try", 240)
+    (folder / "go").touch()
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0 and "longer than the 00:01:00 it asked for" in said
+    again = lines(folder)[1].split()[0]
+    assert "TimeLimit=00:20:00" in cluster.call("scontrol", "show", "job", again)
+
+
+def test_a_job_whose_node_fails_is_tried_again_elsewhere(clone, start, tmp_path):
+    with slurm.Slurm(tmp_path / "slurm", cpu="cpu1,gpu1") as own:
+        folder = clone("a")
+        in_the_step(folder, HELD)
+        process, job = held(folder, lambda *words: start(folder, GGUF, **own.environment))
+        node = re.search(r" NodeList=(\w+)", own.call("scontrol", "show", "job", job))[1]
+        own.kill(node)
+        own.wait(lambda: len(lines(folder)) == 2, "the second try", 120)
+        (folder / "go").touch()
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0, said
+        assert f"SLURM job {job} on {node}: its node failed (NODE_FAIL)" in said
+
+
+def test_a_lost_controller_is_waited_for(clone, start, tmp_path):
+    with slurm.Slurm(tmp_path / "slurm") as own:
+        folder = clone("a")
+        in_the_step(folder, HELD)
+        process, _ = held(folder, lambda *words: start(folder, GGUF, **own.environment))
+        own.controller.kill()
+        own.controller.wait()
+        (folder / "go").touch()
+        time.sleep(10)  # the step ends, and nobody hears of it
+        own.start("slurmctld", "-D", "-f", own.conf)
+        said, _ = process.communicate(timeout=120)
+        assert process.returncode == 0 and f"done     {GGUF}" in said, said
+
+
+def test_status_says_what_runs_from_another_terminal(clone, start, cluster, ingot):
+    folder = clone("a")
+    in_the_step(folder, HELD)
+    process, job = held(folder, start)
+    said = lambda: ingot("status", cwd=folder, environment=cluster.environment).stdout  # noqa: E731
+    cluster.wait(lambda: f"SLURM job {job} on cpu1" in said(), "status")
+    header, line = said().splitlines()
+    assert re.match(r"run of \d\d:\d\d \(pid \d+ on .*1 jobs done, 1 running", header)
+    assert re.match(rf"runs     {GGUF}  \d+ s of about .*  SLURM job {job} on cpu1", line)
+    (folder / "go").touch()
+    process.communicate(timeout=120)
+    assert "no run is alive" in said()
+
+
+def test_what_was_asked_and_used_and_where_goes_on_record(clone, submit, store):
+    submit(clone("a"), GGUF)
+    found = Store(store)
+    (record,) = found.records("safetensors_to_gguf")
+    cost = found.config(record)["cost"]
+    assert cost["asked"]["memory_mb"] > 300 and cost["asked"]["minutes"] == 10
+    assert cost["cores"] == cost["asked"]["cores"] == 2 and cost["node"]
+    assert cost["peak_rss_mb"] > 10 and cost["seconds"] > 0

@@ -52,10 +52,10 @@ MinJobAge=300
 KillWait=2
 InactiveLimit=0
 GresTypes=gpu
-NodeName=DEFAULT CPUs=8 RealMemory=8000 State=UNKNOWN
+NodeName=DEFAULT CPUs=8 RealMemory=64000 State=UNKNOWN
 NodeName=cpu1 NodeHostname={host} NodeAddr=127.0.0.1 Port={one}
 NodeName=gpu1 NodeHostname={host} NodeAddr=127.0.0.1 Port={two} Gres=gpu:h100:2
-PartitionName=cpu Nodes=cpu1 Default=YES MaxTime=1:00:00 DefMemPerCPU=500 State=UP
+PartitionName=cpu Nodes={cpu} Default=YES MaxTime=1:00:00 DefMemPerCPU=500 State=UP
 PartitionName=gpu Nodes=gpu1 MaxTime=2:00:00 DefMemPerCPU=500 State=UP
 """
 
@@ -78,10 +78,18 @@ def free_ports(count: int) -> list[int]:
 
 
 class Slurm:
-    """One cluster below `folder`, an absolute path that is new."""
+    """One cluster below `folder`, an absolute path that is new.
 
-    def __init__(self, folder: Path):
+    The nodes see another, empty folder at `hidden`; `cpu` are the nodes of that partition; `settings`
+    are in place of those of CONF.
+    """
+
+    def __init__(
+        self, folder: Path, hidden: Path | None = None, cpu: str = "cpu1", **settings: str
+    ):
         self.folder = folder
+        self.hidden, self.cpu, self.settings = hidden, cpu, settings
+        self.nodes: dict[str, subprocess.Popen] = {}
         self.conf = folder / "slurm.conf"
         self.processes: list[subprocess.Popen] = []
 
@@ -99,7 +107,10 @@ class Slurm:
         folder.chmod(0o755)
         (folder / "state").mkdir()
         port, one, two = free_ports(3)
-        self.conf.write_text(CONF.format(host=host, folder=folder, port=port, one=one, two=two))
+        conf = CONF.format(host=host, folder=folder, cpu=self.cpu, port=port, one=one, two=two)
+        for name, value in self.settings.items():
+            conf = re.sub(rf"^{name}=.*$", f"{name}={value}", conf, flags=re.M)
+        self.conf.write_text(conf)
         (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
         gpus = [folder / f"gpu{number}" for number in range(2)]
         for gpu in gpus:
@@ -121,11 +132,11 @@ class Slurm:
             f"--seed-file={folder}/munge.seed",
         )  # fmt: skip
         self.wait(lambda: (folder / "munge.sock").exists(), "munged")
-        self.start("slurmctld", "-c", "-D", "-f", self.conf)
+        self.controller = self.start("slurmctld", "-c", "-D", "-f", self.conf)
         for node in ("cpu1", "gpu1"):
-            self.start("slurmd", "-D", "-f", self.conf, "-N", node)
+            self.node(node)
         states = ("sinfo", "-h", "-N", "-o", "%T")
-        self.wait(lambda: self.call(*states).split() == ["idle", "idle"], "the nodes")
+        self.wait(lambda: set(self.call(*states).split()) == {"idle"}, "the nodes")
 
     def __exit__(self, *_):
         with contextlib.suppress(subprocess.SubprocessError):
@@ -140,6 +151,26 @@ class Slurm:
     @property
     def environment(self) -> dict[str, str]:
         return {"SLURM_CONF": str(self.conf), "PATH": f"{self.folder}/bin:{os.environ['PATH']}"}
+
+    def node(self, name: str) -> None:
+        """Start a node, in a mount namespace of its own where it is not to see a folder."""
+        words = ["slurmd", "-D", "-f", self.conf, "-N", name]
+        if self.hidden:
+            hide = f'mount -t tmpfs none {self.hidden} && exec {shutil.which("slurmd")} "$@"'
+            words = ["unshare", "-m", "sh", "-c", hide, *words]
+        self.nodes[name] = self.start(*words)
+
+    def kill(self, name: str) -> None:
+        """A node goes down with all that runs there, and stays away."""
+        self.nodes[name].kill()
+        for process in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if (
+                    f"SLURMD_NODENAME={name}\0".encode() in process.read_bytes()
+                    and str(self.conf).encode() in process.read_bytes()
+                ):
+                    os.kill(int(process.parent.name), signal.SIGKILL)
+        self.call("scontrol", "update", f"nodename={name}", "state=down", "reason=killed")
 
     def start(self, program: str, *words) -> subprocess.Popen:
         with (self.folder / f"{program}.out").open("ab") as log:

@@ -21,12 +21,13 @@ from ingot.driver.cache.drop import drop
 from ingot.driver.cache.ingest import Ingest
 from ingot.driver.cache.restore import make_way, restore
 from ingot.driver.catalogue import machine
-from ingot.driver.cluster import ask, doctor, slurm
+from ingot.driver.cluster import ask, slurm
 from ingot.driver.cluster import jobs as cluster
 from ingot.driver.cluster.status import Status
 from ingot.driver.forecast import schedule
 from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past
+from ingot.driver.health import doctor
 from ingot.driver.job import Graph, Input, Job, Output
 from ingot.files import claim, memo
 from ingot.refused import Refused, one_line

@@ -25,12 +25,16 @@ NOISE = re.compile(
     r"Using workflow specific profile|Config file .* is extended|Assuming unrestricted|"
     r"Building DAG of jobs|Using shell|Provided (cores|resources)|Rules claiming more|Select jobs|"
     r"Execute \d+ jobs|Shutting down|Exiting because a job|Removing output files of failed|Reasons:|"
-    r"Elapsed time|Missing metadata for file logs/toolchain/"
+    r"Elapsed time|SLURM run ID|Cleaning up SLURM log files|Missing metadata for file logs/toolchain/"
 )
 PARAGRAPHS = {"workflow_started", "resources_info", "shellcmd"}
 FAILED = re.compile(
     r"CalledProcessError in file (?s:.*)(?:exit status (\d+)|died with <Signals\.(\w+))"
 )
+RUNNER = re.compile(
+    r"srun: |WorkflowError:|At least one job did not complete|slurmstepd: .*\*\*\*$"
+)
+FURTHER = "For further error details"  # what is said then of logs, we name
 HINTS = {"SIGKILL": ", as the kernel does where memory runs out"}
 FIELDS = {
     "code": ("command", "outputs", "code", "lock"),
@@ -107,7 +111,7 @@ class Lines(logging.StreamHandler):
         by, self.signal = self.signal, None
         ended = f"{record.rule_name} was ended by {by}{HINTS.get(by, '')}; " if by else ""
         if record.rule_msg:  # a job elsewhere: nothing of it was seen here
-            ended = f"{record.rule_msg}; "
+            ended = f"{record.rule_msg.partition(FURTHER)[0]}; "
         lines = [f"failed   {names}: {ended}log: {', '.join(record.log)}"]
         if self.theirs.show_failed_logs:
             from snakemake.logging import show_logs
@@ -134,7 +138,8 @@ def _tail(logs: list[str]) -> list[str]:
     """The last lines of the log that a step wrote."""
     for log in logs:
         with contextlib.suppress(OSError):
-            if found := Path(log).read_text(errors="replace").splitlines()[-TAIL:]:
+            lines = Path(log).read_text(errors="replace").splitlines()
+            if found := [line for line in lines if not RUNNER.match(line)][-TAIL:]:
                 return found
     return []
 

@@ -34,7 +34,7 @@ def cores() -> int:
 
 
 def left(path: Path | str) -> dict[str, Any]:
-    """What the step that built `path` left: `run`, `file`, `peak_rss` (bytes), `cores`, `node`; or nothing."""
+    """What the step of `path` left: `run`, `file`, `peak_rss` (bytes), `cores`, `node`; or nothing."""
     return _read(_note(path))
 
 

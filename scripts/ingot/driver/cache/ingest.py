@@ -142,4 +142,6 @@ def measured(job: Job) -> dict:
     if peaks := [note["peak_rss"] for note in notes if isinstance(note.get("peak_rss"), int)]:
         found["peak_rss_mb"] = max(peaks) / 1e6
     found["cores"] = next((note["cores"] for note in notes if note.get("cores")), claim.cores())
-    return found | {"node": note["node"] for note in notes if note.get("node")}
+    if nodes := [note["node"] for note in notes if note.get("node")]:
+        found["node"] = nodes[0]
+    return found

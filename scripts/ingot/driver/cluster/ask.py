@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ingot.driver.forecast.costs import Forecast
@@ -96,7 +96,7 @@ def role(ask: Ask, forecast: Forecast | None) -> str:
 
 def choose(
     ask: Ask,
-    partitions: Iterable[Partition],
+    partitions: Collection[Partition],
     what: str,
     role: str = "cpu",
     names: Mapping[str, str] = NONE,
@@ -119,6 +119,11 @@ def choose(
             return Ask(
                 ask.memory_mb, minutes, min(ask.cores, one.cores), ask.disk_mb, ask.gpus
             ), one
+    if named and partitions and not known:
+        raise Refused(
+            f"{what}: the site file names partition {', '.join(named)}, which sinfo does not; "
+            "`ingot doctor` says more"
+        )
     if known:
         raise Refused(
             f"{what}: asks {ask}, expected what a partition has ({'; '.join(map(str, known))}); "

@@ -71,7 +71,10 @@ class Cluster:
         """What a dry run says that the job would ask."""
         if self.here(job):
             return "  here"
-        wanted, partition = self.asks(job)
+        try:
+            wanted, partition = self.asks(job)
+        except Refused:  # said already
+            return ""
         return f"  asks {wanted}" + (f", partition {partition.name}" if partition else "")
 
     def stop_where_none_has_it(self, jobs: list[Job]) -> None:

@@ -1,4 +1,4 @@
-"""What a run is doing, for another terminal: .ingot/status.json, written anew at each job's start and end."""
+"""What a run is doing, for another terminal: .ingot/status.json, as of the last job to start or end."""
 
 import contextlib
 import fcntl

@@ -3,8 +3,8 @@
     <the driver's python> node.py QUESTION ANSWER
 
 QUESTION, JSON: `seen`, files that the head wrote; `write`, files that it will look for; `needs`, the
-parameters of jobs that would run here.  ANSWER: the node's name, what it does not see or cannot write, and why
-a job cannot run.  It holds for `ingot` what SNAKEMAKE's own processes on the node would find.
+parameters of jobs that would run here.  ANSWER: the node's name, what it does not see or cannot write,
+and why a job cannot run.
 """
 
 import json

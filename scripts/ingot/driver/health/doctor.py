@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ingot.driver.catalogue import site, toolchains
-from ingot.driver.cluster import node, slurm, watch
+from ingot.driver.cluster import slurm, watch
 from ingot.driver.cluster.jobs import Cluster
+from ingot.driver.health import node
 from ingot.driver.job import Job
 from ingot.refused import Refused
 from ingot.store.records import Store
@@ -52,6 +53,8 @@ def faults(cluster: Cluster, jobs: Iterable[Job]) -> Iterator[str]:
         if name not in names:
             known = ", ".join(sorted(names))
             yield f"{site.path()}: partitions.{role}: {name}, expected one of {known}; correct it"
+    if not set(cluster.site.partitions.values()) <= names:
+        return
     asked: dict[str, list[Job]] = {}
     for job in jobs:
         try:
@@ -206,10 +209,8 @@ def on_first_use(cluster: Cluster, jobs: list[Job]) -> None:
     sound = mark(names)
     if not names or sound.exists():
         return
-    print(
-        f"first use of {', '.join(sorted(names))}: looking at the site (ingot doctor)",
-        file=sys.stderr,
-    )
+    words = f"first use of {', '.join(sorted(names))}: looking at the site, as `ingot doctor` does"
+    print(words, file=sys.stderr)
     if found := list(faults(cluster, jobs)):
         raise Refused(found[0], "\n".join(found[1:]))
     sound.parent.mkdir(parents=True, exist_ok=True)

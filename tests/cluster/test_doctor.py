@@ -1,0 +1,113 @@
+"""`ingot doctor` on broken sites of a real SLURM: each fault is one line, with its remedy."""
+
+import os
+import subprocess
+
+import pytest
+
+import slurm
+from conftest import ROOT
+from ingot.driver.catalogue import toolchains
+from ingot.driver.health import doctor, node
+
+GGUF, ENGINE = "artifacts/demo.gguf", "artifacts/demo_tp1.trtllm"
+
+
+@pytest.fixture
+def examine(cluster, clone, store, tmp_path):
+    """examine(target) runs the command in a clone; its exit status, and the lines of faults."""
+    clone("a")
+
+    def run(*targets, site="", environment=None):
+        (tmp_path / "site.yaml").write_text(site)
+        done = subprocess.run(
+            [ROOT / ".venv/bin/ingot", "doctor", *targets], cwd=tmp_path / "a",
+            env={**os.environ, **cluster.environment, "INGOT_STORE": str(store),
+                 "INGOT_SUBMIT": "all", "INGOT_SITE": str(tmp_path / "site.yaml"), **(environment or {})},
+            capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode, done.stderr.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """broken(hidden=..., MinJobAge=...) is the environment of a cluster of that kind."""
+    started = []
+
+    def start(**how):
+        started.append(slurm.Slurm(tmp_path / "broken", **how))
+        return started[-1].__enter__().environment
+
+    yield start
+    for one in started:
+        one.__exit__()
+
+
+def test_a_sound_site_is_said_to_be_sound(examine):
+    assert examine(GGUF) == (0, [])
+
+
+def test_no_controller(examine, tmp_path):
+    status, (line,) = examine(GGUF, environment={"SLURM_CONF": str(tmp_path / "none")})
+    assert status == 1 and "sinfo names no partition that is up" in line
+
+
+def test_a_store_that_nodes_do_not_see(examine, broken, store):
+    store.mkdir()
+    status, (line,) = examine(GGUF, environment=broken(hidden=store))
+    assert status == 1
+    assert line.startswith(f"{store}: is another folder on node") and "set INGOT_STORE" in line
+    assert not list(store.glob(".doctor*")), "nothing is left there"
+
+
+def test_toolchains_that_nodes_do_not_see(examine, broken, tmp_path):
+    envs, place = tmp_path / "envs", toolchains.build(ROOT, "slurm")
+    envs.mkdir()
+    (envs / place.name).symlink_to(place)
+    here = {**broken(hidden=envs), "INGOT_ENVS": str(envs)}
+    status, (line,) = examine(GGUF, environment=here)
+    assert status == 1 and line.startswith(f"{envs}: not seen on node") and "INGOT_ENVS" in line
+
+
+def test_a_working_folder_that_nodes_do_not_see(examine, broken, tmp_path):
+    status, (line,) = examine(GGUF, environment=broken(hidden=tmp_path / "a"))
+    assert status == 1 and line.startswith(f"{tmp_path / 'a'}: not seen on node")
+
+
+def test_jobs_that_are_forgotten_before_they_are_looked_for(examine, broken):
+    status, (line,) = examine(GGUF, environment=broken(MinJobAge="10"))
+    assert status == 1 and line.startswith("MinJobAge: 10 s and no accounting, expected 60 s")
+
+
+def test_a_partition_that_the_site_file_misspells(examine, tmp_path):
+    status, lines = examine(GGUF, site="partitions: {cpu: cpus}\n")
+    assert status == 1
+    assert (
+        f"{tmp_path}/site.yaml: partitions.cpu: cpus, expected one of cpu, gpu; correct it" in lines
+    )
+
+
+def test_what_a_node_lacks_for_its_jobs(examine):
+    status, (line,) = examine(ENGINE)
+    assert status == 1 and line.startswith(f"{ENGINE}: on node ") and "(partition gpu)" in line
+    assert "building an engine needs an NVIDIA GPU and this machine has none" in line
+
+
+def test_a_node_says_what_it_does_not_see_and_cannot_write(tmp_path):
+    asked = {"seen": ["/none"], "write": ["/none/file", str(tmp_path / "file")], "needs": {}}
+    found = node.answer(asked)
+    assert found["unseen"] == ["/none"] and found["unwritten"] == ["/none/file"]
+    assert (tmp_path / "file").exists()
+
+
+def test_a_run_looks_once(submit, clone, store, tmp_path):
+    folder = clone("b")
+    said, _ = submit(folder, GGUF)
+    assert "first use of cpu: looking at the site, as `ingot doctor` does" in said
+    assert list((folder / doctor.FOLDER).glob("*.sound"))
+    (folder / GGUF).unlink()
+    said, _ = submit(folder, GGUF, "--forceall")
+    assert "first use" not in said

@@ -32,8 +32,9 @@ FAILED = re.compile(
     r"CalledProcessError in file (?s:.*)(?:exit status (\d+)|died with <Signals\.(\w+))"
 )
 RUNNER = re.compile(
-    r"srun: |WorkflowError:|At least one job did not complete|slurmstepd: .*\*\*\*$"
-)
+    r"srun: |WorkflowError:|At least one job did not complete|failed   .*: log: |Storing output in|"
+    r"Will exit after finishing"
+)  # what Snakemake's own process on a node says of itself
 FURTHER = "For further error details"  # what is said then of logs, we name
 HINTS = {"SIGKILL": ", as the kernel does where memory runs out"}
 FIELDS = {

@@ -2,9 +2,17 @@
 PYTHON ?= python3.11
 VENV := .venv
 READY := $(VENV)/ready
-TOOLCHAINS := hub convert llamacpp iree modelopt triton rtx
+TOOLCHAINS := hub convert llamacpp iree modelopt triton rtx slurm ci
 JOBS ?= 2
 .DEFAULT_GOAL := help
+define INSTALL
+from pathlib import Path
+from ingot.driver.catalogue import toolchains
+from ingot.refused import one_line
+with one_line("error: "):
+    toolchains.driver(Path("$(VENV)"), Path("envs/driver/requirements.lock"))
+endef
+export INSTALL
 
 help: ## list the commands
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -14,10 +22,21 @@ setup: $(READY) ## install the driver (snakemake, ingot) into .venv
 $(READY): envs/driver/requirements.lock pyproject.toml
 	@echo "driver: installing into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --require-hashes -r envs/driver/requirements.lock
+	@grep '^uv==' envs/driver/requirements.lock >$(VENV)/uv.lock
+	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --require-hashes -r $(VENV)/uv.lock
+	@PYTHONPATH=scripts $(VENV)/bin/python -c "$$INSTALL"
 	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --no-build-isolation -e .
 	@$(VENV)/bin/python scripts/ingot/driver/cluster/plugins.py
 	@touch $@
+
+build: $(READY) ## build TARGETS
+	@$(VENV)/bin/snakemake -- $(TARGETS)
+
+publish: $(READY) ## copy TARGETS from the store to PUBLISH, such as docker://ghcr.io/me/models
+	@tags=$$($(VENV)/bin/ingot store tags $(TARGETS)) && echo "$$tags" | while read -r name digest title; do \
+		skopeo copy --quiet --preserve-digests "$$name" "$(PUBLISH):$${name##*:}" </dev/null || exit; \
+		echo "$$title  $(PUBLISH)@$$digest"; \
+	done
 
 demo: $(READY) ## build the demo model's shortfin bundle, serve it, ask it
 	@$(VENV)/bin/ingot demo
@@ -50,4 +69,4 @@ dag: $(READY) ## draw the way to TARGET (default: the demo's bundle) as mermaid
 tour: $(READY) ## write docs/tour.md, a phrase per file
 	@$(VENV)/bin/python docs/tour.py
 
-.PHONY: help setup demo quick test lint fmt bench dag tour
+.PHONY: help setup build publish demo quick test lint fmt bench dag tour

@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items):
     What takes minutes comes first, so that at the end there is work for each process.
     """
     for item in items:
-        if {"pipeline", "servers", "cluster"} & set(item.path.parts):
+        if {"pipeline", "servers", "cluster", "ci"} & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
 

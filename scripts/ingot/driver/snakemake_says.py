@@ -18,6 +18,7 @@ from typing import Any
 from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.decide import Decision
 from ingot.driver.cache.differences import nearest
+from ingot.driver.cluster.slurm import STATUS
 from ingot.driver.job import VOLATILE, Job
 
 TAIL = 3  # lines of the log of a step that could not say itself why it ended
@@ -25,7 +26,8 @@ NOISE = re.compile(
     r"Using workflow specific profile|Config file .* is extended|Assuming unrestricted|"
     r"Building DAG of jobs|Using shell|Provided (cores|resources)|Rules claiming more|Select jobs|"
     r"Execute \d+ jobs|Shutting down|Exiting because a job|Removing output files of failed|Reasons:|"
-    r"Elapsed time|SLURM run ID|Cleaning up SLURM log files|Missing metadata for file logs/toolchain/"
+    r"Elapsed time|SLURM run ID|Cleaning up SLURM log files|"
+    r"WorkflowError:\s+At least one job did|Missing metadata for file logs/toolchain/"
 )
 PARAGRAPHS = {"workflow_started", "resources_info", "shellcmd"}
 FAILED = re.compile(
@@ -118,7 +120,7 @@ class Lines(logging.StreamHandler):
             from snakemake.logging import show_logs
 
             lines += show_logs(record.log)
-        elif by or record.rule_msg:
+        elif by or STATUS in (record.rule_msg or ""):
             lines += [f"    {line}" for line in _tail(record.log)]
         return "\n".join(lines)
 

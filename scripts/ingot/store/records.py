@@ -73,6 +73,10 @@ class Record:
         return ", ".join(output["title"] for output in self.outputs)
 
     @property
+    def tag(self) -> str:
+        return f"{self.rule}-{self.key[:12]}"
+
+    @property
     def used(self) -> float:
         """When it was of use last, in seconds of the epoch; 0 when it is gone."""
         try:
@@ -247,5 +251,5 @@ def _descriptor(record: Record) -> dict:
         "artifactType": ACTION,
         "digest": record.digest,
         "size": len(text),
-        "annotations": {NAME: f"{record.rule}-{record.key[:12]}"},
+        "annotations": {NAME: record.tag},
     }

@@ -83,6 +83,12 @@ def _install(source: Path, folder: Path) -> None:
         _run(folder / "bin" / "python", source / BUILD, folder)
 
 
+def driver(folder: Path, lock: Path) -> None:
+    """Install what the driver itself needs into `folder`, a venv that has uv."""
+    if said := _sync(folder, lock, *indexes.settings()):
+        raise Refused(f"{lock}: not installed:", said.strip())
+
+
 def _sync(folder: Path, lock: Path, flags: list[str], environment: dict[str, str]) -> str:
     """Install what `lock` names; empty, or what uv says when it cannot.
 
@@ -90,7 +96,7 @@ def _sync(folder: Path, lock: Path, flags: list[str], environment: dict[str, str
     """
     uv = Path(sys.executable).parent / "uv"
     command = [uv, "pip", "sync", "--no-config", "--quiet", "--require-hashes"]
-    command += ["--python", folder / "bin/python", "--cache-dir", folder.parent / ".uv"]
+    command += ["--python", folder / "bin/python", "--cache-dir", cache() / ".uv"]
     done = subprocess.run(
         [str(word) for word in (*command, *flags, lock)],
         env=environment, stderr=subprocess.PIPE, text=True, check=False,

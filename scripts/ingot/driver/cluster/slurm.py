@@ -28,6 +28,7 @@ NONE = (
 FIRST = 15.0  # seconds until a cluster that does not answer is none
 ALIVE = {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING"}
 AGAIN = {"memory": (2, 1), "time": (1, 2), "node": (1, 1)}  # cause: times the memory, the time
+STATUS = "ended with status"  # of a step that failed by itself: its log says why
 MEMORY = re.compile(r"exceeded memory limit|\boom[ -]?kill|out of memory", re.I)
 ORIGINAL: dict[str, Any] = {}  # the plugin's own methods, by name
 
@@ -165,7 +166,7 @@ def failure(job_id: str, log: Path) -> tuple[str, str]:
     elif state == "CANCELLED":
         cause, words = "cancelled", "cancelled by somebody else"
     else:
-        cause, words = "step", f"ended with status {told.get('ExitCode', '?').partition(':')[0]}"
+        cause, words = "step", f"{STATUS} {told.get('ExitCode', '?').partition(':')[0]}"
     return cause, f"SLURM job {job_id} on {node or 'no node'}: {words}"
 
 

@@ -15,6 +15,7 @@ from ingot.driver.commands import (
     doctor,
     explain,
     lock,
+    matrix,
     plan,
     status,
     store,
@@ -25,7 +26,7 @@ from ingot.entry import run
 from ingot.refused import one_line
 
 ROOT = Path(__file__).resolve().parents[4]
-COMMANDS = (targets, plan, explain, status, store, doctor, toolchain, lock, ask, demo)
+COMMANDS = (targets, plan, explain, status, matrix, store, doctor, toolchain, lock, ask, demo)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,7 +1,8 @@
-"""Show the size of the store, check it, or delete what is unused.
+"""Show the size of the store, check it, name what is in it, or delete what is unused.
 
 du     bytes by model and format
 fsck   read every blob, set aside what is damaged; exit status 1 when something was
+tags   of what each TARGET is on record as: a name for skopeo, its digest, its title
 gc     delete what has not been used for 30 days, never what a working folder or a running build needs
 """
 
@@ -20,8 +21,10 @@ from ingot.storekeeping.usage import usage
 
 def add_options(parser: ArgumentParser) -> None:
     parser.formatter_class = RawDescriptionHelpFormatter
-    parser.add_argument("what", choices=("du", "fsck", "gc"), help="look, check, or drop")
-    parser.add_argument("target", nargs="*", help="gc: keep what these need, besides the rest")
+    parser.add_argument(
+        "what", choices=("du", "fsck", "tags", "gc"), help="look, check, name, or drop"
+    )
+    parser.add_argument("target", nargs="*", help="tags: of these; gc: keep what these need")
     parser.add_argument(
         "--days",
         type=float,
@@ -48,7 +51,9 @@ def run(root: Path, options: Namespace) -> int:
         raise Refused(
             f"{store.root}: no store yet, expected a folder; build something, or set INGOT_STORE"
         )
-    if what == "du":
+    if what == "tags":
+        found, show = tags_of(root, store, options.target, options.configfile), show_tags
+    elif what == "du":
         found, show = usage(store), show_usage
     elif not store.prepare():
         raise Refused(
@@ -69,6 +74,28 @@ def keys_of(root: Path, targets: list[str], catalogue: str | None) -> dict[str, 
     wanted = {target.rstrip("/") for target in targets}
     found = dry_run(root, targets, catalogue)
     return {job["key"]: bool(wanted & set(job["outputs"])) for job in found if "key" in job}
+
+
+def tags_of(root: Path, store: Store, targets: list[str], catalogue: str | None) -> dict:
+    """The record of each target, as skopeo names it.  Refused: a target that is not on record."""
+    wanted = {target.rstrip("/") for target in targets}
+    rows = []
+    for job in dry_run(root, targets, catalogue) if targets else ():
+        if not wanted & set(job["outputs"]):
+            continue
+        record = store.lookup(job["rule"], job["key"]) if "key" in job else None
+        if record is None:
+            raise Refused(f"{job['outputs'][0]}: not on record, expected it built; build it first")
+        name = f"oci:{store.root}:{record.tag}"
+        rows.append(
+            {"name": name, "tag": record.tag, "digest": record.digest, "title": record.title}
+        )
+    return {"tags": rows}
+
+
+def show_tags(found: dict) -> None:
+    for row in found["tags"]:
+        print(row["name"], row["digest"], row["title"])
 
 
 def show_usage(found: dict) -> None:

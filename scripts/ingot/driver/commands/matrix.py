@@ -1,0 +1,132 @@
+"""The CI matrix that builds what is not on record yet: JSON for any CI, or GitHub's and GitLab's own form.
+
+    ingot matrix                              every model at its own hardware: JSON
+    ingot matrix --model llama8b --variants   and every variant of it
+    ingot matrix --github >> $GITHUB_OUTPUT   shared=..., build=..., engines=..., any=...
+    ingot matrix --gitlab > child.yml         a child pipeline
+
+A cell's `runner` is cpu, bigmem (more than a lent runner has) or the GPU's name in models.yaml;
+`--runner NAME=LABEL,LABEL` says which labels that is.  What is on record in the store is in no cell.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from ingot.driver.catalogue import schema, targets
+from ingot.driver.commands.explain import dry_run
+from ingot.driver.commands.targets import add_catalogue
+from ingot.driver.forecast import cells
+from ingot.driver.formats.rows import FORMATS, OFFERED, RECORD
+from ingot.refused import Refused
+
+FINAL = ("gguf", "irpa", "shortfin", "trtllm", "triton", "onnx")  # that somebody serves
+
+
+def add_options(parser: ArgumentParser) -> None:
+    def several(name: str, words: str) -> None:
+        parser.add_argument(name, nargs="*", default=[], metavar="NAME", help=words)
+
+    parser.add_argument("target", nargs="*", help="exactly these (default: by the options)")
+    several("--model", "of the catalogue (default: all)")
+    several("--format", f"endings of targets (default: {' '.join(FINAL)})")
+    parser.add_argument("--variants", action="store_true", help="every hardware and dtype, too")
+    parser.add_argument("--all", action="store_true", help="every target of `ingot targets`")
+    parser.add_argument(
+        "--runner", action="append", default=[], metavar="NAME=LABEL,...", help="labels"
+    )
+    parser.add_argument("--github", action="store_true", help="lines for $GITHUB_OUTPUT")
+    parser.add_argument("--gitlab", action="store_true", help="a child pipeline, YAML")
+    add_catalogue(parser)
+
+
+def run(root: Path, options: Namespace) -> None:
+    catalogue = schema.load(root, options.configfile)
+    labels = runners(options.runner)
+    wanted = options.target or list(selected(catalogue, options))
+    for target in wanted:
+        targets.check(target, catalogue)
+    wanted = [one for target in wanted for one in with_record(target, catalogue)]
+    jobs = dry_run(root, wanted, options.configfile) if wanted else []
+    layers = cells.cells(jobs, wanted, lambda target: of(target, catalogue))
+    for cell in (cell for found in layers.values() for cell in found):
+        cell["runs_on"] = labels.get(cell["runner"], ["self-hosted", cell["runner"]])
+    if options.gitlab:
+        print(child_pipeline(layers), end="")
+    elif options.github:
+        for name, found in layers.items():
+            print(f"{name}={json.dumps({'include': found})}")
+            print(f"any_{name}={json.dumps(bool(found))}")
+    else:
+        print(json.dumps({"any": any(layers.values()), "layers": layers}, indent=1))
+
+
+def runners(words: list[str]) -> dict[str, list[str]]:
+    found = {"cpu": ["ubuntu-24.04"]}
+    for word in words:
+        name, equals, labels = word.partition("=")
+        if not equals or not labels:
+            raise Refused(
+                f"--runner: {word}, expected NAME=LABEL,...; such as sm90=self-hosted,h100"
+            )
+        found[name] = labels.split(",")
+    return found
+
+
+def selected(catalogue: dict, options: Namespace):
+    """The legal targets that the options name."""
+    for name in options.model:
+        if name not in catalogue["models"]:
+            known = ", ".join(catalogue["models"])
+            raise Refused(f"--model: {name}, expected one of {known}; correct it")
+    for name in options.format:
+        if name not in FORMATS:
+            known = ", ".join(row.name for row in OFFERED)
+            raise Refused(f"--format: {name}, expected one of {known}; correct it")
+    for target in targets.legal(catalogue):
+        parts = targets.parsed(target, catalogue)
+        if parts is None or (options.model and parts.model not in options.model):
+            continue
+        plain = options.variants or options.all or parts.variant is None
+        final = options.all or parts.format in (options.format or FINAL)
+        if plain and final:
+            yield target
+
+
+def with_record(target: str, catalogue: dict) -> list[str]:
+    """A target, and what verifies it where something does."""
+    record = f"{target}{RECORD}"
+    if target.endswith(RECORD) or targets.why_not(record, catalogue):
+        return [target]
+    return [target, record]
+
+
+def of(target: str, catalogue: dict) -> tuple[str, str, str]:
+    """Model, format and GPU of a target; of what is none, such as a file of a checkpoint, its ending."""
+    parts = targets.parsed(target, catalogue)
+    if parts is None:
+        return targets.model_of(target), target.rpartition(".")[2], ""
+    words = (parts.variant or "").split(".")
+    gpu = next((word for word in words if word in catalogue["gpus"]), parts.entry["trtllm"]["gpu"])
+    return parts.model, parts.format, gpu
+
+
+def child_pipeline(layers: dict[str, list[dict]]) -> str:
+    """A job per cell, a stage per layer; GitLab refuses a pipeline without a job."""
+    import yaml
+
+    jobs: dict[str, Any] = {"stages": list(layers)}
+    for layer, found in layers.items():
+        for cell in found:
+            jobs[cell["name"]] = {
+                "stage": layer,
+                "tags": cell["runs_on"],
+                "timeout": f"{cell['timeout']} minutes",
+                "variables": {"TARGETS": cell["targets"]},
+                "script": ["make build", 'if [ -n "$PUBLISH" ]; then make publish; fi'],
+                "artifacts": {"when": "always", "paths": ["logs/", "artifacts/*.verified.json"]},
+            }
+    if len(jobs) == 1:
+        jobs["nothing"] = {"stage": "build", "script": ["echo everything is on record"]}
+    return yaml.safe_dump(jobs, sort_keys=False, width=1000)

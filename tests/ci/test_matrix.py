@@ -1,0 +1,167 @@
+"""The CI files, run by `act` and `gitlab-ci-local`: plan, build, verify, publish; then nothing is left."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conftest import ROOT
+from ingot.driver.catalogue import toolchains
+from ingot.driver.forecast import cells
+from ingot.files import digest
+from ingot.store.records import Store
+
+SERVED = ("artifacts/demo.gguf", "artifacts/demo_tp8.irpa")
+
+
+@pytest.fixture(scope="module")
+def tools():
+    """The toolchain with both runners."""
+    return toolchains.build(ROOT, "ci")
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A clone of what is committed and changed here, as a CI would check it out, already set up."""
+    folder = tmp_path / "repository"
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    for name in filter(os.path.lexists, listed.stdout.splitlines()):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
+    who = ("-c", "user.name=CI", "-c", "user.email=ci@localhost")
+    for words in (["init", "-q", "-b", "main"], ["add", "-A"], [*who, "commit", "-qm", "a clone"],
+                  ["remote", "add", "origin", "git@gitlab.com:somebody/ingot.git"]):  # fmt: skip
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture
+def act(tools, repository, store, tmp_path):
+    """act() runs the workflow that builds engines; what it said."""
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    (checkout / "action.yml").write_text("name: checkout\nruns: {using: composite, steps: []}\n")
+
+    def run(**variables):
+        words = ["workflow_dispatch", "-W", ".github/workflows/engines.yml"]
+        words += [
+            "-P",
+            "ubuntu-24.04=-self-hosted",
+            "--no-cache-server",
+            "--input",
+            f"select={' '.join(SERVED)}",
+        ]
+        words += ["--local-repository", f"actions/checkout@v4={checkout}"]
+        for name, value in {"INGOT_STORE": store, **variables}.items():
+            words += ["--var", f"{name}={value}"]
+        done = subprocess.run(
+            [tools / "bin/act", *words], cwd=repository, capture_output=True, text=True, timeout=900,
+            env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"),
+                 "INGOT_ENVS": str(toolchains.cache())},
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def gitlab(tools, repository, store, tmp_path):
+    """gitlab() runs the pipeline as its schedule does; what it said."""
+    if not shutil.which("rsync"):
+        pytest.skip("gitlab-ci-local needs rsync (Debian: rsync)")
+
+    def run():
+        variables = {
+            "CI_PIPELINE_SOURCE": "schedule",
+            "SELECT": " ".join(SERVED),
+            "INGOT_STORE": store,
+        }
+        words = ["--force-shell-executor", "--shell-executor-no-image", "--shell-isolation"]
+        words += [
+            word for name in variables for word in ("--variable", f"{name}={variables[name]}")
+        ]
+        done = subprocess.run(
+            [tools / "bin/node", tools / "gitlab-ci-local/dist/index.js", *words], cwd=repository,
+            capture_output=True, text=True, timeout=900, check=False,
+            env={**os.environ, "HOME": str(tmp_path), "INGOT_ENVS": str(toolchains.cache())},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_github_builds_verifies_and_publishes_by_digest_then_has_nothing_to_do(
+    act, store, tmp_path
+):
+    if not shutil.which("skopeo"):
+        pytest.skip("publishing needs skopeo (Debian: skopeo)")
+    place = tmp_path / "published"
+    said = act(INGOT_PUBLISH=f"oci:{place}")
+    records = {record.title: record for record in Store(store).records()}
+    for target in SERVED:
+        name = Path(target).name
+        assert {name, f"{name}.verified.json"} <= {
+            part for title in records for part in title.split(", ")
+        }
+        published = next(record for title, record in records.items() if title.startswith(name))
+        assert f"oci:{place}@{published.digest}" in said
+        blob = place / "blobs/sha256" / published.outputs[0]["digest"].removeprefix("sha256:")
+        assert f"sha256:{digest.read(blob)}" == published.outputs[0]["digest"]
+    again = act()
+    assert again.count("Job succeeded") == 1, "the plan alone"
+
+
+def test_gitlab_builds_in_a_child_pipeline_then_has_nothing_to_do(gitlab, store):
+    said = gitlab()
+    titles = {part for record in Store(store).records() for part in record.title.split(", ")}
+    assert {Path(target).name for target in SERVED} <= titles, said
+    assert "demo_tp8.irpa.verified.json" in titles
+    assert "everything is on record" in gitlab()
+
+
+def test_the_whole_catalogue_stays_within_256_cells(tmp_path, ingot):
+    done = ingot("matrix", "--all")
+    assert done.returncode == 0, done.stderr
+    layers = json.loads(done.stdout)["layers"]
+    assert all(0 < len(found) <= cells.MOST for found in layers.values())
+    targets = [
+        target for found in layers.values() for cell in found for target in cell["targets"].split()
+    ]
+    assert len(targets) > 1000 and len(targets) == len(set(targets))
+    for cell in layers["engines"]:
+        assert cell["gpus"] and cell["runs_on"] == ["self-hosted", cell["runner"]]
+    lines = ingot(
+        "matrix", "--model", "demo", "--github", "--runner", "sm90=h100"
+    ).stdout.splitlines()
+    said = dict(line.split("=", 1) for line in lines)
+    assert said["any_engines"] == "true"
+    assert json.loads(said["engines"])["include"][0]["runs_on"] == ["h100"]
+
+
+def test_the_workflows_use_what_the_matrix_says():
+    text = (ROOT / ".github/workflows/cells.yml").read_text()
+    assert set(re.findall(r"matrix\.(\w+)", text)) == {"name", "targets", "runs_on", "timeout"}
+    assert yaml.safe_load(text)["jobs"]["cell"]["strategy"]["fail-fast"] is False
+
+
+def test_the_ci_files_are_what_the_published_schemas_expect(tools):
+    for kind, files in (
+        ("github-workflows", sorted(ROOT.glob(".github/workflows/*.yml"))),
+        ("gitlab-ci", [ROOT / ".gitlab-ci.yml"]),
+    ):
+        words = ["--builtin-schema", f"vendor.{kind}", *files]
+        done = subprocess.run(
+            [tools / "bin/check-jsonschema", *words], capture_output=True, text=True, check=False
+        )
+        assert files and done.returncode == 0, done.stdout

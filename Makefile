@@ -4,6 +4,8 @@ VENV := .venv
 READY := $(VENV)/ready
 TOOLCHAINS := hub convert llamacpp iree modelopt triton rtx slurm ci
 JOBS ?= 2
+INGOT_WHEELS ?= wheels
+OFFLINE := $(if $(wildcard $(INGOT_WHEELS)/uv-*),--no-index --find-links $(INGOT_WHEELS))
 .DEFAULT_GOAL := help
 define INSTALL
 from pathlib import Path
@@ -23,7 +25,7 @@ $(READY): envs/driver/requirements.lock pyproject.toml
 	@echo "driver: installing into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@grep '^uv==' envs/driver/requirements.lock >$(VENV)/uv.lock
-	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --require-hashes -r $(VENV)/uv.lock
+	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --require-hashes $(OFFLINE) -r $(VENV)/uv.lock
 	@PYTHONPATH=scripts $(VENV)/bin/python -c "$$INSTALL"
 	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --no-build-isolation -e .
 	@$(VENV)/bin/python scripts/ingot/driver/cluster/plugins.py
@@ -59,6 +61,9 @@ fmt: $(READY) ## format the code
 	@$(VENV)/bin/ruff format .
 	@PATH=$(VENV)/bin:$$PATH $(VENV)/bin/snakefmt Snakefile rules
 
+wheels: $(READY) ## collect what the driver and TOOLCHAINS are built of into wheels/, for offline machines
+	@$(VENV)/bin/ingot wheels driver $(TOOLCHAINS)
+
 bench: $(READY) ## measure the converters' time and memory beside cp and their peers
 	@$(VENV)/bin/ingot toolchain $(TOOLCHAINS) >/dev/null
 	@$(VENV)/bin/python bench/convert.py
@@ -69,4 +74,4 @@ dag: $(READY) ## draw the way to TARGET (default: the demo's bundle) as mermaid
 tour: $(READY) ## write docs/tour.md, a phrase per file
 	@$(VENV)/bin/python docs/tour.py
 
-.PHONY: help setup build publish demo quick test lint fmt bench dag tour
+.PHONY: help setup build publish demo quick test wheels lint fmt bench dag tour

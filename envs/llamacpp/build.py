@@ -1,6 +1,8 @@
 """Build libllama and unpack llama.cpp's converter, from a source package pinned by its digest.
 
-    <this toolchain's python> build.py FOLDER
+    <this toolchain's python> build.py FOLDER [WHEELS]
+
+The source is taken from the folder WHEELS where it lies there, and kept in FOLDER/source.
 
 The source is the llama-cpp-python package, which carries llama.cpp at commit
 0c1e57098bba43ac29e6e3b677cdceebdd22334f; the compiler is clang out of ziglang, so that none need
@@ -16,7 +18,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-SOURCE = "llama-cpp-python==0.3.36"
+SOURCE, ARCHIVE = "llama-cpp-python==0.3.36", "llama_cpp_python-0.3.36.tar.gz"
 DIGEST = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 KEPT = ("conversion", "gguf-py", "convert_hf_to_gguf.py", "LICENSE")  # for the tests' oracle
 FLAGS = (
@@ -34,9 +36,10 @@ FLAGS = (
 )
 
 
-def build(folder: Path) -> None:
+def build(folder: Path, wheels: Path | None = None) -> None:
+    archive = source(folder / "source", wheels)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        tree = unpack(download(Path(scratch)), Path(scratch))
+        tree = unpack(archive, Path(scratch))
         print("toolchain llamacpp: compiling libllama, a few minutes", file=sys.stderr, flush=True)
         libraries = compile_library(tree, Path(scratch))
         shutil.copytree(libraries, folder / "llama.cpp/lib", symlinks=True)
@@ -45,16 +48,24 @@ def build(folder: Path) -> None:
     run(sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", "ziglang", "cmake", "ninja")
 
 
-def download(scratch: Path) -> Path:
-    flags = ("--no-deps", "--no-build-isolation", "--no-binary", "llama-cpp-python")
-    run(sys.executable, "-m", "pip", "download", "--quiet", *flags, "-d", scratch, SOURCE)
-    (archive,) = scratch.glob("llama_cpp_python-*.tar.gz")
+def source(place: Path, wheels: Path | None) -> Path:
+    """The source package, from `wheels` or else from the index."""
+    place.mkdir()
+    known = sorted(wheels.glob(ARCHIVE)) if wheels else []
+    for path in known:
+        shutil.copy(path, place)
+    if not known:
+        download(place)
+    (archive,) = place.glob(ARCHIVE)
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != DIGEST:
-        sys.exit(
-            f"{archive.name}: sha256 {found}, expected {DIGEST}; the index serves another file"
-        )
+        sys.exit(f"{archive.name}: sha256 {found}, expected {DIGEST}; remove it and fetch it again")
     return archive
+
+
+def download(place: Path) -> None:
+    flags = ("--no-deps", "--no-build-isolation", "--no-binary", "llama-cpp-python")
+    run(sys.executable, "-m", "pip", "download", "--quiet", *flags, "-d", place, SOURCE)
 
 
 def unpack(archive: Path, scratch: Path) -> Path:
@@ -95,4 +106,4 @@ def run(*command, env: dict | None = None) -> None:
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]))
+    build(*map(Path, sys.argv[1:]))

@@ -34,7 +34,7 @@ def examine(cluster, clone, store, tmp_path):
 
 @pytest.fixture
 def broken(tmp_path):
-    """broken(hidden=..., MinJobAge=...) is the environment of a cluster of that kind."""
+    """broken(hidden=..., min_job_age=...) is the environment of a cluster of that kind."""
     started = []
 
     def start(**how):
@@ -78,7 +78,7 @@ def test_a_working_folder_that_nodes_do_not_see(examine, broken, tmp_path):
 
 
 def test_jobs_that_are_forgotten_before_they_are_looked_for(examine, broken):
-    status, (line,) = examine(GGUF, environment=broken(MinJobAge="10"))
+    status, (line,) = examine(GGUF, environment=broken(min_job_age=10))
     assert status == 1 and line.startswith("MinJobAge: 10 s and no accounting, expected 60 s")
 
 

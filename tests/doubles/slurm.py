@@ -3,7 +3,7 @@
     with Slurm(folder) as cluster: cluster.environment; cluster.call("squeue", "-h")
 
 Debian's packages slurmctld, slurmd, slurm-client and munge; root, no systemd, no cgroups.  Node `gpu1`
-has two fake GPUs.  A job that uses more memory than it asked for is killed after two seconds.
+has eight fake GPUs.  A job that uses more memory than it asked for is killed after two seconds.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
+USUAL = {"cpu": "cpu1", "memory": 64_000, "min_job_age": 300}  # nodes of a partition, MB, seconds
 CONF = """
 ClusterName=ingot
 SlurmctldHost={host}(127.0.0.1)
@@ -48,13 +49,13 @@ SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,defer_batch=0
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 ReturnToService=2
-MinJobAge=300
+MinJobAge={min_job_age}
 KillWait=2
 InactiveLimit=0
 GresTypes=gpu
-NodeName=DEFAULT CPUs=8 RealMemory=64000 State=UNKNOWN
+NodeName=DEFAULT CPUs=8 RealMemory={memory} State=UNKNOWN
 NodeName=cpu1 NodeHostname={host} NodeAddr=127.0.0.1 Port={one}
-NodeName=gpu1 NodeHostname={host} NodeAddr=127.0.0.1 Port={two} Gres=gpu:h100:2
+NodeName=gpu1 NodeHostname={host} NodeAddr=127.0.0.1 Port={two} Gres=gpu:h100:8
 PartitionName=cpu Nodes={cpu} Default=YES MaxTime=1:00:00 DefMemPerCPU=500 State=UP
 PartitionName=gpu Nodes=gpu1 MaxTime=2:00:00 DefMemPerCPU=500 State=UP
 """
@@ -80,15 +81,11 @@ def free_ports(count: int) -> list[int]:
 class Slurm:
     """One cluster below `folder`, an absolute path that is new.
 
-    The nodes see another, empty folder at `hidden`; `cpu` are the nodes of that partition; `settings`
-    are in place of those of CONF.
+    The nodes see another, empty folder at `hidden`; `how` is in place of USUAL.
     """
 
-    def __init__(
-        self, folder: Path, hidden: Path | None = None, cpu: str = "cpu1", **settings: str
-    ):
-        self.folder = folder
-        self.hidden, self.cpu, self.settings = hidden, cpu, settings
+    def __init__(self, folder: Path, hidden: Path | None = None, **how):
+        self.folder, self.hidden, self.how = folder, hidden, {**USUAL, **how}
         self.nodes: dict[str, subprocess.Popen] = {}
         self.conf = folder / "slurm.conf"
         self.processes: list[subprocess.Popen] = []
@@ -107,16 +104,14 @@ class Slurm:
         folder.chmod(0o755)
         (folder / "state").mkdir()
         port, one, two = free_ports(3)
-        conf = CONF.format(host=host, folder=folder, cpu=self.cpu, port=port, one=one, two=two)
-        for name, value in self.settings.items():
-            conf = re.sub(rf"^{name}=.*$", f"{name}={value}", conf, flags=re.M)
-        self.conf.write_text(conf)
+        ports = {"port": port, "one": one, "two": two}
+        self.conf.write_text(CONF.format(host=host, folder=folder, **ports, **self.how))
         (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
-        gpus = [folder / f"gpu{number}" for number in range(2)]
+        gpus = [folder / f"gpu{number}" for number in range(8)]
         for gpu in gpus:
             os.mknod(gpu, 0o20666, os.makedev(1, 3))
         (folder / "gres.conf").write_text(
-            f"NodeName=gpu1 Name=gpu Type=h100 File={folder}/gpu[0-1]\n"
+            f"NodeName=gpu1 Name=gpu Type=h100 File={folder}/gpu[0-7]\n"
         )
         key = folder / "munge.key"
         key.write_bytes(os.urandom(1024))

@@ -4,13 +4,14 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.decide import Decision
 from ingot.driver.cache.differences import nearest
+from ingot.driver.cluster.jobs import Cluster
 from ingot.driver.forecast import schedule
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.job import Job
@@ -20,12 +21,13 @@ ANSWER = "INGOT_EXPLAIN"  # the file that a dry run of ours writes the decisions
 
 
 def tell(
-    contents: Contents, decision: Decision, costs: Costs, dry: bool, asks: Callable[[Job], str]
+    contents: Contents, decision: Decision, costs: Costs, dry: bool, cluster: Cluster | None = None
 ) -> None:
     """The decisions, one line per job; as JSON too when an `ingot` command asks.
 
-    `asks`: what a dry run says that a job would ask of a cluster.
+    Where there is a cluster, a dry run also says what each job would ask of it.
     """
+    asks = cluster.described if cluster else lambda _: ""
     lines = []
     for job, files in decision.restore.items():
         for path, output in files.items():
@@ -40,7 +42,7 @@ def tell(
             f"total: {restored} files to restore, {len(decision.run)} jobs to run", file=sys.stderr
         )
     if answer := os.environ.get(ANSWER):
-        Path(answer).write_text(json.dumps(described(contents, decision, costs)))
+        Path(answer).write_text(json.dumps(described(contents, decision, costs, cluster)))
     elif dry and decision.run:
         jobs = described(contents, decision, costs)
         print(schedule.summary(jobs, contents.graph.asked(), os.cpu_count()), file=sys.stderr)
@@ -55,9 +57,16 @@ def spared(jobs: Iterable[Job], decision: Decision) -> None:
         print(f"{job.writes[0]}: {text}", file=sys.stderr)
 
 
-def described(contents: Contents, decision: Decision, costs: Costs) -> list[dict[str, Any]]:
+def described(
+    contents: Contents, decision: Decision, costs: Costs, cluster: Cluster | None = None
+) -> list[dict[str, Any]]:
     """Each job of the run: what is done with it and why, and what it will take."""
-    return [_described(job, contents, decision, costs) for job in contents.graph.jobs]
+    found = [_described(job, contents, decision, costs) for job in contents.graph.jobs]
+    if cluster:
+        for job, one in zip(contents.graph.jobs, found, strict=True):
+            if one["action"] == "run" and not cluster.here(job):
+                one["asks"] = cluster.resources(job)
+    return found
 
 
 def _described(job: Job, contents: Contents, decision: Decision, costs: Costs) -> dict[str, Any]:

@@ -403,8 +403,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
                 _stop_where_it_cannot_run(session.decision)
             if session.cluster:
                 doctor.look(session.cluster, session.decision.run, dry)
-        asks = session.cluster.described if session.cluster else lambda _: ""
-        report.tell(session.contents, session.decision, session.costs, dry, asks)
+        report.tell(session.contents, session.decision, session.costs, dry, session.cluster)
         if not dry:
             if session.contents.writable:
                 keys = filter(None, map(session.contents.known_key, session.contents.graph.jobs))

@@ -51,6 +51,11 @@ def settings() -> tuple[list[str], dict[str, str]]:
     return flags + links, environment
 
 
+def more_for_pip() -> list[str]:
+    """What pip must be told besides its own settings."""
+    return ["--extra-index-url", CPU_INDEX] if _reachable(f"{CPU_INDEX}/torch/") else []
+
+
 def _words(found: dict[str, str], name: str) -> list[str]:
     return found.get(name, "").split()
 
@@ -103,8 +108,8 @@ def resolve(wish: Path, lock: Path, public: bool = False) -> None:
         environment = {k: v for k, v in environment.items() if not k.startswith("PIP_")}
         environment["PIP_CONFIG_FILE"] = os.devnull
         flags = ["--index-url", url]
-    elif _reachable(f"{CPU_INDEX}/torch/"):
-        flags = ["--extra-index-url", CPU_INDEX]
+    else:
+        flags = more_for_pip()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [sys.executable, "-m", "pip", "install", "-qq", "--no-input", "--dry-run"]

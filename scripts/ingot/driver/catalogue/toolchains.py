@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ingot.driver.catalogue import indexes
+from ingot.driver.catalogue import indexes, wheels
 from ingot.refused import Refused
 
 LOCK, CUDA, WISH, BUILD = (
@@ -65,35 +65,39 @@ def build(root: Path, name: str) -> Path:
 def _install(source: Path, folder: Path) -> None:
     """Every package by its hash.  Where no index has torch's CPU build, its CUDA build is taken."""
     lock = source / LOCK
-    _say(f"toolchain {source.name}: installing {len(_pins(lock))} packages into {folder}")
+    _say(f"toolchain {source.name}: installing {len(wheels.pins(lock))} packages into {folder}")
     pip = [] if (source / BUILD).exists() else ["--without-pip"]
     _run(sys.executable, "-m", "venv", *pip, folder)
-    settings = indexes.settings()
-    said = _sync(folder, lock, *settings)
+    if wheels.whole(source / CUDA) and not wheels.whole(lock):
+        lock = source / CUDA  # collected where no index has the other
+    said = _sync(folder, lock)
     if (source / CUDA).exists() and indexes.lacks_cpu_torch(said):
         lock = source / CUDA
         _say(
             f"toolchain {source.name}: no index has torch for CPUs, so its CUDA build is installed, "
             "3 GB to download and 5.6 GB on disk"
         )
-        said = _sync(folder, lock, *settings)
+        said = _sync(folder, lock)
     if said:
         raise Refused(f"{lock}: not installed:", said.strip())
     if (source / BUILD).exists():
-        _run(folder / "bin" / "python", source / BUILD, folder)
+        _run(folder / "bin" / "python", source / BUILD, folder, *wheels.places())
 
 
 def driver(folder: Path, lock: Path) -> None:
     """Install what the driver itself needs into `folder`, a venv that has uv."""
-    if said := _sync(folder, lock, *indexes.settings()):
+    if said := _sync(folder, lock):
         raise Refused(f"{lock}: not installed:", said.strip())
 
 
-def _sync(folder: Path, lock: Path, flags: list[str], environment: dict[str, str]) -> str:
-    """Install what `lock` names; empty, or what uv says when it cannot.
+def _sync(folder: Path, lock: Path) -> str:
+    """Install what `lock` names, from wheels/ where all of it lies there; or what uv says when it cannot.
 
     uv's own cache lies beside the toolchains, whose files are hard links into it.
     """
+    flags, environment = indexes.settings()
+    if wheels.whole(lock):
+        flags = wheels.flags()
     uv = Path(sys.executable).parent / "uv"
     command = [uv, "pip", "sync", "--no-config", "--quiet", "--require-hashes"]
     command += ["--python", folder / "bin/python", "--cache-dir", cache() / ".uv"]
@@ -102,6 +106,19 @@ def _sync(folder: Path, lock: Path, flags: list[str], environment: dict[str, str
         env=environment, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     return (done.stderr or f"uv: exit status {done.returncode}") if done.returncode else ""
+
+
+def collect(root: Path, name: str) -> None:
+    """Download all that toolchain `name` is built of into wheels/."""
+    source = root / "envs" / name
+    said = wheels.download(source / LOCK)
+    if (source / CUDA).exists() and indexes.lacks_cpu_torch(said):
+        said = wheels.download(source / CUDA)
+    if said:
+        raise Refused(f"{source / LOCK}: not collected:", said.strip())
+    if (source / BUILD).exists():
+        for archive in (build(root, name) / "source").iterdir():
+            shutil.copy(archive, wheels.folder())
 
 
 def lock(root: Path, name: str) -> Path:
@@ -115,13 +132,9 @@ def lock(root: Path, name: str) -> Path:
             f"envs/{name}/{WISH}: missing, expected what the toolchain asks for; write it"
         )
     indexes.resolve(source / WISH, source / LOCK)
-    if any(pin.startswith("torch==") for pin in _pins(source / LOCK)):
+    if any(pin.startswith("torch==") for pin in wheels.pins(source / LOCK)):
         indexes.resolve(source / WISH, source / CUDA, public=True)
     return source / LOCK
-
-
-def _pins(path: Path) -> list[str]:
-    return [line for line in path.read_text().splitlines() if "==" in line.split("#")[0]]
 
 
 def _say(text: str) -> None:

@@ -21,12 +21,26 @@ from ingot.driver.commands import (
     store,
     targets,
     toolchain,
+    wheels,
 )
 from ingot.entry import run
 from ingot.refused import one_line
 
 ROOT = Path(__file__).resolve().parents[4]
-COMMANDS = (targets, plan, explain, status, matrix, store, doctor, toolchain, lock, ask, demo)
+COMMANDS = (
+    targets,
+    plan,
+    explain,
+    status,
+    matrix,
+    store,
+    doctor,
+    toolchain,
+    wheels,
+    lock,
+    ask,
+    demo,
+)
 
 
 def parser() -> argparse.ArgumentParser:

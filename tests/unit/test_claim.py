@@ -1,9 +1,11 @@
 """Whose an output is: a step of a run that was overtaken puts nothing in place."""
 
+import os
+
 import pytest
 
 from ingot.files import claim
-from ingot.files.atomic import replacing
+from ingot.files.atomic import partial_of, replacing
 from ingot.refused import Refused
 
 
@@ -78,3 +80,21 @@ def test_by_hand_nothing_is_noted(tmp_path, monkeypatch):
     with replacing(tmp_path / "m") as partial:
         partial.write_bytes(b"")
     assert [one.name for one in tmp_path.iterdir()] == ["m"]
+
+
+def test_another_nodes_partial_is_kept_while_its_run_may_put_it_in_place(
+    of_run, tmp_path, monkeypatch
+):
+    path = tmp_path / "m.gguf"
+    of_run("a" * 16)
+    with monkeypatch.context() as there:
+        there.setattr("platform.node", lambda: "another")
+        left = tmp_path / f".{path.name}.{claim.writer()}.{os.getppid()}.partial"  # it lives here
+    left.touch()
+    claim.claim(path, {"run": "a" * 16})
+    with partial_of(path) as mine:
+        assert left.exists() and mine.name != left.name.replace(str(os.getppid()), str(os.getpid()))
+    of_run("b" * 16)
+    claim.claim(path, {"run": "b" * 16})
+    with partial_of(path):
+        assert not left.exists(), "of a run that was overtaken"

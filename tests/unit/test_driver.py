@@ -323,7 +323,7 @@ def test_without_torch_for_cpus_the_cuda_build_is_installed_and_its_size_said(
     monkeypatch.setattr(indexes, "settings", lambda: ([], {}))
     asked = []
 
-    def sync(folder, lock, flags, environment):
+    def sync(folder, lock):
         asked.append(lock.name)
         return NO_CPU_TORCH if lock.name == toolchains.LOCK else ""
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import resource
 import stat
 from pathlib import Path
@@ -43,6 +44,25 @@ def identity(path: Path | str) -> list[int]:
     state = Path(path).stat()
     more = [] if stat.S_ISDIR(state.st_mode) else [state.st_size, state.st_mtime_ns]
     return [state.st_ino, *more]
+
+
+def writer() -> str:
+    """Who writes, in a temporary name: the run, and the node, since two nodes give the same process ids."""
+    run = os.environ.get("INGOT_RUN", "")
+    return f"{run[:8] or 'by-hand'}-{_here()}"
+
+
+def elsewhere(path: Path, partial: Path) -> bool | None:
+    """May another node's run still put `partial` at `path`?  None when it is of this node."""
+    found = re.search(r"\.([0-9a-z-]+)-([0-9a-f]{8})\.\d+\.partial$", partial.name)
+    if not found or found[2] == _here():
+        return None
+    owner = claimed(path).get("run")
+    return owner is None or owner[:8] == found[1]
+
+
+def _here() -> str:
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
 def claim(path: Path | str, found: dict[str, Any]) -> None:

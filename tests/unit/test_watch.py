@@ -1,0 +1,75 @@
+"""What is said of jobs while they wait and run, from what squeue and their logs say."""
+
+import pytest
+
+from ingot.driver.cluster import slurm, status, watch
+from ingot.driver.forecast import schedule
+from ingot.driver.job import Graph, Job, Output
+
+OUTPUT = "artifacts/m.gguf"
+
+
+@pytest.fixture
+def listed(monkeypatch):
+    """listed("7|PENDING|Priority|") is what squeue says from now on."""
+    said = {"squeue": "", "scontrol": ""}
+    monkeypatch.setattr(slurm, "call", lambda program, *_, **__: said[program])
+    return lambda text, shown="": said.update(squeue=text, scontrol=shown)
+
+
+def test_each_change_is_said_once(listed, tmp_path, capsys):
+    log, found = tmp_path / "log", watch.Watch()
+    jobs = {"7": (OUTPUT, log)}
+    limit = "7|PENDING|QOSMaxJobsPerUserLimit|"
+    for row in ("7|PENDING|Resources|", limit, limit, "7|RUNNING|None|n1"):
+        listed(row)
+        assert found.look(jobs) == set()
+    log.write_text("a line\nm.gguf:  40 %  4.0 of 10.0 MB  2 MB/s  3 s left\n")
+    found.look(jobs)
+    assert capsys.readouterr().err.splitlines() == [
+        f"waits    {OUTPUT}: SLURM job 7 (QOSMaxJobsPerUserLimit)",
+        "runs     m.gguf:  40 %  4.0 of 10.0 MB  2 MB/s  3 s left  (SLURM job 7 on n1)",
+    ]
+
+
+@pytest.mark.parametrize(
+    "reason, never",
+    [("PartitionTimeLimit", True), ("AssocMaxCpuMinutesPerJobLimit", True), ("JobHeldAdmin", True),
+     ("ReqNodeNotAvail, UnavailableNodes:n1", True), ("Priority", False), ("AssocGrpCpuLimit", False)],
+)  # fmt: skip
+def test_what_does_not_pass_by_itself_is_named(reason, never, tmp_path):
+    said = watch.line("7", OUTPUT, watch.Seen("PENDING", reason, ""), tmp_path / "log")
+    assert ("cannot start" in said) == never
+
+
+def test_a_job_that_slurm_has_forgotten_is_noticed_after_three_looks(listed, tmp_path):
+    found, jobs = watch.Watch(), {"7": (OUTPUT, tmp_path / "log")}
+    listed("")  # no controller answers: nothing is concluded
+    assert not any(found.look(jobs) for _ in range(9))
+    listed("8|RUNNING|None|n1")
+    assert [found.look(jobs) for _ in range(3)] == [set(), set(), {"7"}]
+    listed("8|RUNNING|None|n1", "JobId=7 JobState=COMPLETED")
+    assert found.look(jobs) == set(), "it is known by another command"
+
+
+def test_status_is_of_the_last_job_to_start_or_end(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert status.read() is None and not status.alive()
+    found, job = status.Status(run="a"), Job("convert", outputs=(Output("", OUTPUT),))
+    found.started(job, "logs/convert.log", 60.0)
+    assert status.read().running[OUTPUT]["expected"] == 60.0
+    found.stopped(job, "logs/convert.log")
+    assert status.read().failed == {OUTPUT: "logs/convert.log"} and not status.read().running
+    found.started(job, "", None)
+    found.finished(job, 3)
+    assert (status.read().done, status.read().left, status.read().failed) == (1, 3, {})
+
+
+def test_a_run_takes_as_long_as_its_longest_way_or_its_work_over_the_cores():
+    a, b, c = (Job(name, outputs=(Output("", name),)) for name in "abc")
+    graph = Graph([a, b, c], needs={b: {a: {"a"}}})
+    takes = {a: 10.0, b: 5.0, c: 12.0}.get
+    assert schedule.length(graph, [a, b, c], takes, None) == 15
+    assert schedule.length(graph, [a, b, c], takes, 1) == 27
+    assert schedule.length(graph, [b, c], takes, None) == 12
+    assert schedule.length(graph, [a, b, c], {a: 1.0}.get, None) is None

@@ -21,7 +21,7 @@ from ingot.driver.cache.drop import drop
 from ingot.driver.cache.ingest import Ingest
 from ingot.driver.cache.restore import make_way, restore
 from ingot.driver.catalogue import machine
-from ingot.driver.cluster import ask, slurm
+from ingot.driver.cluster import ask
 from ingot.driver.cluster import jobs as cluster
 from ingot.driver.cluster.status import Status
 from ingot.driver.forecast import schedule
@@ -63,9 +63,11 @@ def install(catalogue: dict, root: Path) -> None:
         JobScheduler._handle_error = handle_error
         ORIGINAL["format_wildcards"] = SnakemakeJob.format_wildcards
         SnakemakeJob.format_wildcards = format_wildcards
+        ORIGINAL["prepare"], ORIGINAL["cleanup"] = SnakemakeJob.prepare, SnakemakeJob.cleanup
+        SnakemakeJob.prepare, SnakemakeJob.cleanup = prepare, cleanup
         ORIGINAL["metadata"] = PersistenceBase.metadata
         PersistenceBase.metadata = metadata
-        if slurm.used():
+        if cluster.used():
             cluster.install()
         snakemake_says.install_lines()
         snakemake_says.install_lint()
@@ -85,10 +87,32 @@ def format_wildcards(job, text, **variables) -> str:
     return ORIGINAL["format_wildcards"](job, text, **{**ours, **variables})
 
 
+async def prepare(job) -> None:
+    """On a node: leave alone what another run builds now; Snakemake would remove its output first."""
+    if path := overtaken(job):
+        raise _stop(f"{path}: another run of Snakemake builds it now; this job ends")
+    await ORIGINAL["prepare"](job)
+
+
+async def cleanup(job, *arguments, **options) -> None:
+    """The same when the job has failed."""
+    if not overtaken(job):
+        await ORIGINAL["cleanup"](job, *arguments, **options)
+
+
+def overtaken(job) -> str | None:
+    """An output of a job elsewhere that a later run has claimed."""
+    if not job.dag.workflow.is_main_process:
+        for path in map(str, job.output):
+            if claim.claimed(path).get("run", "") not in ("", os.environ.get("INGOT_RUN", "")):
+                return path
+    return None
+
+
 def exit_gracefully(scheduler, *arguments) -> None:
     """Told to end, Snakemake would wait for the running steps: they are told, too."""
     print("stopped by SIGTERM: the running steps are stopped", file=sys.stderr, flush=True)
-    if slurm.used() and decides(scheduler.workflow.dag):
+    if cluster.used() and decides(scheduler.workflow.dag):
         raise KeyboardInterrupt  # as Ctrl-C: the scheduler cancels what it submitted
     ORIGINAL["exit_gracefully"](scheduler, *arguments)
     processes.stop_below(os.getpid())
@@ -130,10 +154,10 @@ class Session:
         store = Store()
         self.contents = Contents(graph, store, dry)
         self.decider = Decider(self.contents)
-        past = Past(store, ask.cores) if slurm.used() else Past(store)
+        past = Past(store, ask.cores) if cluster.used() else Past(store)
         folders = [Path(os.environ[CONFIGS])] if os.environ.get(CONFIGS) else []
         self.costs = Costs(self.catalogue, self.root, past, folders)
-        self.cluster = cluster.Cluster(self.costs) if slurm.used() else None
+        self.cluster = cluster.Cluster(self.costs) if cluster.used() else None
         asked = self.cluster.asked if self.cluster else lambda _: {}
         self.ingest = Ingest(self.contents, self.costs, asked)
         self.run = self.run or secrets.token_hex(8)

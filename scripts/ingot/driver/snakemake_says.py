@@ -113,14 +113,14 @@ class Lines(logging.StreamHandler):
         names = _named(record.output)
         by, self.signal = self.signal, None
         ended = f"{record.rule_name} was ended by {by}{HINTS.get(by, '')}; " if by else ""
-        if record.rule_msg:  # a job elsewhere: nothing of it was seen here
-            ended = f"{record.rule_msg.partition(FURTHER)[0]}; "
+        words = (record.rule_msg or "").partition(FURTHER)[0].strip()  # of a job elsewhere
+        ended = f"{words}; " if words else ended
         lines = [f"failed   {names}: {ended}log: {', '.join(record.log)}"]
         if self.theirs.show_failed_logs:
             from snakemake.logging import show_logs
 
             lines += show_logs(record.log)
-        elif by or STATUS in (record.rule_msg or ""):
+        elif by or STATUS in words or (record.rule_msg and not words):
             lines += [f"    {line}" for line in _tail(record.log)]
         return "\n".join(lines)
 

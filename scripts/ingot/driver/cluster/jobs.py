@@ -2,16 +2,21 @@
 
 import dataclasses
 import os
+import shlex
 import sys
 from typing import Any
 
-from ingot.driver.catalogue import site
+from ingot.driver.catalogue import site, toolchains
 from ingot.driver.cluster import ask, slurm, watch
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.job import Job
 from ingot.files import claim
 from ingot.refused import Refused
+from ingot.store.records import Store
 
+KUBERNETES = "snakemake_executor_plugin_kubernetes"
+POD_DISK = 1000  # MB, for temporary files
+MAKER = {"gpu_manufacturer": "nvidia"}  # a pod must say; engines are for these alone
 ORIGINAL: dict[str, Any] = {}  # Snakemake's own, by name
 
 
@@ -20,13 +25,21 @@ def install() -> None:
     from snakemake.jobs import Job as Theirs
     from snakemake.scheduling.job_scheduler import JobScheduler
 
-    slurm.install()
-    executor = sys.modules[slurm.PLUGIN].Executor
-    executor.check_active_jobs = watch.check(executor.check_active_jobs, wrote)
+    if slurm.used():
+        slurm.install()
+        executor = sys.modules[slurm.PLUGIN].Executor
+        executor.check_active_jobs = watch.check(executor.check_active_jobs, wrote)
+    else:
+        sys.modules[KUBERNETES].Executor.get_job_exec_prefix = in_the_pod
     ORIGINAL.update(resources=Theirs.resources, is_local=Theirs.is_local)
     Theirs.resources, Theirs.is_local = property(resources), property(is_local)
     ORIGINAL["handle_error"] = JobScheduler._handle_error
     JobScheduler._handle_error = handle_error
+
+
+def used() -> bool:
+    """Does this run submit its jobs?  A plugin is on the path only then."""
+    return slurm.used() or KUBERNETES in sys.modules
 
 
 class Cluster:
@@ -47,7 +60,8 @@ class Cluster:
         forecast = self.costs.of(job)
         wanted = ask.of(job.step, forecast, *self.more.get(job, (1, 1)))
         role = ask.role(wanted, forecast)
-        return ask.choose(wanted, slurm.partitions(), job.writes[0], role, self.site.partitions)
+        known = slurm.partitions() if slurm.used() else ()
+        return ask.choose(wanted, known, job.writes[0], role, self.site.partitions)
 
     def here(self, job: Job) -> bool:
         """Is the job done where Snakemake runs?"""
@@ -56,8 +70,11 @@ class Cluster:
     def resources(self, job: Job) -> dict[str, Any]:
         """The same in the words of Snakemake's plugin."""
         wanted, partition = self.asks(job)
-        found = {"mem_mb": wanted.memory_mb, "runtime": wanted.minutes, "disk_mb": wanted.disk_mb}
-        found |= {"_cores": wanted.cores} | ({"gpu": wanted.gpus} if wanted.gpus else {})
+        found = {"mem_mb": wanted.memory_mb, "runtime": wanted.minutes, "_cores": wanted.cores}
+        found |= {"gpu": wanted.gpus} if wanted.gpus else {}
+        if not slurm.used():  # outputs lie on the volume: a pod's own disk stays small
+            return found | {"disk_mb": POD_DISK} | (MAKER if wanted.gpus else {})
+        found |= {"disk_mb": wanted.disk_mb}
         found |= {"slurm_partition": partition.name} if partition else {}
         found |= {"slurm_account": self.site.account} if self.site.account else {}
         constraint = self.site.constraints.get(ask.role(wanted, self.costs.of(job)))
@@ -79,7 +96,7 @@ class Cluster:
 
     def stop_where_none_has_it(self, jobs: list[Job]) -> None:
         """Refuse what no partition has, before anything is submitted."""
-        if jobs and not slurm.partitions():
+        if jobs and slurm.used() and not slurm.partitions():
             raise Refused(slurm.NONE)
         for job in jobs:
             self.asks(job)
@@ -104,6 +121,14 @@ def _cluster(dag: Any) -> Cluster | None:
     """Only of the process that decides, once it is known what has to run."""
     session = getattr(dag, "ingot", None)
     return session and session.cluster
+
+
+def in_the_pod(executor: Any, job: Any) -> str:
+    """A pod starts in an empty folder, with none of our variables."""
+    known = {"INGOT_RUN": os.environ["INGOT_RUN"], "INGOT_STORE": Store().root}
+    known |= {"INGOT_ENVS": toolchains.cache()}
+    words = " ".join(f"{name}={shlex.quote(str(word))}" for name, word in known.items())
+    return f"cd {shlex.quote(str(executor.workflow.workdir_init))} && export {words}"
 
 
 def wrote(session: Any, theirs: Any) -> bool:

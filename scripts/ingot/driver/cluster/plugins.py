@@ -10,7 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 HERE = Path(__file__).resolve()
-NAMES = {"slurm": "slurm", "slurm-jobstep": "slurm"}  # of executors and profiles: the toolchain
+NAMES = {  # of executors and profiles: the toolchain
+    "slurm": "slurm",
+    "slurm-jobstep": "slurm",
+    "kubernetes": "kubernetes",
+}
 AT_START = "ingot_plugins"  # this module's name, when Python runs it on its start
 HEAVY = ("pandas", "numpy")  # imported by the plugin for a report that nobody asked for
 
@@ -38,8 +42,17 @@ def add() -> None:
             str(place / "lib" / version / "site-packages")
         )  # last: the driver's own win
         sys.modules.update({heavy: Later(heavy) for heavy in HEAVY if heavy not in sys.modules})
+        if name == "kubernetes":
+            share()
         for module in [one for one in sys.modules if one.partition(".")[0] == "ingot"]:
             del sys.modules[module]  # a Snakefile brings its own
+
+
+def share() -> None:
+    """The plugin for Kubernetes takes it that nothing is shared; our pods mount one volume."""
+    plugin = importlib.import_module("snakemake_executor_plugin_kubernetes")
+    for setting in ("implies_no_shared_fs", "job_deploy_sources"):
+        object.__setattr__(plugin.common_settings, setting, False)
 
 
 class Later(ModuleType):
@@ -55,7 +68,8 @@ def install() -> None:
     """Have this interpreter run `add` whenever it starts."""
     named = {"__file__": str(HERE), "__name__": AT_START}
     run = f"exec(open({str(HERE)!r}).read(), {named})"
-    line = f"import sys; any('slurm' in word for word in sys.orig_argv) and {run}"
+    asked = " or ".join(f"{name!r} in word" for name in sorted(set(NAMES.values())))
+    line = f"import sys; any({asked} for word in sys.orig_argv) and {run}"
     place = Path(sysconfig.get_path("purelib"), "ingot-plugins.pth")
     place.write_text(f"{line}\n")
 

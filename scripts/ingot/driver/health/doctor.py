@@ -34,6 +34,8 @@ UNSEEN, NO_PYTHON = 21, 22  # how the asking job ends where it cannot ask
 def look(cluster: Cluster, jobs: Iterable[Job], dry: bool) -> None:
     """Before a run: refuse what cannot be submitted; once per site, look at its nodes."""
     jobs = [job for job in jobs if not cluster.here(job)]
+    if not slurm.used():
+        return
     if place := os.environ.get(ANSWER):
         Path(place).write_text(json.dumps(list(faults(cluster, jobs))))
         return

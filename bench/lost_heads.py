@@ -88,7 +88,7 @@ class Case:
         self.insert(STEP, "    parser = ", "    open('started', 'a').write('x')\n")
         if found := POINTS[self.point]:
             file, line, depth = found
-            where = "'SLURM_JOB_ID' in __import__('os').environ and "  # a rule file is read by the head, too
+            where = "'SLURM_JOB_ID' in __import__('os').environ and "  # not on the head
             call = f"{where}__import__('holding').hold({self.point!r})"
             self.insert(file, line, f"{' ' * depth}{call}\n")
         (self.folder / "scripts/holding.py").write_text(HOLD)

@@ -53,7 +53,7 @@ ATOMIC, STEP = "scripts/ingot/files/atomic.py", "scripts/safetensors_to_gguf.py"
 POINTS = {  # where the first job is held: a file, the line that it is held before, and how deep
     "sbatch": None,
     "pending": None,
-    "parsing": ("rules/common.smk", "inputs = Inputs(config, ROOT)", 0),
+    "parsing": ("rules/common.smk", "inputs = Inputs(", 0),
     "starting": (STEP, "    parser = ", 4),
     "unclaimed": (ATOMIC, "    claim.stop_if_taken(path)\n    with partial_of", 4),
     "writing": (ATOMIC, "        yield partial\n        _stop", 8),

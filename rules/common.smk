@@ -44,7 +44,7 @@ wildcard_constraints:
     gpu=targets.optional(config["gpus"]),
 
 
-inputs = Inputs(config, ROOT)
+inputs = Inputs(config, ROOT, decides=workflow.is_main_process)
 programs = Programs(inputs)
 engines = Engines(inputs, talks=workflow.is_main_process)
 code, lock, setting = inputs.code, inputs.lock, inputs.setting

@@ -148,16 +148,24 @@ def test_of_a_killed_run_with_equal_inputs_the_work_is_done_once(clone, start, c
     assert cluster.submitted() == before and len(lines(folder)) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_stopped_run_leaves_no_job_and_no_half_written_output(number, clone, start, cluster):
+@pytest.mark.parametrize(
+    "numbers",
+    [(signal.SIGINT,), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM,), (signal.SIGHUP,)],
+    ids=["Ctrl-C", "Ctrl-C twice", "SIGTERM", "a closed terminal"],
+)
+def test_a_stopped_run_leaves_no_job_and_no_half_written_output(numbers, clone, start, cluster):
     folder = clone("a")
     in_the_step(folder, HELD)
     process, _ = held(folder, start)
-    process.send_signal(number)
+    began = time.monotonic()
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(0.5)
     said, _ = process.communicate(timeout=60)
     assert process.returncode != 0 and "Traceback" not in said, said
     assert "stopped: SLURM jobs cancelled: 1, none is left" in said
     assert cluster.jobs() == [] and not list(folder.glob("artifacts/*"))
+    assert time.monotonic() - began < 30
 
 
 def test_a_step_that_fails_is_not_tried_again(clone, submit):

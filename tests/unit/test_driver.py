@@ -432,3 +432,16 @@ def test_a_models_name_ends_with_its_last_letter(tmp_path):
     own.write_text(yaml.safe_dump({"models": {"evil\n": entry}}))
     with pytest.raises(Refused, match="does not match"):
         load(ROOT, str(own))
+
+
+def test_a_node_that_does_not_see_a_toolchain_says_so_and_deletes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("INGOT_ENVS", str(tmp_path / "envs"))
+    monkeypatch.chdir(tmp_path)
+    mark = Path(toolchains.MARKS, toolchains.place(ROOT, "iree").name)
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    assert Inputs({}, ROOT, decides=False).mark("iree") == str(mark) and mark.exists()
+    with pytest.raises(Refused, match=r"envs/iree-\w+: not seen on .*, expected the toolchain"):
+        toolchains.stop_where_unseen(["models.yaml", str(mark)])
+    Inputs({}, ROOT).mark("iree")
+    assert not mark.exists(), "here the cache was emptied"

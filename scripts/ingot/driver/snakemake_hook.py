@@ -20,7 +20,7 @@ from ingot.driver.cache.decide import Decider, Decision
 from ingot.driver.cache.drop import drop
 from ingot.driver.cache.ingest import Ingest
 from ingot.driver.cache.restore import make_way, restore
-from ingot.driver.catalogue import machine
+from ingot.driver.catalogue import machine, toolchains
 from ingot.driver.cluster import ask
 from ingot.driver.cluster import jobs as cluster
 from ingot.driver.cluster.status import Status
@@ -91,6 +91,11 @@ async def prepare(job) -> None:
     """On a node: leave alone what another run builds now; Snakemake would remove its output first."""
     if path := overtaken(job):
         raise _stop(f"{path}: another run of Snakemake builds it now; this job ends")
+    if not job.dag.workflow.is_main_process:
+        try:
+            toolchains.stop_where_unseen(map(str, job.input))
+        except Refused as reason:
+            raise _stop(str(reason)) from None
     await ORIGINAL["prepare"](job)
 
 

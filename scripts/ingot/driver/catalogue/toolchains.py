@@ -7,9 +7,11 @@ a new clone builds nothing again.  INGOT_ENVS moves the cache.
 import fcntl
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from ingot.driver.catalogue import indexes, wheels
@@ -18,6 +20,7 @@ from ingot.refused import Refused
 LOCK, CUDA, WISH, BUILD = (
     "requirements.lock", "requirements.cuda.lock", "requirements.in", "build.py",
 )  # fmt: skip
+MARKS = "logs/toolchain/"  # of built toolchains, below the working folder
 FILES = (LOCK, CUDA, BUILD)  # that a toolchain is built by
 
 
@@ -82,6 +85,17 @@ def _install(source: Path, folder: Path) -> None:
         raise Refused(f"{lock}: not installed:", said.strip())
     if (source / BUILD).exists():
         _run(folder / "bin" / "python", source / BUILD, folder, *wheels.places())
+
+
+def stop_where_unseen(inputs: Iterable[str]) -> None:
+    """Refuse a job whose toolchain, by its mark among the inputs, is not seen on this machine."""
+    for path in inputs:
+        folder = cache() / Path(path).name
+        if path.startswith(MARKS) and not (folder / "ready").exists():
+            raise Refused(
+                f"{folder}: not seen on {platform.node()}, expected the toolchain that was built for this "
+                "run; set INGOT_ENVS, or envs in the site file, to a shared folder"
+            )
 
 
 def driver(folder: Path, lock: Path) -> None:

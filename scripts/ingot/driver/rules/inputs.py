@@ -16,8 +16,9 @@ from ingot.driver.formats.model import SMALL_FILES, hub_files, shard_names
 class Inputs:
     """All paths are relative to the working directory, so that a moved checkout rebuilds nothing."""
 
-    def __init__(self, catalogue: dict, root: Path):
+    def __init__(self, catalogue: dict, root: Path, decides: bool = True):
         self.catalogue, self.root = catalogue, root
+        self.decides = decides  # not a process that runs a job for another, maybe elsewhere
 
     # The code half of the key
 
@@ -36,8 +37,8 @@ class Inputs:
     def mark(self, name: str) -> str:
         """The mark of a built toolchain; its name holds the lock's digest, so its age says nothing."""
         folder = toolchains.place(self.root, name)
-        mark = Path("logs/toolchain", folder.name)
-        if not (folder / "ready").exists():
+        mark = Path(toolchains.MARKS, folder.name)
+        if self.decides and not (folder / "ready").exists():
             mark.unlink(missing_ok=True)  # the cache was emptied since
         return str(mark)
 

@@ -169,6 +169,9 @@ class Case:
             )
             self.go()
         again.wait(PATIENCE)
+        for _ in range(100):  # one whose output was taken in is about to end
+            if self.jobs():
+                time.sleep(0.1)
         return self.judged(again.returncode)
 
     def go(self) -> None:

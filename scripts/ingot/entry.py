@@ -56,6 +56,12 @@ def _end_with_parent() -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
+def end_at_start(text: str) -> NoReturn:
+    """End a Python that is still starting, where SystemExit would be its own fatal error."""
+    print(text, file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 def lives(pid: str) -> bool:
     """Does this process go on?  One that nobody has waited for is still listed, as a zombie."""
     try:

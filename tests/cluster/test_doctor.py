@@ -111,3 +111,36 @@ def test_a_run_looks_once(submit, clone, store, tmp_path):
     (folder / GGUF).unlink()
     said, _ = submit(folder, GGUF, "--forceall")
     assert "first use" not in said
+
+
+def test_a_mistake_in_the_site_file_is_one_line(examine):
+    status, lines = examine(GGUF, site="partition: {cpu: a}\n")
+    assert (
+        status == 1 and len(lines) == 1 and "partition: {'cpu': 'a'}, expected one of" in lines[0]
+    )
+
+
+def test_a_run_with_a_mistake_in_the_site_file_ends_in_one_line(clone, snakemake, tmp_path):
+    (tmp_path / "site.yaml").write_text("store: here\n")
+    named = {"INGOT_SITE": str(tmp_path / "site.yaml")}
+    done = snakemake(clone("c"), "--profile", "slurm", "--", GGUF, environment=named)
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.splitlines() == [
+        f"error: {tmp_path}/site.yaml: store: here, expected an absolute path; correct it"
+    ]
+
+
+def test_a_read_only_store_that_nodes_see_is_sound(clone, examine, store, monkeypatch):
+    store.mkdir()
+    (store / "oci-layout").touch()
+    monkeypatch.setattr(doctor.os, "access", lambda path, mode: path != store)
+    with doctor.asking([]) as (question, _, written):
+        assert written == [] and f"{store}/oci-layout" in question.read_text()
+
+
+def test_a_partition_that_is_busy_is_not_called_sound(broken, examine):
+    here = broken()
+    words = ["sbatch", "--exclusive", "--chdir=/", "--output=/dev/null", "--wrap", "sleep 60"]
+    subprocess.run(words, env={**os.environ, **here}, check=True, capture_output=True)
+    status, (line,) = examine(GGUF, "--wait", "3", environment=here)
+    assert status == 0 and line == "partition cpu: busy (Resources), not looked at"

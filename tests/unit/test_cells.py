@@ -6,14 +6,9 @@ from ingot.driver.forecast import cells
 
 
 def job(output, *inputs, seconds=10.0, memory=1e9, gpus=0, action="run"):
-    forecast = {"seconds": seconds, "memory": memory, "gpus": gpus, "files": {output: 1e6}}
-    return {
-        "rule": "r",
-        "outputs": [output],
-        "inputs": list(inputs),
-        "action": action,
-        "forecast": forecast,
-    }
+    forecast = {"seconds": seconds, "memory": memory, "files": {output: 1e6}}
+    named = {"rule": "r", "outputs": [output], "inputs": list(inputs), "gpus": gpus}
+    return {**named, "action": action, "forecast": forecast}
 
 
 def of(target):
@@ -71,3 +66,17 @@ def test_beyond_256_what_is_alike_is_in_one_cell(count, together):
 def test_what_a_lent_runner_has_no_room_for_is_for_one_with_much_memory():
     (cell,) = cells.cells([job("m.gguf", memory=40e9)], ["m.gguf"], of)["build"]
     assert cell["runner"] == "bigmem"
+
+
+def test_a_target_that_others_need_is_named_in_the_cell_that_builds_it():
+    jobs = [
+        job("m.gguf", seconds=90), job("m.big", "m.gguf", seconds=90), job("m.a", "m.big"),
+        job("m.b", "m.big"),
+    ]  # fmt: skip
+    found = names(cells.cells(jobs, ["m.gguf", "m.a", "m.b"], of))
+    assert found["shared"] == ["m.big m.gguf"] and found["build"] == ["m.a", "m.b"]
+
+
+def test_a_job_without_a_forecast_still_needs_its_gpu():
+    engine = {**job("m.trtllm", gpus=1), "forecast": None}
+    assert names(cells.cells([engine], ["m.trtllm"], of))["engines"] == ["m.trtllm"]

@@ -28,9 +28,9 @@ def test_each_command_explains_itself(module, capsys):
 
 
 def test_labels_of_runners_are_those_that_are_named():
-    assert matrix.runners(["sm90=self-hosted,h100"])["sm90"] == ["self-hosted", "h100"]
+    assert matrix.runners(["sm90=self-hosted,h100"], [])["sm90"] == ["self-hosted", "h100"]
     with pytest.raises(Refused):
-        matrix.runners(["sm90"])
+        matrix.runners(["sm90"], [])
 
 
 def test_status_of_a_folder_without_a_run(tmp_path, monkeypatch, capsys):

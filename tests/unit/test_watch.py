@@ -14,7 +14,8 @@ def listed(monkeypatch):
     """listed("7|PENDING|Priority|") is what squeue says from now on."""
     said = {"squeue": "", "scontrol": ""}
     monkeypatch.setattr(slurm, "call", lambda program, *_, **__: said[program])
-    return lambda text, shown="": said.update(squeue=text, scontrol=shown)
+    header = "JOBID|STATE|REASON|NODELIST\n"
+    return lambda text, shown="": said.update(squeue=text and header + text, scontrol=shown)
 
 
 def test_each_change_is_said_once(listed, tmp_path, capsys):
@@ -46,7 +47,7 @@ def test_a_job_that_slurm_has_forgotten_is_noticed_after_three_looks(listed, tmp
     found, jobs = watch.Watch(), {"7": (OUTPUT, tmp_path / "log")}
     listed("")  # no controller answers: nothing is concluded
     assert not any(found.look(jobs) for _ in range(9))
-    listed("8|RUNNING|None|n1")
+    listed(" ")  # one answers, and has no job
     assert [found.look(jobs) for _ in range(3)] == [set(), set(), {"7"}]
     listed("8|RUNNING|None|n1", "JobId=7 JobState=COMPLETED")
     assert found.look(jobs) == set(), "it is known by another command"

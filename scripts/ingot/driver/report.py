@@ -1,5 +1,6 @@
 """What a run says of its decisions: lines on stderr, or JSON for the `ingot` commands."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -15,6 +16,7 @@ from ingot.driver.cluster.jobs import Cluster
 from ingot.driver.forecast import schedule
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.job import Job
+from ingot.refused import Refused
 
 LINES = 40  # that are shown
 ANSWER = "INGOT_EXPLAIN"  # the file that a dry run of ours writes the decisions to, as JSON
@@ -62,8 +64,8 @@ def described(
 ) -> list[dict[str, Any]]:
     """Each job of the run: what is done with it and why, and what it will take."""
     found = [_described(job, contents, decision, costs) for job in contents.graph.jobs]
-    if cluster:
-        for job, one in zip(contents.graph.jobs, found, strict=True):
+    for job, one in zip(contents.graph.jobs, found, strict=True) if cluster else ():
+        with contextlib.suppress(Refused):  # said already
             if one["action"] == "run" and not cluster.here(job):
                 one["asks"] = cluster.resources(job)
     return found
@@ -76,6 +78,7 @@ def _described(job: Job, contents: Contents, decision: Decision, costs: Costs) -
         "outputs": job.writes,
         "inputs": job.reads,
         "model": job.wildcards.get("model"),
+        "gpus": costs.gpus(job),
     }
     if job in contents.keys:
         key, fields = contents.keys[job]

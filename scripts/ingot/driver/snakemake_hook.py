@@ -155,14 +155,15 @@ class Session:
         self.status = Status()
         self.cluster: Any = None  # once it is known what has to run
 
-    def begin(self, graph: Graph, dry: bool) -> None:
+    def begin(self, graph: Graph, dry: bool, by_user: dict) -> None:
+        """`by_user`: resources of rules that the command line sets."""
         store = Store()
         self.contents = Contents(graph, store, dry)
         self.decider = Decider(self.contents)
         past = Past(store, ask.cores) if cluster.used() else Past(store)
         folders = [Path(os.environ[CONFIGS])] if os.environ.get(CONFIGS) else []
         self.costs = Costs(self.catalogue, self.root, past, folders)
-        self.cluster = cluster.Cluster(self.costs) if cluster.used() else None
+        self.cluster = cluster.Cluster(self.costs, by_user) if cluster.used() else None
         asked = self.cluster.asked if self.cluster else lambda _: {}
         self.ingest = Ingest(self.contents, self.costs, asked)
         self.run = self.run or secrets.token_hex(8)
@@ -355,7 +356,8 @@ async def update_needrun(dag, create_inventory=False) -> None:
     if not decides(dag):
         await ORIGINAL["update_needrun"](dag, create_inventory=create_inventory)
         return
-    dag.ingot.begin(graph_of(dag), dag.workflow.dryrun)
+    by_user = dag.workflow.resource_settings.overwrite_resources
+    dag.ingot.begin(graph_of(dag), dag.workflow.dryrun, by_user)
     decide(dag)
 
 

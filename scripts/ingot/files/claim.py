@@ -53,12 +53,14 @@ def writer() -> str:
 
 
 def elsewhere(path: Path, partial: Path) -> bool | None:
-    """May another node's run still put `partial` at `path`?  None when it is of this node."""
-    found = re.search(r"\.([0-9a-z-]+)-([0-9a-f]{8})\.\d+\.partial$", partial.name)
-    if not found or found[2] == _here():
+    """May another node still put `partial` at `path`?  None when it is of this node.
+
+    Not when a run has claimed `path`: it has one job there, and this process is of it.
+    """
+    found = re.search(r"-([0-9a-f]{8})\.\d+\.partial$", partial.name)
+    if not found or found[1] == _here():
         return None
-    owner = claimed(path).get("run")
-    return owner is None or owner[:8] == found[1]
+    return "run" not in claimed(path)
 
 
 def _here() -> str:

@@ -41,7 +41,7 @@ def read() -> Site:
     """Refused: what is no site file, an unknown key or role, a path that is not absolute."""
     place = path()
     if not place.is_file():
-        if FILE in os.environ:
+        if os.environ.get(FILE):
             raise Refused(f"{place}: missing, expected the site file that {FILE} names; write it")
         return Site()
     import yaml
@@ -74,6 +74,6 @@ def apply() -> Site:
     """Read it, and set what the environment does not say already."""
     found = read()
     for key, name in ENVIRONMENT.items():
-        if value := getattr(found, key):
-            os.environ.setdefault(name, value)
+        if (value := getattr(found, key)) and not os.environ.get(name):
+            os.environ[name] = value
     return found

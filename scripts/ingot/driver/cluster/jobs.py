@@ -4,6 +4,7 @@ import dataclasses
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from ingot.driver.catalogue import site, toolchains
@@ -29,6 +30,7 @@ def install() -> None:
         slurm.install()
         executor = sys.modules[slurm.PLUGIN].Executor
         executor.check_active_jobs = watch.check(executor.check_active_jobs, wrote)
+        executor.sleep = watch.sleep
     else:
         sys.modules[KUBERNETES].Executor.get_job_exec_prefix = in_the_pod
     ORIGINAL.update(resources=Theirs.resources, is_local=Theirs.is_local)
@@ -45,8 +47,9 @@ def used() -> bool:
 class Cluster:
     """What one run knows of its jobs on a cluster, by Snakemake's job."""
 
-    def __init__(self, costs: Costs):
+    def __init__(self, costs: Costs, by_user: Mapping[str, Mapping[str, Any]]):
         self.costs = costs
+        self.by_user = by_user  # resources of rules, by --set-resources
         self.site = site.read()
         self.taken: dict[
             Any, dict
@@ -61,7 +64,12 @@ class Cluster:
         wanted = ask.of(job.step, forecast, *self.more.get(job, (1, 1)))
         role = ask.role(wanted, forecast)
         known = slurm.partitions() if slurm.used() else ()
-        return ask.choose(wanted, known, job.writes[0], role, self.site.partitions)
+        try:
+            return ask.choose(wanted, known, job.writes[0], role, self.site.partitions)
+        except Refused:
+            if job.rule in self.by_user:
+                return wanted, None  # who names a rule's resources knows the cluster
+            raise
 
     def here(self, job: Job) -> bool:
         """Is the job done where Snakemake runs?"""
@@ -154,7 +162,7 @@ def resources(job) -> Any:
         ours = cluster.resources(job.dag.ingot.job(job))
     except Refused as reason:  # now that config.json is here
         raise WorkflowError(str(reason)) from None
-    set_by_user = job.dag.workflow.resource_settings.overwrite_resources.get(job.rule.name, {})
+    set_by_user = cluster.by_user.get(job.rule.name, {})
     ours = {name: value for name, value in ours.items() if name not in set_by_user}
     job._resources = ResourceList(fromdict={**found, **ours})
     return job._resources
@@ -175,6 +183,11 @@ def handle_error(scheduler, job, *arguments, **options) -> None:
                 memory, minutes = cluster.more.get(ours, (1, 1))
                 times = slurm.AGAIN[cause]
                 cluster.more[ours] = (memory * times[0], minutes * times[1])
+                try:
+                    cluster.asks(ours)
+                except Refused as reason:  # the other jobs go on
+                    print(f"{reason}; not tried again", file=sys.stderr)
+                    job.attempt = job.restart_times + 1
         elif not job.is_group():
             job.attempt = job.restart_times + 1
     ORIGINAL["handle_error"](scheduler, job, *arguments, **options)

@@ -32,11 +32,14 @@ def add() -> None:
     """Add to Python's path what this process needs; build it first where it is missing."""
     for name in asked(sys.orig_argv):
         from ingot.driver.catalogue import site, toolchains
-        from ingot.refused import one_line
+        from ingot.entry import end_at_start
+        from ingot.refused import Refused
 
-        with one_line("error: "):
+        try:
             site.apply()
             place = toolchains.build(HERE.parents[4], name)
+        except Refused as reason:
+            end_at_start(f"error: {reason}")
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         sys.path.append(
             str(place / "lib" / version / "site-packages")

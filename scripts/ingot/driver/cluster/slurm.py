@@ -142,14 +142,17 @@ def report_job_error(executor: Any, info: Any, msg: str | None = None, **more: A
     session, words = executor.workflow.dag.ingot, (msg or "").partition("\n")[0]
     if info.external_jobid:
         log = Path((info.aux or {}).get("slurm_logfile", "/dev/null"))
-        cause, words = failure(info.external_jobid, log)
+        cause, found = failure(info.external_jobid, log)
+        words = found if cause != "unknown" else words
         session.cluster.causes[info.job] = cause
     ORIGINAL["report_job_error"](executor, info, words, **more)
 
 
 def failure(job_id: str, log: Path) -> tuple[str, str]:
-    """Why a job ended: `memory`, `time`, `node`, `cancelled` or `step`; and that in a line."""
+    """Why a job ended: `memory`, `time`, `node`, `cancelled`, `step` or `unknown`; and that in a line."""
     shown = call("scontrol", "show", "job", job_id)
+    if not shown:
+        return "unknown", ""
     told = dict(re.findall(r"(\w+)=(\S+)", shown))
     state, node = told.get("JobState", "unknown"), told.get("NodeList", "")
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []

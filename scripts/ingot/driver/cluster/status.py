@@ -64,7 +64,7 @@ def read() -> Status | None:
 
 def alive() -> bool:
     """Does a run of this working folder go on, on whichever machine?"""
-    with contextlib.suppress(OSError), BUSY.open() as busy:
+    with contextlib.suppress(OSError), BUSY.open("r+") as busy:
         try:
             fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -4,9 +4,11 @@ A job that waits for what does not come by itself is named within a minute; of o
 progress line is passed on; one that SLURM has forgotten is judged by what its step left.
 """
 
+import asyncio
 import os
 import re
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 from ingot.driver.cluster import slurm
 
 OFTEN = 30.0  # seconds between two looks, at most; Snakemake's plugin would wait three minutes
+PAUSE = 0.5  # seconds
 FORGOTTEN = 3  # looks in which a job is not listed
 NEVER = re.compile(
     r"Partition(TimeLimit|NodeLimit|Down|Inactive)|BadConstraints|Invalid(Account|QOS)|JobHeld\w+|"
@@ -44,10 +47,10 @@ class Watch:
     def look(self, names: dict[str, tuple[str, Path]]) -> set[str]:
         """Tell what is new of the jobs, each with an output and a log; which of them are forgotten."""
         listed = seen()
+        if listed is None:
+            return set()
         for job_id, (output, log) in names.items():
-            self.unseen[job_id] = (
-                0 if job_id in listed else self.unseen.get(job_id, 0) + bool(listed)
-            )
+            self.unseen[job_id] = 0 if job_id in listed else self.unseen.get(job_id, 0) + 1
             text = job_id in listed and line(job_id, output, listed[job_id], log)
             if text and self.said.get(job_id) != text:
                 self.said[job_id] = text
@@ -56,11 +59,12 @@ class Watch:
         return {job_id for job_id in late if not slurm.call("scontrol", "show", "job", job_id)}
 
 
-def seen() -> dict[str, Seen]:
-    """This user's jobs, those that ended not long ago too; nothing when no controller answers."""
-    words = ("squeue", "-h", "--states=all", f"--user={os.getuid()}", "-o", "%i|%T|%r|%N")
-    rows = (line.split("|", 3) for line in slurm.call(*words).splitlines())
-    return {row[0]: Seen(*row[1:]) for row in rows if len(row) == 4}
+def seen() -> dict[str, Seen] | None:
+    """This user's jobs, those that ended not long ago too; None when no controller answers."""
+    words = ("squeue", "--states=all", f"--user={os.getuid()}", "-o", "%i|%T|%r|%N")
+    lines = slurm.call(*words).splitlines()  # the first is a header, of an empty list too
+    rows = (line.split("|", 3) for line in lines[1:])
+    return {row[0]: Seen(*row[1:]) for row in rows if len(row) == 4} if lines else None
 
 
 def line(job_id: str, output: str, job: Seen, log: Path) -> str:
@@ -104,7 +108,7 @@ def check(original: Any, given: Any) -> Any:
                 executor.report_job_success(info)
             else:
                 executor.report_job_error(
-                    info, "SLURM knows it no more, and it put nothing in place"
+                    info, f"SLURM job {job_id}: SLURM knows it no more, and it put nothing in place"
                 )
         async for info in original(executor, list(infos.values())):
             yield info
@@ -112,3 +116,10 @@ def check(original: Any, given: Any) -> Any:
         executor.next_seconds_between_status_checks = soon
 
     return check_active_jobs
+
+
+async def sleep(executor: Any) -> None:
+    """In place of the executor's own: a run that ends does not wait for its next look."""
+    end = time.monotonic() + executor.next_seconds_between_status_checks
+    while executor.wait and time.monotonic() < end:
+        await asyncio.sleep(PAUSE)

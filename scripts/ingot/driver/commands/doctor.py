@@ -13,12 +13,15 @@ from pathlib import Path
 from ingot.driver.commands.explain import dry_run
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.health import doctor
-from ingot.refused import printable
+from ingot.refused import Refused, printable
 
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("target", nargs="*", help="what would be built (default: the demo)")
     parser.add_argument("--profile", default="slurm", help="of Snakemake (default: %(default)s)")
+    parser.add_argument(
+        "--wait", type=float, default=90, help="seconds for a busy partition (default: %(default)s)"
+    )
     add_catalogue(parser)
 
 
@@ -26,9 +29,13 @@ def run(root: Path, options: Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "faults.json"
         profile = ("--profile", options.profile)
-        dry_run(root, options.target, options.configfile, *profile, **{doctor.ANSWER: str(answer)})
+        told = {doctor.ANSWER: str(answer), doctor.WAIT: str(options.wait)}
+        dry_run(root, options.target, options.configfile, *profile, **told)
+        if not answer.exists():
+            raise Refused(f"--profile {options.profile}: not one of SLURM, expected profiles/slurm")
         found = json.loads(answer.read_text())
-    for line in found:
+    for line in (*found["faults"], *found["busy"]):
         print(printable(line), file=sys.stderr)
-    print(f"{len(found)} faults" if found else "the site is sound")
-    return bool(found)
+    sound = "not all of the site was looked at" if found["busy"] else "the site is sound"
+    print(f"{len(found['faults'])} faults" if found["faults"] else sound)
+    return bool(found["faults"])

@@ -10,6 +10,7 @@ A cell's `runner` is cpu, bigmem (more than a lent runner has) or the GPU's name
 """
 
 import json
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(root: Path, options: Namespace) -> None:
     catalogue = schema.load(root, options.configfile)
-    labels = runners(options.runner)
+    labels = runners(options.runner, [] if options.gitlab else ["ubuntu-24.04"])
     wanted = options.target or list(selected(catalogue, options))
     for target in wanted:
         targets.check(target, catalogue)
@@ -51,7 +52,8 @@ def run(root: Path, options: Namespace) -> None:
     jobs = dry_run(root, wanted, options.configfile) if wanted else []
     layers = cells.cells(jobs, wanted, lambda target: of(target, catalogue))
     for cell in (cell for found in layers.values() for cell in found):
-        cell["runs_on"] = labels.get(cell["runner"], ["self-hosted", cell["runner"]])
+        own = [cell["runner"]] if options.gitlab else ["self-hosted", cell["runner"]]
+        cell["runs_on"] = labels.get(cell["runner"], own)
     if options.gitlab:
         print(child_pipeline(layers), end="")
     elif options.github:
@@ -62,8 +64,9 @@ def run(root: Path, options: Namespace) -> None:
         print(json.dumps({"any": any(layers.values()), "layers": layers}, indent=1))
 
 
-def runners(words: list[str]) -> dict[str, list[str]]:
-    found = {"cpu": ["ubuntu-24.04"]}
+def runners(words: list[str], lent: list[str]) -> dict[str, list[str]]:
+    """Labels by the name of a runner; `lent` are those of the CI's own."""
+    found = {"cpu": lent}
     for word in words:
         name, equals, labels = word.partition("=")
         if not equals or not labels:
@@ -84,9 +87,20 @@ def selected(catalogue: dict, options: Namespace):
         if name not in FORMATS:
             known = ", ".join(row.name for row in OFFERED)
             raise Refused(f"--format: {name}, expected one of {known}; correct it")
+    entries = catalogue["models"]
+    unpinned = {
+        name for name in entries if "hub" in entries[name] and not entries[name].get("revision")
+    }
+    if left := unpinned & set(options.model or entries):
+        names = ", ".join(sorted(left))
+        print(
+            f"{names}: no revision, so left out: what it is may change each night", file=sys.stderr
+        )
     for target in targets.legal(catalogue):
         parts = targets.parsed(target, catalogue)
-        if parts is None or (options.model and parts.model not in options.model):
+        if parts is None or parts.model in unpinned:
+            continue
+        if options.model and parts.model not in options.model:
             continue
         plain = options.variants or options.all or parts.variant is None
         final = options.all or parts.format in (options.format or FINAL)
@@ -121,7 +135,7 @@ def child_pipeline(layers: dict[str, list[dict]]) -> str:
         for cell in found:
             jobs[cell["name"]] = {
                 "stage": layer,
-                "tags": cell["runs_on"],
+                **({"tags": cell["runs_on"]} if cell["runs_on"] else {}),
                 "timeout": f"{cell['timeout']} minutes",
                 "variables": {"TARGETS": cell["targets"]},
                 "script": ["make build", 'if [ -n "$PUBLISH" ]; then make publish; fi'],

@@ -23,11 +23,10 @@ def run(root: Path, options: Namespace) -> int:
     if found is None:
         print("no run yet in this folder", file=sys.stderr)
         return 1
-    jobs = (
-        {}
-        if not alive
-        else {output: described(output, job) for output, job in found.running.items()}
-    )
+    slurms = any(claim.claimed(output).get("slurm") for output in found.running)
+    listed = watch.seen() if alive and slurms else None
+    running = found.running.items() if alive else ()
+    jobs = {output: described(output, job, listed or {}) for output, job in running}
     if options.json:
         print(json.dumps({**asdict(found), "alive": alive, "running": jobs}))
         return 0
@@ -55,13 +54,13 @@ def header(found: status.Status, alive: bool) -> str:
     return f"run of {since} (pid {found.pid} on {found.host}): {counts}{end}"
 
 
-def described(output: str, job: dict) -> dict:
+def described(output: str, job: dict, listed: dict[str, watch.Seen]) -> dict:
     """The job with its state, where it is, and its last progress line."""
     job_id = claim.claimed(output).get("slurm")
     known = {"state": "runs", "where": "", "progress": watch.last_progress(Path(job["log"]))}
     if not job_id:
         return {**job, **known}
-    seen = watch.seen().get(job_id, watch.Seen("unknown", "", ""))
+    seen = listed.get(job_id, watch.Seen("unknown", "", ""))
     log = Path(claim.claimed(output).get("log", "/dev/null"))
     waits = seen.state == "PENDING"
     where = f"SLURM job {job_id}" + (f" ({seen.reason})" if waits else f" on {seen.node}")

@@ -37,7 +37,11 @@ def cells(jobs: list[dict[str, Any]], targets: Iterable[str], of: Of) -> dict[st
     shared = shared_jobs(wanted, whole, by_id)
     layers: dict[str, list[Entry]] = {name: [] for name in LAYERS}
     inner = {id(job) for one in shared for job in needs[one]}
-    roots = [([by_id[one]["outputs"][0]], closure(by_id[one], needs)) for one in shared - inner]
+    roots = []
+    for one in shared - inner:
+        every = closure(by_id[one], needs)
+        named = [name for number in every for name in wanted.get(number, ())]
+        roots.append((list(dict.fromkeys([by_id[one]["outputs"][0], *named])), every))
     layers["shared"] = merged(sorted(roots, key=lambda root: root[0]), by_id)
     done = set().union(*(every for _, every in layers["shared"]))
     for number, names in wanted.items():
@@ -56,9 +60,8 @@ def merged(roots: list[Entry], by_id: dict[int, dict]) -> list[Entry]:
             entry for entry in found if sum(seconds(by_id[one]) for one in entry[1] & every) > SHORT
         ]
         found = [entry for entry in found if entry not in same]
-        found.append(
-            (sum((entry[0] for entry in same), names), every.union(*(entry[1] for entry in same)))
-        )
+        both = [name for entry in (*same, (names, every)) for name in entry[0]]
+        found.append((list(dict.fromkeys(both)), every.union(*(entry[1] for entry in same))))
     return found
 
 
@@ -127,4 +130,4 @@ def seconds(job: dict) -> float:
 
 
 def gpus(job: dict) -> int:
-    return (job["forecast"] or {}).get("gpus", 0)
+    return job["gpus"]

@@ -62,8 +62,13 @@ class Costs:
             int(memory * factors[1]),
             {path: int(size * bytes_factor) for path, size in work.files.items()},
             work.download,
-            rows.gpus(job.step, model.entry, int(job.wildcards.get("tp", 1))),
+            self.gpus(job),
         )
+
+    def gpus(self, job: Job) -> int:
+        """How many `job` needs: known before anything else is."""
+        entry = self.catalogue["models"].get(job.wildcards.get("model", ""))
+        return rows.gpus(job.step, entry, int(job.wildcards.get("tp", 1))) if entry else 0
 
     def expected(self, job: Job) -> dict:
         """What goes on record beside the measured cost: the work, and what the constants alone say."""

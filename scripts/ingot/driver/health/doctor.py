@@ -26,7 +26,8 @@ from ingot.store.records import Store
 
 FOLDER = Path(".ingot/doctor")
 ANSWER = "INGOT_DOCTOR"  # the file that a dry run of `ingot doctor` writes the faults to
-PATIENCE = 90.0  # seconds until a partition is not asked any more
+LATE = 60.0  # seconds until a shared file system shows what a node wrote
+WAIT = "INGOT_DOCTOR_WAIT"  # seconds until a busy partition is not asked any more; 90 without it
 LONGEST = 60  # seconds that a job must be listed after its end: twice between two looks
 UNSEEN, NO_PYTHON = 21, 22  # how the asking job ends where it cannot ask
 
@@ -37,15 +38,17 @@ def look(cluster: Cluster, jobs: Iterable[Job], dry: bool) -> None:
     if not slurm.used():
         return
     if place := os.environ.get(ANSWER):
-        Path(place).write_text(json.dumps(list(faults(cluster, jobs))))
+        busy: list[str] = []
+        found = {"faults": list(faults(cluster, jobs, busy)), "busy": busy}
+        Path(place).write_text(json.dumps(found))
         return
     cluster.stop_where_none_has_it(jobs)
     if jobs and not dry:
         on_first_use(cluster, jobs)
 
 
-def faults(cluster: Cluster, jobs: Iterable[Job]) -> Iterator[str]:
-    """Each fault of the site, for the jobs that would be submitted."""
+def faults(cluster: Cluster, jobs: Iterable[Job], busy: list[str]) -> Iterator[str]:
+    """Each fault of the site, for the jobs that would be submitted; into `busy`, what was not looked at."""
     if not slurm.partitions():
         yield slurm.NONE
         return
@@ -65,7 +68,7 @@ def faults(cluster: Cluster, jobs: Iterable[Job]) -> Iterator[str]:
         except Refused as reason:
             yield str(reason)
     for name, those in (asked or {slurm.partitions()[0].name: []}).items():
-        yield from of_partition(name, those, cluster.site)
+        yield from of_partition(name, those, cluster.site, busy)
 
 
 def of_controller() -> Iterator[str]:
@@ -80,7 +83,7 @@ def of_controller() -> Iterator[str]:
         )
 
 
-def of_partition(name: str, jobs: list[Job], where: site.Site) -> Iterator[str]:
+def of_partition(name: str, jobs: list[Job], where: site.Site, busy: list[str]) -> Iterator[str]:
     """What a node of the partition does not see, cannot write, or lacks for the jobs."""
     with asking(jobs) as (question, answer, written):
         job_id = submit(name, question, answer, where)
@@ -89,14 +92,17 @@ def of_partition(name: str, jobs: list[Job], where: site.Site) -> Iterator[str]:
             return
         seen = waited(job_id, answer)
         if not answer.exists():
-            yield from silent(name, job_id, seen)
+            yield from silent(name, job_id, seen, busy)
             return
         found = json.loads(answer.read_text())
         on = f"on node {found['node']} (partition {name})"
         for path in found["unseen"]:
+            what, how = (
+                ("store", "STORE") if path.endswith("oci-layout") else ("toolchains", "ENVS")
+            )
             yield (
-                f"{Path(path).parent}: not seen {on}, expected the toolchains that are built here; "
-                f"set INGOT_ENVS, or envs in {site.path()}, to a shared folder"
+                f"{Path(path).parent}: not seen {on}, expected the {what} of this machine; "
+                f"set INGOT_{how} to a shared folder, or name it in {site.path()}"
             )
         for path in (path for path in written if not path.exists()):
             how = "cannot be written" if str(path) in found["unwritten"] else "is another folder"
@@ -117,6 +123,8 @@ def asking(jobs: list[Job]) -> Iterator[tuple[Path, Path, list[Path]]]:
     seen, written = own[2:3], own[3:]
     if envs.is_dir() and not os.access(envs, os.W_OK):
         seen = sorted(envs.glob("*/ready"))[:1]  # built by somebody else
+    if store.is_dir() and not os.access(store, os.W_OK):
+        seen, written = [*seen, store / "oci-layout"], []  # it serves hits all the same
     needs = {
         job.writes[0]: {name: word for name, word in job.params.items() if isinstance(word, str)}
         for job in jobs
@@ -124,7 +132,7 @@ def asking(jobs: list[Job]) -> Iterator[tuple[Path, Path, list[Path]]]:
     try:
         for path in own:
             path.parent.mkdir(parents=True, exist_ok=True)
-        for path in seen:
+        for path in (path for path in seen if token in path.name):
             path.touch()
         found = {"seen": list(map(str, seen)), "write": list(map(str, written)), "needs": needs}
         question.write_text(json.dumps(found))
@@ -159,22 +167,24 @@ def submit(partition: str, question: Path, answer: Path, where: site.Site) -> st
 
 def waited(job_id: str, answer: Path) -> watch.Seen:
     """How the job stands when it has answered, has ended, or cannot start soon."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + float(os.environ.get(WAIT) or 90)
     seen = watch.Seen("PENDING", "", "")
     while time.monotonic() < end and not answer.exists():
-        seen = watch.seen().get(job_id, seen)
+        seen = (watch.seen() or {}).get(job_id, seen)
         if watch.NEVER.fullmatch(seen.reason):
             break
-        if seen.state not in slurm.ALIVE:
-            time.sleep(1)  # a shared file system may be late
+        if seen.state not in slurm.ALIVE and seen.state != "COMPLETED":
             break
+        if seen.state == "COMPLETED":
+            end = min(end, time.monotonic() + LATE)
+        list(answer.parent.iterdir())  # asks a shared file system anew
         time.sleep(0.2)
     if not answer.exists():
         slurm.cancel(job_id)
     return seen
 
 
-def silent(name: str, job_id: str, seen: watch.Seen) -> Iterator[str]:
+def silent(name: str, job_id: str, seen: watch.Seen, busy: list[str]) -> Iterator[str]:
     """Why a job gave no answer; a partition that is busy is not at fault."""
     on = f"on node {seen.node} (partition {name})"
     status = re.search(r"ExitCode=(\d+)", slurm.call("scontrol", "show", "job", job_id))
@@ -183,7 +193,7 @@ def silent(name: str, job_id: str, seen: watch.Seen) -> Iterator[str]:
         words = f"partition {name}: a job of a minute cannot start ({seen.reason})"
         yield f"{words}; name another in {site.path()}, or ask the administrator"
     elif seen.state == "PENDING":
-        print(f"partition {name}: busy ({seen.reason}), not looked at", file=sys.stderr)
+        busy.append(f"partition {name}: busy ({seen.reason}), not looked at")
     elif code == NO_PYTHON:
         yield (
             f"{sys.executable}: missing {on}, expected this clone's .venv; clone to a shared folder, "
@@ -213,7 +223,11 @@ def on_first_use(cluster: Cluster, jobs: list[Job]) -> None:
         return
     words = f"first use of {', '.join(sorted(names))}: looking at the site, as `ingot doctor` does"
     print(words, file=sys.stderr)
-    if found := list(faults(cluster, jobs)):
+    busy: list[str] = []
+    if found := list(faults(cluster, jobs, busy)):
         raise Refused(found[0], "\n".join(found[1:]))
-    sound.parent.mkdir(parents=True, exist_ok=True)
-    sound.touch()
+    for line in busy:
+        print(line, file=sys.stderr)
+    if not busy:
+        sound.parent.mkdir(parents=True, exist_ok=True)
+        sound.touch()

@@ -1,7 +1,12 @@
 """What is said of jobs while they wait and run, from what squeue and their logs say."""
 
+import subprocess
+import sys
+import time
+
 import pytest
 
+from conftest import ROOT
 from ingot.driver.cluster import slurm, status, watch
 from ingot.driver.forecast import schedule
 from ingot.driver.job import Graph, Job, Output
@@ -74,3 +79,36 @@ def test_a_run_takes_as_long_as_its_longest_way_or_its_work_over_the_cores():
     assert schedule.length(graph, [a, b, c], takes, 1) == 27
     assert schedule.length(graph, [b, c], takes, None) == 12
     assert schedule.length(graph, [a, b, c], {a: 1.0}.get, None) is None
+
+
+DEAF = """
+import signal, sys, threading, time
+sys.path.insert(0, {scripts!r})
+from ingot.driver import processes
+
+def told(*_):
+    print("told", flush=True)
+    sys.exit(7)
+
+signal.signal(signal.SIGTERM, told)
+if {heed}:
+    processes.heed()
+def send():
+    time.sleep(0.5)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # as the system may: not to the main thread
+threading.Thread(target=send, daemon=True).start()
+held = threading.Lock()
+held.acquire()
+held.acquire(timeout=8)
+"""
+
+
+@pytest.mark.parametrize("heed", [True, False])
+def test_a_signal_that_another_thread_is_given_is_acted_on_at_once(heed):
+    program = DEAF.format(scripts=str(ROOT / "scripts"), heed=heed)
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (7, "told\n")
+    assert (time.monotonic() - began < 5) == heed, "Python itself acts when the lock is given up"

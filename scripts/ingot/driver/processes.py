@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 PATIENCE = 25.0  # seconds until what does not end is killed; a server of ours takes 20 at most
+PAUSE = 1.0  # seconds until a signal is acted on, at most
 
 
 def stop_below(ancestor: int) -> None:
@@ -40,3 +41,21 @@ def below(ancestor: int) -> list[int]:
         level = [child for pid in level for child in children.get(pid, ())]
         found += level
     return found[::-1]
+
+
+def heed() -> None:
+    """Have the main thread act on a signal within a second, also while it waits for a lock.
+
+    The system may hand a signal to any thread; Python runs its handler in the main one, which nothing
+    wakes then: a run on a cluster was told to end, and never heard it.
+    """
+    main = threading.main_thread().ident
+
+    def nudge() -> None:
+        while True:
+            time.sleep(PAUSE)
+            signal.pthread_kill(main, signal.SIGURG)
+
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGURG, lambda *_: None)
+        threading.Thread(target=nudge, name="heed", daemon=True).start()

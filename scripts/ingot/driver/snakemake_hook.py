@@ -313,6 +313,7 @@ async def init(dag, *arguments, **options) -> None:
     dag.ingot = Session()
     if decides(dag) and not dag.workflow.dryrun:
         _forget_dead_runs(dag.ingot)
+        processes.heed()
     await ORIGINAL["init"](dag, *arguments, **options)
 
 

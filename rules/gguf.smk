@@ -65,6 +65,7 @@ rule verify_gguf:
         lock=lock("convert"),
         env=env("convert"),
         config=inputs.config_json,
+        tokenizer=inputs.tokenizer,
         weights=inputs.weights,
         gguf="artifacts/{model}{dtype}.gguf",
     output:
@@ -73,10 +74,19 @@ rule verify_gguf:
         "logs/verify_gguf/{model}{dtype}.log",
     benchmark:
         "logs/verify_gguf/{model}{dtype}.tsv"
+    params:
+        dtype=inputs.dtype,
+        name=setting("name"),
+        pre_tokenizer=setting("pre_tokenizer"),
+        license=setting("license"),
     shell:
         """
         {PYTHON[convert]:q} {input.code[0]:q} \
-            --checkpoint {input.config:q} {input.weights:q} \
+            --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
+            --dtype {params.dtype:q} \
+            --name {params.name:q} \
+            --pre-tokenizer {params.pre_tokenizer:q} \
+            --license={params.license:q} \
             --gguf {input.gguf:q} \
             --record {output:q} \
             >{log:q}

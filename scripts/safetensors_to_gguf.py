@@ -17,11 +17,9 @@ from ingot.checkpoint.rows import Rows
 from ingot.entry import run
 from ingot.files import stream
 from ingot.files.atomic import replacing_hashed
-from ingot.gguf import metadata
+from ingot.gguf import header, metadata
 from ingot.gguf.file import TensorInfo
 from ingot.gguf.file import layout as gguf_layout
-from ingot.gguf.kv import KV
-from ingot.gguf.vocabulary import vocabulary
 
 
 def safetensors_to_gguf(
@@ -36,7 +34,7 @@ def safetensors_to_gguf(
     config = read_config(checkpoint["config.json"], architecture)
     with Rows(checkpoint, config, gguf.name) as rows, replacing_hashed(gguf) as partial:
         specs = rows.specs(dtype)
-        kvs = pairs(checkpoint, config, dtype, name, pre_tokenizer, license)
+        kvs = header.pairs(checkpoint, config, dtype, name, pre_tokenizer, license)
         layout = gguf_layout(kvs, [(spec.name, spec.type, spec.shape) for spec in specs])
         out = stream.Output(partial.path, layout.size, gguf)
         try:
@@ -62,15 +60,6 @@ def jobs(rows: Rows, specs, infos, out: stream.Output) -> Iterator[Callable[[], 
     for spec, info in zip(specs, infos, strict=True):
         for first, _, read in rows.blocks(spec) if spec.source else ():
             yield functools.partial(block, read, out.ticket(), info, first)
-
-
-def pairs(checkpoint, config, dtype, name, pre_tokenizer, license) -> list[KV]:
-    generation = checkpoint.optional_json("generation_config.json", metadata.GENERATION)
-    return [
-        *metadata.general(config, dtype, name, license, generation),
-        *metadata.hyperparameters(config, dtype),
-        *vocabulary(checkpoint, config, pre_tokenizer),
-    ]
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,7 +1,9 @@
 """Compare a GGUF file with the checkpoint it was made from.  Runs in envs/convert.
 
-Read by the gguf package, dequantised, its q and k rows put back in the checkpoint's order, and
-compared value by value: equal where the dtype can hold the value, the nearest one otherwise.
+Read by the gguf package.  The metadata must be exactly those that follow from the checkpoint's config,
+tokenizer and generation files, and the catalogue.  Tensors are dequantised, q and k rows put back in
+the checkpoint's order, and compared value by value: equal where the dtype can hold the value, the
+nearest one otherwise.
 """
 
 import argparse
@@ -13,19 +15,32 @@ from ingot.checkpoint.config import ModelConfig, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.entry import run
+from ingot.gguf import header
+from ingot.gguf.metadata import FILE_TYPE
 from ingot.refused import Refused
 from ingot.verify import verification
 from ingot.verify.values import Comparison, row_order
 
 
-def verify_gguf(checkpoint: Checkpoint, gguf: Path, record: Path) -> None:
+def verify_gguf(
+    checkpoint: Checkpoint,
+    gguf: Path,
+    dtype: str,
+    name: str,
+    pre_tokenizer: str,
+    record: Path,
+    license: str | None = None,
+) -> None:
     import numpy as np
     from gguf import GGUFReader
 
     sha256 = verification.digest(gguf)
     config = read_config(checkpoint["config.json"])
     sources = read_checkpoint(checkpoint)
-    found = {tensor.name: tensor for tensor in GGUFReader(gguf).tensors}
+    reader = GGUFReader(gguf)
+    wanted = header.pairs(checkpoint, config, dtype, name, pre_tokenizer, license)
+    metadata_pairs = header.check(gguf, reader.fields, wanted)
+    found = {tensor.name: tensor for tensor in reader.tensors}
     specs = llama.specs(config, "f32")  # for the names; the file says its own types
     if sorted(found) != sorted(spec.name for spec in specs):
         raise Refused(f"{gguf}: {len(found)} tensors, expected {len(specs)}; build it again")
@@ -49,8 +64,8 @@ def verify_gguf(checkpoint: Checkpoint, gguf: Path, record: Path) -> None:
         record,
         gguf,
         sha256,
-        "the checkpoint, value by value, read by gguf-py",
-        comparison.checks(),
+        "the checkpoint, value by value, and its config and tokenizer files, read by gguf-py",
+        {**comparison.checks(), "metadata_pairs": metadata_pairs},
         values_sha256=together.hexdigest(),
         versions=verification.versions("gguf", "numpy"),
     )
@@ -80,6 +95,10 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
     parser.add_argument("--gguf", type=Path, required=True, help="the file to check")
+    parser.add_argument("--dtype", choices=sorted(FILE_TYPE), required=True, help="of the matrices")
+    parser.add_argument("--name", required=True, help="general.name")
+    parser.add_argument("--pre-tokenizer", required=True, help="such as llama-bpe")
+    parser.add_argument("--license", help="general.license")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
     verify_gguf(**vars(parser.parse_args(argv)))
 

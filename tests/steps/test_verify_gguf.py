@@ -1,6 +1,7 @@
 """The record of a GGUF file: given for the checkpoint's values, refused for any other."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import checkpoints
 from conftest import convert
 
 
-def verify(run, folder, checkpoint):
+def verify(run, folder, checkpoint, dtype="bf16"):
     return run(
         "convert", "verify_gguf.py", "--checkpoint", checkpoint, "--gguf", folder / "m.gguf",
+        "--dtype", dtype, "--name", "A name", "--pre-tokenizer", "llama-bpe",
         "--record", folder / "m.json",
     )  # fmt: skip
 
@@ -20,7 +22,7 @@ def verify(run, folder, checkpoint):
 def test_every_dtype_is_verified_and_says_what_was_rounded(dtype, ok, tmp_path):
     checkpoint = checkpoints.llama31(tmp_path / "checkpoint")
     convert(ok, checkpoint, tmp_path / "m.gguf", dtype)
-    verify(ok, tmp_path, checkpoint)
+    verify(ok, tmp_path, checkpoint, dtype)
     checks = json.loads((tmp_path / "m.json").read_bytes())["checks"]
     assert (checks["values_rounded"] == 0) == (dtype in ("f32", "bf16"))
     assert checks["tensors"] == 31
@@ -39,7 +41,7 @@ def test_one_wrong_value_is_refused(dtype, name, ok, step, tmp_path):
     raw = np.memmap(tmp_path / "m.gguf", np.uint8, "r+", info.offset, info.nbytes)
     raw[-1] ^= 0x20
     raw.flush()
-    done = verify(step, tmp_path, checkpoint)
+    done = verify(step, tmp_path, checkpoint, dtype)
     assert done.returncode == 1 and f"tensor {name} is not" in done.stderr
     assert not (tmp_path / "m.json").exists()
 
@@ -58,3 +60,72 @@ def test_rows_left_in_the_checkpoints_order_are_refused(ok, step, tmp_path):
     raw.flush()
     done = verify(step, tmp_path, checkpoint)
     assert done.returncode == 1 and "blk.0.attn_k.weight is not" in done.stderr
+
+
+SCALARS = (
+    "llama.rope.freq_base", "llama.attention.layer_norm_rms_epsilon", "llama.context_length",
+    "llama.block_count", "llama.attention.head_count", "llama.attention.head_count_kv",
+    "llama.rope.dimension_count", "llama.attention.key_length", "llama.attention.value_length",
+    "llama.embedding_length", "llama.feed_forward_length", "llama.vocab_size", "general.file_type",
+    "general.quantization_version", "general.sampling.temp", "tokenizer.ggml.bos_token_id",
+    "tokenizer.ggml.eos_token_id",
+)  # fmt: skip
+STRINGS = (
+    "general.architecture", "general.name", "general.size_label", "tokenizer.ggml.pre",
+    "tokenizer.ggml.model", "tokenizer.chat_template",
+)  # fmt: skip
+LISTS = ("tokenizer.ggml.tokens", "tokenizer.ggml.merges", "tokenizer.ggml.token_type")
+
+
+@pytest.fixture
+def planted(ok, step, tmp_path_factory, tmp_path):
+    """planted(key, at) verifies a file in which one byte was changed, `at` bytes behind the key's type."""
+    source = tmp_path_factory.mktemp("planted")
+    checkpoint = checkpoints.llama31(source / "checkpoint")
+    convert(ok, checkpoint, source / "m.gguf", "bf16")
+
+    def run(key, at):
+        data = bytearray((source / "m.gguf").read_bytes())
+        mark = len(key).to_bytes(8, "little") + key.encode()
+        assert data.count(mark) == 1, key
+        data[data.index(mark) + len(mark) + 4 + at] ^= 1
+        (tmp_path / "m.gguf").write_bytes(data)
+        return verify(step, tmp_path, checkpoint)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "key, at",
+    [*((key, 0) for key in SCALARS), *((key, 8) for key in STRINGS), *((key, 20) for key in LISTS[:2]),
+     (LISTS[2], 12), (LISTS[2], 12 + 4 * 1016)],
+)  # fmt: skip
+def test_one_wrong_byte_of_the_metadata_is_refused_by_the_name_of_its_key(
+    key, at, planted, tmp_path
+):
+    done = planted(key, at)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert f"m.gguf: {key}" in done.stderr and done.stderr.endswith("; build it again\n")
+    assert not (tmp_path / "m.json").exists()
+
+
+def test_a_file_of_another_tokenizer_is_refused(ok, step, tmp_path):
+    """Of another revision: two tokens swapped, all else the same."""
+    checkpoint = checkpoints.llama31(tmp_path / "checkpoint")
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    one, two = list(vocabulary)[300:302]
+    vocabulary[one], vocabulary[two] = vocabulary[two], vocabulary[one]
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    convert(ok, other, tmp_path / "m.gguf", "bf16")
+    done = verify(step, tmp_path, checkpoint)
+    assert done.returncode == 1 and "tokenizer.ggml.tokens[300] is" in done.stderr
+
+
+def test_a_key_that_does_not_follow_from_the_checkpoint_is_refused(ok, step, tmp_path):
+    checkpoint = checkpoints.llama31(tmp_path / "checkpoint")
+    convert(ok, checkpoint, tmp_path / "m.gguf", "bf16", license="mit")
+    done = verify(step, tmp_path, checkpoint)
+    assert done.returncode == 1 and "general.license is there, expected no such key" in done.stderr

@@ -49,7 +49,7 @@ ROWS = (
         whole="a GGUF file holds the whole model, and servers split it themselves",
         variants=lambda catalogue, tp: [*FLOATS, *K_QUANTS],
         refuse=refuse,
-        record="the checkpoint, value by value",
+        record="the checkpoint, value by value, and key by key",
         chart="gguf",
     ),
 )

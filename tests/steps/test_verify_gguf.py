@@ -5,15 +5,16 @@ import shutil
 
 import numpy as np
 import pytest
+from test_safetensors_to_gguf import change_values
 
 import checkpoints
 from conftest import convert
 
 
-def verify(run, folder, checkpoint, dtype="bf16"):
+def verify(run, folder, checkpoint, dtype="bf16", pre="llama-bpe"):
     return run(
         "convert", "verify_gguf.py", "--checkpoint", checkpoint, "--gguf", folder / "m.gguf",
-        "--dtype", dtype, "--name", "A name", "--pre-tokenizer", "llama-bpe",
+        "--dtype", dtype, "--name", "A name", "--pre-tokenizer", pre,
         "--record", folder / "m.json",
     )  # fmt: skip
 
@@ -129,3 +130,26 @@ def test_a_key_that_does_not_follow_from_the_checkpoint_is_refused(ok, step, tmp
     convert(ok, checkpoint, tmp_path / "m.gguf", "bf16", license="mit")
     done = verify(step, tmp_path, checkpoint)
     assert done.returncode == 1 and "general.license is there, expected no such key" in done.stderr
+
+
+def changed(tmp_path, name, bits):
+    """A checkpoint in which the first value of a tensor has these bits."""
+    folder = checkpoints.nemo(tmp_path / "checkpoint")
+    change_values(folder / "model.safetensors", name, bits)
+    return folder
+
+
+def test_values_that_became_infinite_are_not_verified(ok, step, tmp_path):
+    folder = changed(tmp_path, "lm_head.weight", 0x7F00)  # 1.7e38
+    convert(ok, folder, tmp_path / "m.gguf", "f16", pre="tekken")
+    done = verify(step, tmp_path, folder, "f16", "tekken")
+    assert done.returncode == 1
+    assert (
+        "tensor output.weight holds infinity in F16, expected values up to 1.7e+38" in done.stderr
+    )
+
+
+def test_what_is_infinite_in_the_checkpoint_stays_so(ok, tmp_path):
+    folder = changed(tmp_path, "lm_head.weight", 0x7F80)
+    convert(ok, folder, tmp_path / "m.gguf", "bf16", pre="tekken")
+    verify(ok, tmp_path, folder, "bf16", "tekken")

@@ -149,3 +149,26 @@ def test_values_of_each_dtype_and_where_rows_go():
 def test_the_values_of_fp8_are_those_of_the_standard():
     assert trtllm_weights.E4M3[0x7E] == 448 and np.isnan(trtllm_weights.E4M3[0x7F])
     assert trtllm_weights.E4M3[0x38] == 1 and trtllm_weights.E4M3[0x01] == 2.0**-9
+
+
+def as_bf16(values, cut=False):
+    """float32 rounded to bfloat16, half to even; or cut off."""
+    bits = values.view(np.uint32)
+    more = 0 if cut else 0x7FFF + ((bits >> 16) & 1)
+    return ((bits + more) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def test_bfloat16_is_the_nearest_value_of_every_size_and_nothing_less():
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 0x7F000000, 200_000, dtype=np.uint32)  # denormals and huge ones, too
+    wanted = bits.view(np.float32)
+    assert nearest("BF16", as_bf16(wanted), wanted).all()
+    cut = as_bf16(wanted, cut=True)
+    wrong = np.abs(cut.astype(np.float64) - wanted) > np.abs(
+        as_bf16(wanted).astype(np.float64) - wanted
+    )
+    assert wrong.sum() > 50_000 and not nearest("BF16", cut, wanted)[wrong].any()
+    zero, some = np.zeros(1, np.float32), np.full(1, 1e-3, np.float32)
+    assert not nearest("BF16", some, zero).any()
+    infinite = np.full(1, np.inf, np.float32)
+    assert nearest("BF16", infinite, infinite).all()

@@ -32,12 +32,18 @@ class Comparison:
             got = found(first, last).reshape(wanted.shape)
             changed = int((got != wanted).sum())
             off += changed
+            if changed and (np.isinf(got) & np.isfinite(wanted)).any():
+                raise Refused(
+                    f"{self.path}: tensor {name} holds infinity in {kind}, expected values up to "
+                    f"{np.abs(wanted[np.isfinite(wanted)]).max():.3g}; ask for another dtype"
+                )
             if changed and not nearest(kind, got, wanted).all():
                 raise Refused(
                     f"{self.path}: tensor {name} is not the checkpoint's in {kind}; build it again"
                 )
             if changed:
-                away = np.abs(np.where(np.isinf(got), 0, got) - wanted).max()
+                with np.errstate(invalid="ignore"):
+                    away = np.abs(got - wanted)[np.isfinite(wanted)].max(initial=0)
                 self.largest = max(self.largest, float(away))
         self.counts["values"] += int(np.prod(source.shape))
         self.counts["values_rounded"] += off
@@ -90,11 +96,13 @@ def row_order(heads: int | None, head_dim: int, shape: tuple[int, ...]):
 
 def nearest(kind: str, got, wanted):
     """Of each value, whether `got` is `wanted` rounded to the type `kind`."""
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         if kind == "F16":
             return wanted.astype(np.float16).astype(np.float32) == got
-        if kind == "BF16":
-            return np.abs(got - wanted) <= np.abs(wanted) * 2.0**-8
+        if kind == "BF16":  # half a step: eight bits of mantissa, and none below 2^-133
+            exponent = np.where(wanted == 0, -200, np.frexp(wanted)[1])
+            half = np.maximum(np.ldexp(np.float32(1), exponent - 9), np.float32(2.0**-134))
+            return (got == wanted) | (np.abs(got - wanted) <= half)
         if kind == "Q8_0":
             scale = np.abs(wanted).reshape(-1, 32).max(axis=1, keepdims=True) / 127
             # half a step of q, and the rounding of the scale to float16

@@ -88,26 +88,31 @@ def main() -> None:
     targets = [f"artifacts/m{n}.gguf" for n in range(jobs)]
     snakemake = ROOT / ".venv/bin/snakemake"
     rows = {}
+    if not options.json:
+        print(
+            f"{jobs} jobs{'head, CPU s/job':>37}{'nodes, CPU s/job':>19}{'submitted':>12}{'wall':>9}"
+        )
+
+    def add(name: str, row: dict) -> None:
+        rows[name] = row
+        numbers = f"{row['head']:>16.3f}{row['nodes']:>19.2f}{row['submitted']:>12}"
+        if not options.json:
+            print(f"{name:28}{numbers}{row['seconds']:>7.0f} s", flush=True)
+
     with tempfile.TemporaryDirectory() as place, slurm.Slurm(Path(place) / "slurm") as cluster:
         ours = [snakemake, "--configfile", "mine.yaml", "--profile", "slurm", "--", *targets]
-        for name, more in (("Ingot", {}), ("Ingot, INGOT_SUBMIT=all", {"INGOT_SUBMIT": "all"})):
-            folder = checkout(Path(place) / str(len(rows)), jobs)
-            rows[name] = run(folder, cluster, ours, jobs, **more)
-            shutil.rmtree(folder)
+        folder = checkout(Path(place) / "here", jobs)
+        add("Ingot", run(folder, cluster, ours, jobs))
         folder = Path(place) / "plain"
         folder.mkdir()
         files = " ".join(map(str, sorted((ROOT / "models/demo").glob("*.[js]*"))))
-        (folder / "Snakefile").write_text(
-            PLAIN.format(jobs=jobs, python=python, root=ROOT, files=files)
-        )
-        rows["the plain plugin"] = run(folder, cluster, [snakemake, *FLAGS], jobs)
+        text = PLAIN.format(jobs=jobs, python=python, root=ROOT, files=files)
+        (folder / "Snakefile").write_text(text)
+        add("the plain plugin", run(folder, cluster, [snakemake, *FLAGS], jobs))
+        folder = checkout(Path(place) / "there", jobs)
+        add("Ingot, INGOT_SUBMIT=all", run(folder, cluster, ours, jobs, INGOT_SUBMIT="all"))
     if options.json:
         print(json.dumps(rows))
-        return
-    print(f"{jobs} jobs{'head, CPU s/job':>37}{'nodes, CPU s/job':>19}{'submitted':>12}{'wall':>9}")
-    for name, row in rows.items():
-        numbers = f"{row['head']:>16.3f}{row['nodes']:>19.2f}{row['submitted']:>12}{row['seconds']:>7.0f} s"
-        print(f"{name:28}{numbers}")
 
 
 if __name__ == "__main__":

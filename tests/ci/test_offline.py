@@ -57,6 +57,4 @@ def test_what_was_collected_is_installed_where_there_is_no_network(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "artifacts/demo.gguf" in done.stdout and list(
-        (tmp_path / "envs").glob("convert-*/ready")
-    )
+    assert list((tmp_path / "envs").glob("convert-*/ready"))

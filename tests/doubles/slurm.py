@@ -158,14 +158,16 @@ class Slurm:
     def kill(self, name: str) -> None:
         """A node goes down with all that runs there, and stays away."""
         self.nodes[name].kill()
+        # first, or what its steps say of their end is taken for a failure of their own
+        self.call("scontrol", "update", f"nodename={name}", "state=down", "reason=killed")
         for process in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
+                found = process.read_bytes()
                 if (
-                    f"SLURMD_NODENAME={name}\0".encode() in process.read_bytes()
-                    and str(self.conf).encode() in process.read_bytes()
+                    f"SLURMD_NODENAME={name}\0".encode() in found
+                    and str(self.conf).encode() in found
                 ):
                     os.kill(int(process.parent.name), signal.SIGKILL)
-        self.call("scontrol", "update", f"nodename={name}", "state=down", "reason=killed")
 
     def start(self, program: str, *words) -> subprocess.Popen:
         with (self.folder / f"{program}.out").open("ab") as log:

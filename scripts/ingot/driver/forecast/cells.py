@@ -37,12 +37,14 @@ def cells(jobs: list[dict[str, Any]], targets: Iterable[str], of: Of) -> dict[st
     shared = shared_jobs(wanted, whole, by_id)
     layers: dict[str, list[Entry]] = {name: [] for name in LAYERS}
     inner = {id(job) for one in shared for job in needs[one]}
-    roots = []
-    for one in shared - inner:
+    roots: list[Entry] = []
+    named: set[str] = set()  # a target is of one cell
+    for one in sorted(shared - inner, key=lambda one: by_id[one]["outputs"][0]):
         every = closure(by_id[one], needs)
-        named = [name for number in every for name in wanted.get(number, ())]
-        roots.append((list(dict.fromkeys([by_id[one]["outputs"][0], *named])), every))
-    layers["shared"] = merged(sorted(roots, key=lambda root: root[0]), by_id)
+        asked = {name for number in every for name in wanted.get(number, ())} - named
+        roots.append((sorted({by_id[one]["outputs"][0], *asked}), every))
+        named |= asked
+    layers["shared"] = merged(roots, by_id)
     done = set().union(*(every for _, every in layers["shared"]))
     for number, names in wanted.items():
         gpu = any(gpus(by_id[one]) for one in whole[number])

@@ -33,7 +33,7 @@ rule all:
 rule convert:
     output: "artifacts/m{{n}}.gguf"
     shell:
-        "{python} {root}/scripts/safetensors_to_gguf.py --checkpoint {files} --dtype bfloat16 "
+        "{python} {root}/scripts/safetensors_to_gguf.py --checkpoint {files} --dtype f16 "
         "--name {{wildcards.n}} --pre-tokenizer llama-bpe --license apache-2.0 --gguf {{output}}"
 """
 FLAGS = (

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import threading
 
 import pytest
 import snakemake
@@ -133,3 +134,17 @@ def test_named_files_still_come_with_their_names_and_flags():
     ancient = snakemake.io.IOFile(flag("a", "ancient"), rule=None)
     assert ancient.is_ancient and not ancient.is_directory, "an input's flags are read otherwise"
     assert "self.shellcmd" in inspect.getsource(Rule), "a rule's shell text lies elsewhere"
+
+
+def test_a_run_that_is_told_to_end_while_it_holds_a_lock_ends(monkeypatch):
+    lock, ended = threading.Lock(), threading.Event()
+
+    def theirs(*_):
+        with lock:
+            ended.set()
+
+    monkeypatch.setitem(hook.ORIGINAL, "exit_gracefully", theirs)
+    monkeypatch.setattr(hook.processes, "stop_below", lambda _: None)
+    with lock:  # as the main thread does, when the signal comes
+        hook.exit_gracefully(None)
+    assert ended.wait(5)

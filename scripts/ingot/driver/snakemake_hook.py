@@ -10,6 +10,7 @@ import fcntl
 import os
 import secrets
 import sys
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -115,12 +116,20 @@ def overtaken(job) -> str | None:
 
 
 def exit_gracefully(scheduler, *arguments) -> None:
-    """Told to end, Snakemake would wait for the running steps: they are told, too."""
-    print("stopped by SIGTERM: the running steps are stopped", file=sys.stderr, flush=True)
+    """Told to end, Snakemake would wait for the running steps: they are told, too.
+
+    In a thread: this is called by a signal, and Snakemake's own takes a lock that the main thread may
+    hold just then, for ever.
+    """
+    os.write(2, b"stopped by SIGTERM: the running steps are stopped\n")
     if cluster.used() and decides(scheduler.workflow.dag):
         raise KeyboardInterrupt  # as Ctrl-C: the scheduler cancels what it submitted
-    ORIGINAL["exit_gracefully"](scheduler, *arguments)
-    processes.stop_below(os.getpid())
+
+    def end() -> None:
+        ORIGINAL["exit_gracefully"](scheduler, *arguments)
+        processes.stop_below(os.getpid())
+
+    threading.Thread(target=end, name="end").start()
 
 
 def handle_error(scheduler, job, *arguments, **options) -> None:

@@ -22,20 +22,10 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/doubles")]
 
 import slurm  # noqa: E402
+from checkout import checkout  # noqa: E402
 from ingot.store.records import Store  # noqa: E402
 
 GGUF = "artifacts/demo.gguf"
-PARTS = (
-    "Snakefile",
-    "models.yaml",
-    "models.schema.json",
-    "rules",
-    "scripts",
-    "runtime",
-    "envs",
-    "profiles",
-    "models",
-)
 HOLD = """
 def hold(point):
     import os, time
@@ -80,11 +70,7 @@ class Case:
         self.said = place / "said"
 
     def prepare(self) -> None:
-        self.folder.mkdir(parents=True)
-        for part in PARTS:
-            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-            copy(ROOT / part, self.folder / part)
-        (self.folder / "slurm").symlink_to("profiles/slurm")
+        checkout(self.folder)
         self.insert(STEP, "    parser = ", "    open('started', 'a').write('x')\n")
         if found := POINTS[self.point]:
             file, line, depth = found

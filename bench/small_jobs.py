@@ -10,7 +10,6 @@ Debian's SLURM and root; the nodes' share is what the whole machine took, less t
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/doubles")]
 
 import slurm  # noqa: E402
+from checkout import checkout  # noqa: E402
 from ingot.driver.catalogue import toolchains  # noqa: E402
 
 ENTRY = {
@@ -65,13 +65,8 @@ def run(folder: Path, cluster: slurm.Slurm, command: list, jobs: int, **environm
     }  # fmt: skip
 
 
-def checkout(folder: Path, jobs: int) -> Path:
-    folder.mkdir()
-    for part in ("Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "runtime", "envs",
-                 "profiles", "models"):  # fmt: skip
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-        copy(ROOT / part, folder / part)
-    (folder / "slurm").symlink_to("profiles/slurm")
+def catalogue(folder: Path, jobs: int) -> Path:
+    """Add a catalogue of so many models to a checkout."""
     models = {f"m{n}": {**ENTRY, "name": f"Model {n}"} for n in range(jobs)}
     (folder / "mine.yaml").write_text(json.dumps({"models": models}))
     return folder
@@ -101,7 +96,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as place, slurm.Slurm(Path(place) / "slurm") as cluster:
         ours = [snakemake, "--configfile", "mine.yaml", "--profile", "slurm", "--", *targets]
-        folder = checkout(Path(place) / "here", jobs)
+        folder = catalogue(checkout(Path(place) / "here"), jobs)
         add("Ingot", run(folder, cluster, ours, jobs))
         folder = Path(place) / "plain"
         folder.mkdir()
@@ -109,7 +104,7 @@ def main() -> None:
         text = PLAIN.format(jobs=jobs, python=python, root=ROOT, files=files)
         (folder / "Snakefile").write_text(text)
         add("the plain plugin", run(folder, cluster, [snakemake, *FLAGS], jobs))
-        folder = checkout(Path(place) / "there", jobs)
+        folder = catalogue(checkout(Path(place) / "there"), jobs)
         add("Ingot, INGOT_SUBMIT=all", run(folder, cluster, ours, jobs, INGOT_SUBMIT="all"))
     if options.json:
         print(json.dumps(rows))

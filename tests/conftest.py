@@ -12,13 +12,11 @@ from pathlib import Path
 import pytest
 
 import slurm
+from checkout import checkout
 from ingot.driver.catalogue import toolchains
 from ingot.store.records import Action, Store
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = (
-    "Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "runtime", "envs", "profiles",
-)  # fmt: skip
 IRPA = "artifacts/demo.irpa"
 KEY = "ab" * 32  # of an action that nobody ran
 
@@ -112,21 +110,7 @@ def shared(snakemake, tmp_path_factory):
 def clone(tmp_path):
     """clone("a") is a copy of the pipeline in a folder of that name; all share one store."""
 
-    def copy(name):
-        folder = tmp_path / name
-        folder.mkdir()
-        for part in PARTS:
-            source = ROOT / part
-            if source.is_dir():
-                ignore = shutil.ignore_patterns("__pycache__")
-                shutil.copytree(source, folder / part, ignore=ignore)
-            else:
-                shutil.copy(source, folder / part)
-        shutil.copytree(ROOT / "models/demo", folder / "models/demo")
-        (folder / "slurm").symlink_to("profiles/slurm")
-        return folder
-
-    return copy
+    return lambda name: checkout(tmp_path / name)
 
 
 @pytest.fixture
@@ -240,8 +224,7 @@ def once(factory, name):
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
-    if lacking := slurm.missing():
-        pytest.skip(f"SLURM needs {lacking} (Debian: slurmctld slurmd slurm-client munge)")
+    slurm.skip_where_missing()
     with slurm.Slurm(tmp_path_factory.mktemp("slurm") / "cluster") as found:
         yield found
 

@@ -30,8 +30,7 @@ SMALL = (
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     """A cluster whose nodes have 2 TB."""
-    if lacking := slurm.missing():
-        pytest.skip(f"SLURM needs {lacking} (Debian: slurmctld slurmd slurm-client munge)")
+    slurm.skip_where_missing()
     with slurm.Slurm(tmp_path_factory.mktemp("large") / "slurm", memory=2_000_000) as found:
         yield found
 

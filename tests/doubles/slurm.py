@@ -68,6 +68,13 @@ def missing() -> str:
     return ", ".join(found + root)
 
 
+def skip_where_missing() -> None:
+    import pytest  # benches have none
+
+    if lacking := missing():
+        pytest.skip(f"SLURM needs {lacking} (Debian: slurmctld slurmd slurm-client munge)")
+
+
 def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:

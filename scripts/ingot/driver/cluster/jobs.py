@@ -104,7 +104,7 @@ class Cluster:
 
     def stop_where_none_has_it(self, jobs: list[Job]) -> None:
         """Refuse what no partition has, before anything is submitted."""
-        if jobs and slurm.used() and not slurm.partitions():
+        if jobs and not slurm.partitions():
             raise Refused(slurm.NONE)
         for job in jobs:
             self.asks(job)

@@ -4,7 +4,10 @@
     snakemake -n artifacts/llama8b-instruct_tp1.vmfb           show what would run
     snakemake --configfile mine.yaml -- artifacts/mine_tp1.vmfb   a model of your own
 
-    artifacts/M.gguf, M.q8_0.gguf       GGUF at the model's dtype, or at the one named
+    artifacts/M.gguf, M.q4_k_m.gguf     GGUF at the model's dtype, or at the type named
+    artifacts/M.quants                  GGUF of several types, from one read of the checkpoint
+    artifacts/M.split, M.q4_k_m.split   a GGUF file as a set of files that hubs take
+    artifacts/M.imatrix                 an importance matrix, by which quantised files are made
     artifacts/M.irpa, M.bf16.irpa       unsharded IRPA
     artifacts/M_tpN.irpa                a root, and an archive for each of N ranks beside it
     artifacts/M_tpN.mlir, .config.json  the exported program, and the server's config

@@ -1,4 +1,4 @@
-"""Checkpoint to GGUF: artifacts/M[.f32|.f16|.bf16|.q8_0].gguf, and k-quants by libllama."""
+"""Checkpoint to GGUF: artifacts/M[.DTYPE].gguf, M.quants of several types at once, M[.DTYPE].split."""
 
 
 rule safetensors_to_gguf:
@@ -35,12 +35,39 @@ rule safetensors_to_gguf:
         """
 
 
+rule compute_imatrix:
+    input:
+        code=code("compute_imatrix.py"),
+        lock=lock("llamacpp"),
+        env=env("llamacpp"),
+        gguf="artifacts/{model}.gguf",
+        text=inputs.imatrix_text,
+    output:
+        "artifacts/{model}.imatrix",
+    log:
+        "logs/compute_imatrix/{model}.log",
+    benchmark:
+        "logs/compute_imatrix/{model}.tsv"
+    threads: 8
+    shell:
+        """
+        {PYTHON[llamacpp]:q} {input.code[0]:q} \
+            --gguf {input.gguf:q} \
+            --text {input.text:q} \
+            --imatrix {output:q} \
+            >{log:q}
+        """
+
+
 rule quantize_gguf:
     input:
         code=code("quantize_gguf.py"),
         lock=lock("llamacpp"),
         env=env("llamacpp"),
-        gguf="artifacts/{model}.f32.gguf",
+        config=inputs.config_json,
+        tokenizer=inputs.tokenizer,
+        weights=inputs.weights,
+        imatrix=inputs.imatrix,
     output:
         "artifacts/{model}.{quant}.gguf",
     log:
@@ -48,13 +75,109 @@ rule quantize_gguf:
     benchmark:
         "logs/quantize_gguf/{model}.{quant}.tsv"
     wildcard_constraints:
-        quant="|".join(gguf.K_QUANTS),
+        quant="|".join(quants.FTYPES),
+    params:
+        name=setting("name"),
+        pre_tokenizer=setting("pre_tokenizer"),
+        license=setting("license"),
+        architecture=setting("architecture"),
     shell:
         """
         {PYTHON[llamacpp]:q} {input.code[0]:q} \
-            --source {input.gguf:q} \
-            --gguf {output:q} \
+            --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
             --quant {wildcards.quant:q} \
+            --gguf {output:q} \
+            --imatrix {input.imatrix:q} \
+            --name {params.name:q} \
+            --pre-tokenizer {params.pre_tokenizer:q} \
+            --license={params.license:q} \
+            --architecture {params.architecture:q} \
+            >{log:q}
+        """
+
+
+rule quantize_all:
+    input:
+        code=code("quantize_gguf.py"),
+        lock=lock("llamacpp"),
+        env=env("llamacpp"),
+        config=inputs.config_json,
+        tokenizer=inputs.tokenizer,
+        weights=inputs.weights,
+        imatrix=inputs.imatrix,
+    output:
+        directory("artifacts/{model}.quants"),
+    log:
+        "logs/quantize_all/{model}.log",
+    benchmark:
+        "logs/quantize_all/{model}.tsv"
+    params:
+        quants=setting("quants"),
+        name=setting("name"),
+        pre_tokenizer=setting("pre_tokenizer"),
+        license=setting("license"),
+        architecture=setting("architecture"),
+    shell:
+        """
+        {PYTHON[llamacpp]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
+            --quant {params.quants:q} \
+            --folder {output:q} \
+            --imatrix {input.imatrix:q} \
+            --name {params.name:q} \
+            --pre-tokenizer {params.pre_tokenizer:q} \
+            --license={params.license:q} \
+            --architecture {params.architecture:q} \
+            >{log:q}
+        """
+
+
+rule split_gguf:
+    input:
+        code=code("split_gguf.py"),
+        lock=lock("convert"),
+        env=env("convert"),
+        gguf="artifacts/{model}{gguf}.gguf",
+    output:
+        directory("artifacts/{model}{gguf}.split"),
+    log:
+        "logs/split_gguf/{model}{gguf}.log",
+    benchmark:
+        "logs/split_gguf/{model}{gguf}.tsv"
+    params:
+        limit=setting("split"),
+    shell:
+        """
+        {PYTHON[convert]:q} {input.code[0]:q} \
+            --gguf {input.gguf:q} \
+            --folder {output:q} \
+            --limit {params.limit:q} \
+            >{log:q}
+        """
+
+
+rule verify_split:
+    input:
+        code=code("verify_split.py"),
+        lock=lock("llamacpp"),
+        env=env("llamacpp"),
+        gguf="artifacts/{model}{gguf}.gguf",
+        split="artifacts/{model}{gguf}.split",
+        reference="artifacts/{model}.reference.npz",
+    output:
+        "artifacts/{model}{gguf}.split.verified.json",
+    log:
+        "logs/verify_split/{model}{gguf}.log",
+    benchmark:
+        "logs/verify_split/{model}{gguf}.tsv"
+    threads: 8
+    shell:
+        """
+        {PYTHON[llamacpp]:q} {input.code[0]:q} \
+            --gguf {input.gguf:q} \
+            --split {input.split:q} \
+            --reference {input.reference:q} \
+            --record {output:q} \
             >{log:q}
         """
 
@@ -62,32 +185,43 @@ rule quantize_gguf:
 rule verify_gguf:
     input:
         code=code("verify_gguf.py"),
-        lock=lock("convert"),
-        env=env("convert"),
+        lock=lock("llamacpp"),
+        env=env("llamacpp"),
         config=inputs.config_json,
         tokenizer=inputs.tokenizer,
         weights=inputs.weights,
-        gguf="artifacts/{model}{dtype}.gguf",
+        gguf="artifacts/{model}{gguf}.gguf",
+        imatrix=inputs.imatrix_of_record,
+        reference="artifacts/{model}.reference.npz",
+        texts="artifacts/{model}.texts.json",
+        scores="artifacts/{model}.scores.npy",
     output:
-        "artifacts/{model}{dtype}.gguf.verified.json",
+        "artifacts/{model}{gguf}.gguf.verified.json",
     log:
-        "logs/verify_gguf/{model}{dtype}.log",
+        "logs/verify_gguf/{model}{gguf}.log",
     benchmark:
-        "logs/verify_gguf/{model}{dtype}.tsv"
+        "logs/verify_gguf/{model}{gguf}.tsv"
+    threads: 8
     params:
-        dtype=inputs.dtype,
+        dtype=inputs.gguf_type,
+        limits=inputs.limits,
         name=setting("name"),
         pre_tokenizer=setting("pre_tokenizer"),
         license=setting("license"),
     shell:
         """
-        {PYTHON[convert]:q} {input.code[0]:q} \
+        {PYTHON[llamacpp]:q} {input.code[0]:q} \
             --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
             --dtype {params.dtype:q} \
             --name {params.name:q} \
             --pre-tokenizer {params.pre_tokenizer:q} \
             --license={params.license:q} \
             --gguf {input.gguf:q} \
+            --imatrix {input.imatrix:q} \
+            --reference {input.reference:q} \
+            --texts {input.texts:q} \
+            --scores {input.scores:q} \
+            --limit {params.limits:q} \
             --record {output:q} \
             >{log:q}
         """

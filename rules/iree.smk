@@ -68,6 +68,8 @@ rule verify_vmfb:
         config=programs.config,
         parameters=inputs.parameters,
         reference="artifacts/{model}.reference.npz",
+        texts="artifacts/{model}.texts.json",
+        scores="artifacts/{model}.scores.npy",
     output:
         "artifacts/{model}_tp{tp}{hw}.vmfb.verified.json",
     log:
@@ -83,6 +85,8 @@ rule verify_vmfb:
             --config {input.config:q} \
             --parameters {input.parameters:q} \
             --reference {input.reference:q} \
+            --texts {input.texts:q} \
+            --scores {input.scores:q} \
             --device {params.device:q} \
             --record {output:q} \
             >{log:q}

@@ -33,6 +33,8 @@ rule verify_onnx:
         env=env("rtx"),
         onnx="artifacts/{model}.onnx",
         reference="artifacts/{model}.reference.npz",
+        texts="artifacts/{model}.texts.json",
+        scores="artifacts/{model}.scores.npy",
     output:
         "artifacts/{model}.onnx.verified.json",
     log:
@@ -44,6 +46,8 @@ rule verify_onnx:
         {PYTHON[rtx]:q} {input.code[0]:q} \
             --onnx {input.onnx:q} \
             --reference {input.reference:q} \
+            --texts {input.texts:q} \
+            --scores {input.scores:q} \
             --record {output:q} \
             >{log:q}
         """

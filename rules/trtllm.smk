@@ -121,12 +121,45 @@ rule verify_trtllm:
     benchmark:
         "logs/verify_trtllm/{model}_tp{tp}{variant}.tsv"
     wildcard_constraints:
-        variant=targets.optional((*tensorrt.FLOATS, *tensorrt.QUANTS)),
+        variant=targets.optional(tensorrt.FLOATS),
     shell:
         """
         {PYTHON[convert]:q} {input.code[0]:q} \
             --checkpoint {input.config:q} {input.weights:q} \
             --trtllm-checkpoint {input.checkpoint:q} \
+            --record {output:q} \
+            >{log:q}
+        """
+
+
+rule verify_quantised:
+    input:
+        code=code("verify_trtllm.py"),
+        lock=lock("iree"),
+        env=env("iree"),
+        config=inputs.config_json,
+        weights=inputs.weights,
+        checkpoint="artifacts/{model}_tp{tp}{variant}.trtllm-ckpt",
+        texts="artifacts/{model}.texts.json",
+        scores="artifacts/{model}.scores.npy",
+    output:
+        "artifacts/{model}_tp{tp}{variant}.trtllm-ckpt.verified.json",
+    log:
+        "logs/verify_quantised/{model}_tp{tp}{variant}.log",
+    benchmark:
+        "logs/verify_quantised/{model}_tp{tp}{variant}.tsv"
+    wildcard_constraints:
+        variant=targets.one(tensorrt.QUANTS),
+    params:
+        limits=inputs.limits,
+    shell:
+        """
+        {PYTHON[iree]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.weights:q} \
+            --trtllm-checkpoint {input.checkpoint:q} \
+            --texts {input.texts:q} \
+            --scores {input.scores:q} \
+            --limit {params.limits:q} \
             --record {output:q} \
             >{log:q}
         """

@@ -1,76 +1,206 @@
-"""Quantise a float GGUF file to k-quants by libllama.  Runs in envs/llamacpp."""
+"""Quantise a checkpoint to libllama's types, all of them from one read.  Runs in envs/llamacpp.
+
+libllama says which tensor gets which type, and quantises the rows; they come straight from the
+checkpoint, a block at a time, so that no float file is written first and memory does not grow with
+the model.  Each file is byte-identical to the one that llama-quantize makes of the float32 file.
+"""
 
 import argparse
 import ctypes
-import os
-import sys
+import functools
+import re
+import struct
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
+from ingot.checkpoint import llama
+from ingot.checkpoint.config import read_config
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.rows import Rows
 from ingot.entry import run
-from ingot.files.atomic import replacing
+from ingot.files import sealed, stream
+from ingot.files.atomic import replacing_hashed
+from ingot.gguf import header
+from ingot.gguf.file import TensorInfo
+from ingot.gguf.file import layout as gguf_layout
+from ingot.gguf.kv import KV
+from ingot.llamacpp import libllama, quants
+from ingot.llamacpp.quants import Imatrix
 from ingot.refused import Refused
+from ingot.tensors.dtypes import TYPES, TensorType
 
-FTYPE = {"q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18}  # enum llama_ftype
-
-
-class Parameters(ctypes.Structure):
-    """llama_model_quantize_params of llama.h at the commit in envs/llamacpp/build.py."""
-
-    _fields_ = (
-        ("nthread", ctypes.c_int32),
-        ("ftype", ctypes.c_int),
-        ("output_tensor_type", ctypes.c_int),
-        ("token_embedding_type", ctypes.c_int),
-        ("allow_requantize", ctypes.c_bool),
-        ("quantize_output_tensor", ctypes.c_bool),
-        ("only_copy", ctypes.c_bool),
-        ("pure", ctypes.c_bool),
-        ("keep_split", ctypes.c_bool),
-        ("dry_run", ctypes.c_bool),
-        ("imatrix", ctypes.c_void_p),
-        ("kv_overrides", ctypes.c_void_p),
-        ("tt_overrides", ctypes.c_void_p),
-        ("prune_layers", ctypes.c_void_p),
-        ("max_buf_size", ctypes.c_size_t),
-    )
+PLANNED = re.compile(r"\[ *\d+/ *\d+\] +(\S+) +- .*, type = +(\w+), size = .*?(?:\((\w+)\))?\s*$")
 
 
-def quantize_gguf(source: Path, gguf: Path, quant: str) -> None:
-    library = load()
-    log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(to_stdout)
-    library.llama_log_set(log, None)
-    parameters = library.llama_model_quantize_default_params()
-    parameters.nthread = os.cpu_count() or 1
-    parameters.ftype = FTYPE[quant]
-    with replacing(gguf) as partial:
-        status = library.llama_model_quantize(
-            os.fsencode(source), os.fsencode(partial), ctypes.byref(parameters)
+@dataclass
+class Output:
+    """One file on its way, and where its tensors lie."""
+
+    file: stream.Output
+    infos: dict[str, TensorInfo]
+
+
+def quantize_gguf(
+    checkpoint: Checkpoint,
+    quant: list[str],
+    gguf: Path | None,
+    folder: Path | None,
+    name: str,
+    pre_tokenizer: str,
+    license: str | None = None,
+    architecture: str | None = None,
+    imatrix: Path | None = None,
+) -> None:
+    if gguf and len(quant) > 1:
+        raise Refused(f"--gguf: {len(quant)} types, expected one per file; give --folder")
+    config = read_config(checkpoint["config.json"], architecture)
+    matrix = quants.read_imatrix(imatrix) if imatrix else None
+    kvs = header.pairs(checkpoint, config, "f32", name, pre_tokenizer, license)
+    with (
+        Rows(checkpoint, config, (gguf or folder).name) as rows,
+        replacing_hashed(gguf or folder) as partial,
+        ExitStack() as stack,
+    ):
+        specs = {spec.name: spec for spec in rows.specs("f32")}
+        paths = {quant[0]: partial.path}
+        if folder:
+            partial.path.mkdir()
+            stem = folder.name.removesuffix(".quants")
+            paths = {word: partial.path / f"{stem}.{word}.gguf" for word in quant}
+        outputs = [
+            opened(stack, gguf or folder, path, kvs, specs, word, matrix)
+            for word, path in paths.items()
+        ]
+        order = [specs[name] for name in outputs[0].infos]
+        turns = [rows.turns, *(output.file.turns for output in outputs)]
+        stream.in_threads(jobs(rows, order, outputs, matrix), turns)
+        rows.finish()
+        hashes = [output.file.finish() for output in outputs]
+        if folder:
+            names = [path.name for path in paths.values()]
+            sealed.seal(partial.path, dict(zip(names, hashes, strict=True)))
+        else:
+            partial.sha256 = hashes[0]
+
+
+def opened(
+    stack: ExitStack,
+    named: Path,
+    path: Path,
+    kvs: list[KV],
+    specs,
+    quant: str,
+    matrix: Imatrix | None,
+) -> Output:
+    """The file of one type, its header written; `named` is the target."""
+    types = planned(named, kvs, list(specs.values()), quant, matrix)
+    tensors = [(name, kind, specs[name].shape) for name, kind in types.items()]
+    layout = gguf_layout(quants.header(kvs, quant, matrix), tensors)
+    file = stream.Output(path, layout.size, named)
+    stack.callback(file.close)
+    file.put(layout.head, 0)
+    return Output(file, {info.name: info for info in layout.entries})
+
+
+def planned(
+    path: Path, kvs: list[KV], specs: list[llama.TensorSpec], quant: str, matrix: Imatrix | None
+) -> dict[str, TensorType]:
+    """Each tensor's type in the order of the file, as libllama plans it by a file that holds no weights."""
+    layout = gguf_layout(kvs, [(spec.name, spec.type, spec.shape) for spec in specs])
+    said: list[str] = []
+    lib = libllama.library()
+    parameters = lib.llama_model_quantize_default_params()
+    parameters.ftype, parameters.nthread, parameters.dry_run = quants.FTYPES[quant], 1, True
+    kept = given(parameters, matrix)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as stub:
+        stub.write(layout.head)
+        stub.truncate(layout.size)
+        stub.flush()
+        libllama.listen(lib, said.append)
+        words = stub.name.encode()
+        failed = lib.llama_model_quantize(words, words, ctypes.byref(parameters))
+        libllama.listen(lib, libllama.to_stdout)
+    del kept
+    lines = "".join(said).splitlines()
+    found = {m[1]: TYPES[(m[3] or m[2]).upper()] for m in map(PLANNED.match, lines) if m}
+    if failed or sorted(found) != sorted(spec.name for spec in specs):
+        raise Refused(
+            f"{path}: libllama could not plan {quant}: {lines[-1] if lines else 'no word'}"
         )
-        if status:
-            raise Refused(f"{source}: libllama could not quantise it to {quant}; its log says why")
+    if any("will require an imatrix" in line for line in lines):
+        raise Refused(
+            f"{path}: {quant} needs an importance matrix; set the model's `imatrix` in the catalogue to "
+            "a text"
+        )
+    return found
 
 
-def load() -> ctypes.CDLL:
-    folder = Path(sys.prefix) / "llama.cpp/lib"
-    for name in ("libggml-base.so", "libggml-cpu.so", "libggml.so"):
-        ctypes.CDLL(str(folder / name), mode=ctypes.RTLD_GLOBAL)
-    library = ctypes.CDLL(str(folder / "libllama.so"))
-    library.llama_model_quantize_default_params.restype = Parameters
-    library.llama_model_quantize.restype = ctypes.c_uint32
-    return library
+def given(parameters: libllama.QuantizeParameters, matrix: Imatrix | None) -> list:
+    """Set the importance matrix; what is returned must live as long as the parameters."""
+    if not matrix:
+        return []
+    kept, entries = [], (libllama.ImatrixData * (len(matrix.columns) + 1))()
+    for entry, (name, values) in zip(entries, matrix.columns.items(), strict=False):
+        kept.append(name.encode())
+        entry.name, entry.size = kept[-1], len(values)
+        entry.data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+    parameters.imatrix = ctypes.cast(entries, ctypes.c_void_p)
+    return [kept, entries]
 
 
-def to_stdout(_level: int, text: bytes, _data) -> None:
-    sys.stdout.write(text.decode(errors="replace"))
+def jobs(
+    rows: Rows, specs: list[llama.TensorSpec], outputs: list[Output], matrix: Imatrix | None
+) -> Iterator[Callable[[], None]]:
+    """One job per block of rows, in the order of the files."""
+
+    def block(read: Callable[[], memoryview], tickets: list[int], spec, first: int) -> None:
+        values = np.frombuffer(read(), np.float32).reshape(-1, spec.shape[-1])
+        done: dict[str, np.ndarray] = {}  # two files may hold a tensor in the same type
+        for output, ticket in zip(outputs, tickets, strict=True):
+            info = output.infos[spec.name]
+            if info.type.name not in done:
+                columns = matrix.columns.get(spec.name) if matrix else None
+                done[info.type.name] = libllama.quantised(values, info.type, columns)
+            offset = info.offset + first * (info.nbytes // info.shape[0])
+            output.file.write(ticket, done[info.type.name], offset)
+
+    def whole(data: bytes, tickets: list[int], spec) -> None:
+        for output, ticket in zip(outputs, tickets, strict=True):
+            output.file.write(ticket, data, output.infos[spec.name].offset)
+
+    for spec in specs:
+        if spec.source is None:
+            factors = llama.rope_freqs(rows.config)
+            data = struct.pack(f"<{len(factors)}f", *factors)
+            yield functools.partial(whole, data, [one.file.ticket() for one in outputs], spec)
+            continue
+        for first, _, read in rows.blocks(spec):
+            tickets = [one.file.ticket() for one in outputs]
+            yield functools.partial(block, read, tickets, spec, first)
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--source", type=Path, required=True, help="a GGUF file of floats")
-    parser.add_argument("--gguf", type=Path, required=True, help="the file to write")
+    add_checkpoint(parser)
     parser.add_argument(
-        "--quant", choices=sorted(FTYPE), required=True, help="the k-quant to write"
+        "--quant", nargs="+", choices=sorted(quants.FTYPES), required=True, metavar="TYPE",
+        help=f"to write: {', '.join(quants.FTYPES)}",
+    )  # fmt: skip
+    written = parser.add_mutually_exclusive_group(required=True)
+    written.add_argument("--gguf", type=Path, help="the file to write, of one type")
+    written.add_argument(
+        "--folder", type=Path, help="artifacts/M.quants to write: M.TYPE.gguf each"
     )
+    parser.add_argument("--name", required=True, help="general.name")
+    parser.add_argument("--pre-tokenizer", required=True, help="such as llama-bpe")
+    parser.add_argument("--license", help="general.license")
+    parser.add_argument("--architecture", help="what config.json must say")
+    parser.add_argument("--imatrix", type=Path, nargs="?", help="by compute_imatrix.py")
     quantize_gguf(**vars(parser.parse_args(argv)))
 
 

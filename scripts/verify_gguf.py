@@ -1,25 +1,41 @@
-"""Compare a GGUF file with the checkpoint it was made from.  Runs in envs/convert.
+"""Compare a GGUF file with the checkpoint it was made from, and run it.  Runs in envs/llamacpp.
 
-Read by the gguf package.  The metadata must be exactly those that follow from the checkpoint's config,
-tokenizer and generation files, and the catalogue.  Tensors are dequantised, q and k rows put back in
-the checkpoint's order, and compared value by value: equal where the dtype can hold the value, the
-nearest one otherwise.
+The metadata must be exactly those that follow from the checkpoint's config, tokenizer and generation
+files, and the catalogue.  Tensors, read by the gguf package, are put back in the checkpoint's order and
+compared value by value: equal where the dtype can hold the value, the nearest one otherwise; those of
+k-quants must be what ggml makes of the checkpoint's rows again.  libllama loads the file: its tokens of
+hard texts and its dialogues must be transformers', its greedy tokens too where the dtype is a float, and
+its distributions over a corpus within the limits of the format.
 """
 
 import argparse
 import hashlib
 from pathlib import Path
 
+import numpy as np
+
 from ingot.checkpoint import llama
 from ingot.checkpoint.config import ModelConfig, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
-from ingot.checkpoint.safetensors import read_checkpoint
+from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.entry import run
 from ingot.gguf import header
 from ingot.gguf.metadata import FILE_TYPE
+from ingot.llamacpp import libllama, quants
+from ingot.llamacpp.libllama import Llama
+from ingot.llamacpp.quants import Imatrix
+from ingot.parity import divergence, limits
+from ingot.parity import reference as reference_of
+from ingot.parity import texts as texts_of
+from ingot.parity.greedy import GreedyCheck
+from ingot.parity.texts import Texts
 from ingot.refused import Refused
+from ingot.tensors.dtypes import TYPES
+from ingot.terminal.progress import Progress
 from ingot.verify import verification
-from ingot.verify.values import Comparison, row_order
+from ingot.verify.values import Comparison, chunks, row_order, values
+
+COMPUTED = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}  # what libllama multiplies in
 
 
 def verify_gguf(
@@ -28,50 +44,113 @@ def verify_gguf(
     dtype: str,
     name: str,
     pre_tokenizer: str,
+    reference: Path,
+    texts: Path,
+    scores: Path,
     record: Path,
     license: str | None = None,
+    imatrix: Path | None = None,
+    limit: list[str] | None = None,
 ) -> None:
-    import numpy as np
-    from gguf import GGUFReader
-
     sha256 = verification.digest(gguf)
     config = read_config(checkpoint["config.json"])
+    matrix = quants.read_imatrix(imatrix) if imatrix else None
+    float_type = dtype if dtype in FILE_TYPE else "f32"
+    kvs = header.pairs(checkpoint, config, float_type, name, pre_tokenizer, license)
+    if dtype in quants.FTYPES:
+        kvs = quants.header(kvs, dtype, matrix)
+    checks = {"metadata_pairs": len(kvs), **compared(checkpoint, config, gguf, kvs, matrix)}
+    checks |= ran(
+        config, gguf, dtype, reference, texts_of.read(texts), scores, limits.pairs(limit or [])
+    )
+    verification.write(
+        record,
+        gguf,
+        sha256,
+        "the checkpoint, value by value, its config and tokenizer files; transformers, by libllama",
+        checks,
+        **({"imatrix": verification.digest(imatrix)} if imatrix else {}),
+        versions={**verification.versions("gguf", "numpy"), "llama.cpp": libllama.version()},
+    )
+
+
+def compared(
+    checkpoint: Checkpoint, config: ModelConfig, gguf: Path, kvs: list, matrix: Imatrix | None
+) -> dict:
+    """What a record says of the header and of every value."""
+    from gguf import GGUFReader
+
     sources = read_checkpoint(checkpoint)
     reader = GGUFReader(gguf)
-    wanted = header.pairs(checkpoint, config, dtype, name, pre_tokenizer, license)
-    metadata_pairs = header.check(gguf, reader.fields, wanted)
+    header.check(gguf, reader.fields, kvs)
     found = {tensor.name: tensor for tensor in reader.tensors}
     specs = llama.specs(config, "f32")  # for the names; the file says its own types
     if sorted(found) != sorted(spec.name for spec in specs):
         raise Refused(f"{gguf}: {len(found)} tensors, expected {len(specs)}; build it again")
     comparison, together = Comparison(gguf), hashlib.sha256()
+    errors: dict[str, float] = {}  # largest per type
+    progress = Progress(gguf.name, len(specs))
     for spec in specs:
         tensor = found[spec.name]
+        kind = tensor.tensor_type.name
         if spec.source is None:
-            check_rope(np, gguf, config, tensor.data)
+            check_rope(gguf, config, tensor.data)
             comparison.equal()
-            continue
-        source = sources[spec.source]
-        order = row_order(spec.heads, config.head_dim, source.shape)
+        elif kind in ("F32", "F16", "BF16", "Q8_0"):
+            source = sources[spec.source]
+            order = row_order(spec.heads, config.head_dim, source.shape)
 
-        def rows(first: int, last: int, tensor=tensor, order=order):
-            got = dequantized(np, tensor, order[first:last])
-            together.update(got.tobytes())
-            return got
+            def rows(first: int, last: int, tensor=tensor, order=order):
+                got = dequantized(tensor, order[first:last])
+                together.update(got.tobytes())
+                return got
 
-        comparison.tensor(spec.name, tensor.tensor_type.name, source, rows)
-    verification.write(
-        record,
-        gguf,
-        sha256,
-        "the checkpoint, value by value, and its config and tokenizer files, read by gguf-py",
-        {**comparison.checks(), "metadata_pairs": metadata_pairs},
-        values_sha256=together.hexdigest(),
-        versions=verification.versions("gguf", "numpy"),
-    )
+            comparison.tensor(spec.name, kind, source, rows)
+        else:
+            error = requantised(gguf, spec, tensor, sources[spec.source], config, matrix)
+            errors[kind] = max(errors.get(kind, 0), round(error, 6))
+            comparison.counts["values"] += int(np.prod(spec.shape))
+            comparison.equal(False)
+        progress.add(1)
+    checks = comparison.checks()
+    if errors:
+        known = {kind: limits.ERROR[kind] for kind in errors}
+        return {**checks, "errors": errors, "error_limits": known}
+    return {**checks, "values_sha256": together.hexdigest()}
 
 
-def check_rope(np, gguf: Path, config: ModelConfig, factors) -> None:
+def requantised(
+    gguf: Path,
+    spec: llama.TensorSpec,
+    tensor,
+    source: Tensor,
+    config: ModelConfig,
+    matrix: Imatrix | None,
+) -> float:
+    """Relative error of a quantised tensor; its bytes must be those that ggml makes of the source."""
+    kind = TYPES[tensor.tensor_type.name]
+    columns = matrix.columns.get(spec.name) if matrix else None
+    order, away, all_of = row_order(spec.heads, config.head_dim, source.shape), 0.0, 0.0
+    for first, last in chunks(source.shape):
+        wanted = values(source, first, last)
+        raw = np.ascontiguousarray(tensor.data[order[first:last]])
+        if not np.array_equal(libllama.quantised(wanted, kind, columns).reshape(raw.shape), raw):
+            raise Refused(
+                f"{gguf}: tensor {spec.name} is not the checkpoint's in {kind.name}; build it again"
+            )
+        got = dequantized(tensor, order[first:last])
+        away += float(np.square(got - wanted, dtype=np.float64).sum())
+        all_of += float(np.square(wanted, dtype=np.float64).sum())
+    error = (away / all_of) ** 0.5 if all_of else 0.0
+    if not error <= limits.ERROR[kind.name]:
+        raise Refused(
+            f"{gguf}: tensor {spec.name} is off by {error:.3f} of its weights in {kind.name}, expected at "
+            f"most {limits.ERROR[kind.name]}; take a type of more bits"
+        )
+    return error
+
+
+def check_rope(gguf: Path, config: ModelConfig, factors) -> None:
     """Llama 3.1's divisors, by the formula of transformers' modeling_rope_utils in float64."""
     rope, half = config.rope, config.head_dim // 2
     turns = rope.original_context * config.rope_theta ** -(np.arange(half) / half) / (2 * np.pi)
@@ -84,21 +163,71 @@ def check_rope(np, gguf: Path, config: ModelConfig, factors) -> None:
         )
 
 
-def dequantized(np, tensor, order):
+def dequantized(tensor, order):
     from gguf import quants
 
     data = tensor.data if tensor.data.ndim > 1 else tensor.data.reshape(len(tensor.data), 1)
     return quants.dequantize(np.ascontiguousarray(data[order]), tensor.tensor_type)
 
 
+def ran(
+    config: ModelConfig,
+    gguf: Path,
+    dtype: str,
+    reference: Path,
+    texts: Texts,
+    scores: Path,
+    own: dict[str, float],
+) -> dict:
+    """What a record says of the file in libllama."""
+    answers = reference_of.read(reference)
+    longest = max(len(answer.prompt) + len(answer.tokens) for answer in answers)
+    room = max(longest, *map(len, texts.corpus))
+    with Llama(gguf, min(room, config.context)) as model:
+        checks = texts.checks(gguf, model.ids, model.chat)
+        if dtype in COMPUTED:
+            checks |= continued(gguf, model, answers, COMPUTED[dtype])
+        numbers = divergence.measure(gguf, texts, scores, model.logits)
+    return {**checks, "numbers": divergence.held(gguf, numbers, limits.numbers(dtype, own))}
+
+
+def continued(gguf: Path, model: Llama, answers: list, dtype: str) -> dict:
+    """Greedy tokens and logits after each of the reference's."""
+    check, largest = GreedyCheck(answers, dtype), 0.0
+    for answer in answers:
+        logits = model.logits([*answer.prompt, *answer.tokens[:-1]])[len(answer.prompt) - 1 :]
+        largest = max(largest, float(np.abs(logits - answer.logits).max()))
+        check.steps(answer, logits.argmax(axis=-1))
+    limit = reference_of.TOLERANCE[dtype]
+    if not largest <= limit * check.top:
+        raise Refused(
+            f"{gguf}: a logit is off by {largest:.4f}, expected at most {limit * check.top:.4f}; build it "
+            "again"
+        )
+    return {
+        **check.checks(gguf),
+        "largest_logit_difference": round(largest, 6),
+        "largest_logit": round(check.top, 6),
+        "difference_limit": {"dtype": dtype, "share_of_largest_logit": limit},
+    }
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
     parser.add_argument("--gguf", type=Path, required=True, help="the file to check")
-    parser.add_argument("--dtype", choices=sorted(FILE_TYPE), required=True, help="of the matrices")
+    kinds = sorted({*FILE_TYPE, *quants.FTYPES})
+    parser.add_argument("--dtype", choices=kinds, required=True, help="of the matrices")
     parser.add_argument("--name", required=True, help="general.name")
     parser.add_argument("--pre-tokenizer", required=True, help="such as llama-bpe")
     parser.add_argument("--license", help="general.license")
+    parser.add_argument("--imatrix", type=Path, nargs="?", help="that it was quantised by")
+    parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
+    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
+    parser.add_argument("--scores", type=Path, required=True, help="by score_corpus.py")
+    parser.add_argument(
+        "--limit", nargs="*", default=[], help="name=value of a number, such as mean_kl=0.01"
+    )
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
     verify_gguf(**vars(parser.parse_args(argv)))
 

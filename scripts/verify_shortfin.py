@@ -21,8 +21,8 @@ def verify_shortfin(bundle: Path, reference: Path, record: Path) -> None:
     with stderr_to_log(f"{reference}: reading"):
         from tokenizers import Tokenizer
 
-        from ingot.verify.greedy import GreedyCheck
-        from ingot.verify.reference import read
+        from ingot.parity.greedy import GreedyCheck
+        from ingot.parity.reference import read
 
         answers = read(reference)
         dtype = read_json(bundle / "config.json")["paged_kv_cache"]["kv_cache_dtype"]

@@ -13,14 +13,14 @@ from typing import Any
 
 from ingot.entry import run
 from ingot.fields import read_json
+from ingot.parity.greedy import GreedyCheck
+from ingot.parity.reference import Answer, read
 from ingot.refused import Refused
 from ingot.terminal.console import heartbeat
 from ingot.triton.repository import check
 from ingot.triton.schema import BLS, ENGINE, ENSEMBLE
 from ingot.triton.server import Server
 from ingot.verify import verification
-from ingot.verify.greedy import GreedyCheck
-from ingot.verify.reference import Answer, read
 
 
 def verify_triton(

@@ -15,6 +15,9 @@ from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.entry import run
+from ingot.parity import divergence, limits, trtllm_model
+from ingot.parity import texts as texts_of
+from ingot.parity.trtllm_model import Weight
 from ingot.refused import Refused
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.tensorrt.checkpoint import TrtllmCheckpoint
@@ -43,7 +46,14 @@ class Piece:
     rows: int
 
 
-def verify_trtllm(checkpoint: Checkpoint, trtllm_checkpoint_: Path, record: Path) -> None:
+def verify_trtllm(
+    checkpoint: Checkpoint,
+    trtllm_checkpoint_: Path,
+    record: Path,
+    texts: Path | None = None,
+    scores: Path | None = None,
+    limit: list[str] | None = None,
+) -> None:
     sha256 = verification.digest(trtllm_checkpoint_)
     built = trtllm_checkpoint.read(trtllm_checkpoint_)
     source_config = read_config(checkpoint["config.json"])
@@ -81,6 +91,13 @@ def verify_trtllm(checkpoint: Checkpoint, trtllm_checkpoint_: Path, record: Path
     if built.quant:
         algorithm = built.document["quantization"]["quant_algo"]
         quantised = {"quant_algo": algorithm, "limit": "half a step of the quantised weight"}
+    if scores:
+        logits = trtllm_model.logits_of(
+            checkpoint["config.json"], built, weights(built, sources, source_config.tied, vocab)
+        )
+        numbers = divergence.measure(trtllm_checkpoint_, texts_of.read(texts), scores, logits)
+        known = limits.numbers(algorithm.lower(), limits.pairs(limit or []))
+        quantised["numbers"] = divergence.held(trtllm_checkpoint_, numbers, known)
     verification.write(
         record,
         trtllm_checkpoint_,
@@ -126,6 +143,24 @@ def merges(
                 repeats = kind in heads  # KV heads may be fewer than ranks
                 yield from copies(m.tp, source, name, first, axis, total, rows, start, repeats)
                 start += rows
+
+
+def weights(built: TrtllmCheckpoint, sources, tied: bool, vocab: int) -> Iterator[Weight]:
+    """Every tensor of the source, multiplied out of the ranks' parts of it."""
+    for source, axis, pieces in merges(built, tied, vocab):
+        layer = pieces[0].name.removesuffix(".weight")
+        quantised = built.quant is not None and layer.endswith(trtllm_checkpoint.LINEAR)
+
+        def rows(piece: Piece, first: int, last: int, layer=layer, quantised=quantised):
+            tensors = built.ranks[piece.rank]
+            if quantised:
+                return multiplied(built.quant, tensors, layer, first, last)[0]
+            return rows_of(tensors[piece.name], first, last)
+
+        shape = sources[source].shape
+        values = merged(axis, pieces, 0, shape[0], rows).reshape(shape)
+        ranks = [piece.rank for piece in pieces] if axis == 1 else [pieces[0].rank]
+        yield Weight(source, layer, ranks, np.ascontiguousarray(values, np.float32))
 
 
 def copies(tp, source, name, first, axis, total, rows, start=0, repeats=False):
@@ -223,6 +258,9 @@ def main(argv: list[str] | None = None) -> None:
         "--trtllm-checkpoint", type=Path, required=True, dest="trtllm_checkpoint_",
         help="the directory to verify",
     )  # fmt: skip
+    parser.add_argument("--texts", type=Path, help="by encode_texts.py, of a quantised one")
+    parser.add_argument("--scores", type=Path, help="by score_corpus.py: runs it, in envs/iree")
+    parser.add_argument("--limit", nargs="*", help="name=value of a number")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
     verify_trtllm(**vars(parser.parse_args(argv)))
 

@@ -14,16 +14,28 @@ from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
 
+WINDOWS = 8  # of the corpus: on a CPU one takes a second even of the demo
+WEIGHTS = {"bfloat16": "bf16"}  # a program of float32 has those of float16
+
 
 def verify_vmfb(
-    vmfb: Path, config: Path, parameters: list[Path], reference: Path, device: str, record: Path
+    vmfb: Path,
+    config: Path,
+    parameters: list[Path],
+    reference: Path,
+    texts: Path,
+    scores: Path,
+    device: str,
+    record: Path,
 ) -> None:
     sha256 = verification.digest(vmfb)
     with stderr_to_log(f"{vmfb}: running the prompts"):
         import numpy as np
 
-        from ingot.verify.greedy import GreedyCheck
-        from ingot.verify.reference import TOLERANCE, read
+        from ingot.parity import divergence, limits
+        from ingot.parity import texts as texts_of
+        from ingot.parity.greedy import GreedyCheck
+        from ingot.parity.reference import TOLERANCE, read
 
         answers = read(reference)
         program = Program(vmfb, json.loads(config.read_bytes()), parameters, device)
@@ -37,12 +49,13 @@ def verify_vmfb(
                 )
             largest = max(largest, float(np.abs(rows - answer.logits).max()))
             check.steps(answer, rows.argmax(axis=-1))
-    limit = TOLERANCE[program.dtype]
-    if largest > limit * check.top:
-        raise Refused(
-            f"{vmfb}: a logit is off by {largest:.4f}, expected at most {limit * check.top:.4f}; is the "
-            "rope scaling in the program?"
-        )
+        limit, kind = TOLERANCE[program.dtype], WEIGHTS.get(program.dtype, "f16")
+        if largest > limit * check.top:
+            raise Refused(
+                f"{vmfb}: a logit is off by {largest:.4f}, expected at most {limit * check.top:.4f}; is "
+                "the rope scaling in the program?"
+            )
+        numbers = divergence.measure(vmfb, texts_of.read(texts), scores, program.prefilled, WINDOWS)
     verification.write(
         record,
         vmfb,
@@ -53,6 +66,7 @@ def verify_vmfb(
             "largest_logit_difference": round(largest, 6),
             "largest_logit": round(check.top, 6),
             "difference_limit": {"dtype": program.dtype, "share_of_largest_logit": limit},
+            "numbers": divergence.held(vmfb, numbers, limits.numbers(kind, {})),
         },
         batches={"prefill": program.prefill_sizes, "decode": program.decode_sizes},
         parameters=[verification.digest(path) for path in parameters],
@@ -105,13 +119,7 @@ class Program:
         `turn` picks the batch sizes; the request is in the first row, the others are idle.
         """
         np = self.np
-        blocks = -(-len(prompt) // self.stride)
-        rows = self.prefill_sizes[turn % len(self.prefill_sizes)]
-        text = np.zeros((rows, blocks * self.stride), np.int64)
-        text[0, : len(prompt)] = prompt
-        lengths = self.column(rows, len(prompt), 1)
-        out = self.call("prefill", rows, text, lengths, self.block_ids(rows, blocks))
-        found = [out[0, len(prompt) - 1]]
+        found = [self.prefilled(prompt, turn)[-1]]
         rows = self.decode_sizes[turn % len(self.decode_sizes)]
         for done, token in enumerate(tokens[:-1], len(prompt)):
             out = self.call(
@@ -124,6 +132,17 @@ class Program:
             )
             found.append(out[0, 0])
         return np.stack(found).astype(np.float32)
+
+    def prefilled(self, prompt: list[int], turn: int = 0):
+        """Float32 [len(prompt), vocab]: after each token of a prompt."""
+        np = self.np
+        blocks = -(-len(prompt) // self.stride)
+        rows = self.prefill_sizes[turn % len(self.prefill_sizes)]
+        text = np.zeros((rows, blocks * self.stride), np.int64)
+        text[0, : len(prompt)] = prompt
+        lengths = self.column(rows, len(prompt), 1)
+        out = self.call("prefill", rows, text, lengths, self.block_ids(rows, blocks))
+        return out[0, : len(prompt)].astype(np.float32)
 
     def call(self, kind: str, rows: int, *arguments):
         arrays = [self.rt.asdevicearray(self.device, array) for array in arguments]
@@ -144,6 +163,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--config", type=Path, required=True, help="the server's config")
     parser.add_argument("--parameters", type=Path, nargs="+", required=True, help="IRPA files")
     parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
+    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
+    parser.add_argument("--scores", type=Path, required=True, help="by score_corpus.py")
     parser.add_argument("--device", required=True, help="local-task or hip")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
     verify_vmfb(**vars(parser.parse_args(argv)))

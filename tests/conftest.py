@@ -21,6 +21,17 @@ IRPA = "artifacts/demo.irpa"
 KEY = "ab" * 32  # of an action that nobody ran
 
 
+@pytest.fixture(autouse=True)
+def settings_end_with_their_test():
+    """One that did not sent the tests behind it to another cache, where they built all toolchains again."""
+    before = dict(os.environ)
+    yield
+    for name in [name for name in os.environ if name.startswith("INGOT_")]:
+        if name not in before:
+            del os.environ[name]
+    os.environ.update(before)
+
+
 LONGEST = ("test_tensor_parallel", "test_iree", "test_triton")  # minutes, by one core or two
 
 
@@ -201,6 +212,29 @@ def convert(run, checkpoint, gguf, dtype="f16", pre=None, license=None):
         "convert", "safetensors_to_gguf.py", "--checkpoint", checkpoint, "--gguf", gguf,
         "--dtype", dtype, "--name", "A name", "--pre-tokenizer", pre or "llama-bpe", *more,
     )  # fmt: skip
+
+
+@pytest.fixture
+def peers(ok, tmp_path):
+    """peers(checkpoint) are the options of what transformers makes of it, by the real steps."""
+
+    def run(checkpoint, prompts=(), corpus=ROOT / "models/corpus.txt", tokens=1024):
+        place = tmp_path / "peers"
+        options = {name: place / name for name in ("reference", "texts", "scores")}
+        folder = ("--checkpoint", checkpoint)
+        ok(
+            "iree", "generate_reference.py", *folder, "--prompts", *prompts,
+            "--reference", options["reference"],
+        )  # fmt: skip
+        ok(
+            "iree", "encode_texts.py", *folder, "--corpus", corpus, "--tokens", tokens,
+            "--texts", options["texts"],
+        )  # fmt: skip
+        written = ("--texts", options["texts"], "--scores", options["scores"])
+        ok("iree", "score_corpus.py", *folder, *written)
+        return [word for name, path in options.items() for word in (f"--{name}", path)]
+
+    return run
 
 
 def shared_folder(factory):

@@ -6,7 +6,8 @@ The source is taken from the folder WHEELS where it lies there, and kept in FOLD
 
 The source is the llama-cpp-python package, which carries llama.cpp at commit
 0c1e57098bba43ac29e6e3b677cdceebdd22334f; the compiler is clang out of ziglang, so that none need
-be installed on the machine.  Leaves FOLDER/llama.cpp: the converter, and lib/*.so.
+be installed on the machine.  Leaves FOLDER/llama.cpp: the converter, and in bin/ libllama.so, with ggml
+and, by chat.cpp beside this file, llama.cpp's engine for chat templates; and the tests' oracles.
 """
 
 import hashlib
@@ -20,29 +21,43 @@ from pathlib import Path
 
 SOURCE, ARCHIVE = "llama-cpp-python==0.3.36", "llama_cpp_python-0.3.36.tar.gz"
 DIGEST = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+CHAT = Path(__file__).resolve().parent / "chat.cpp"
 KEPT = ("conversion", "gguf-py", "convert_hf_to_gguf.py", "LICENSE")  # for the tests' oracle
+# the same code on every machine: clang out of zig compiles for the one it runs on, and the last bits of a
+# quantised block depend on whether a product and a sum are fused
+MACHINE = ("-target", "x86_64-linux-gnu.2.28", "-mcpu=x86_64_v3")
 FLAGS = (
-    "BUILD_SHARED_LIBS=ON",
+    "BUILD_SHARED_LIBS=OFF",
     "CMAKE_BUILD_TYPE=Release",
-    "GGML_NATIVE=OFF",  # the same code on every machine
+    "CMAKE_POSITION_INDEPENDENT_CODE=ON",
+    "CMAKE_EXE_LINKER_FLAGS=-s",
+    "GGML_NATIVE=OFF",
     "GGML_OPENMP=OFF",
     "GGML_CCACHE=OFF",
-    "LLAMA_BUILD_COMMON=OFF",
+    "LLAMA_BUILD_COMMON=ON",
     "LLAMA_BUILD_EXAMPLES=OFF",
     "LLAMA_BUILD_SERVER=OFF",
     "LLAMA_BUILD_TESTS=OFF",
-    "LLAMA_BUILD_TOOLS=OFF",
+    "LLAMA_BUILD_TOOLS=ON",
     "LLAMA_CURL=OFF",
+    "LLAMA_OPENSSL=OFF",
 )
+TOOLS = ("llama-quantize", "llama-imatrix", "llama-gguf-split")  # the tests' oracles
 
 
 def build(folder: Path, wheels: Path | None = None) -> None:
     archive = source(folder / "source", wheels)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         tree = unpack(archive, Path(scratch))
-        print("toolchain llamacpp: compiling libllama, a few minutes", file=sys.stderr, flush=True)
-        libraries = compile_library(tree, Path(scratch))
-        shutil.copytree(libraries, folder / "llama.cpp/lib", symlinks=True)
+        print(
+            "toolchain llamacpp: compiling llama.cpp, some five minutes",
+            file=sys.stderr,
+            flush=True,
+        )
+        built = compile_all(tree, Path(scratch))
+        (folder / "llama.cpp/bin").mkdir(parents=True)
+        for name in ("libllama.so", *TOOLS):
+            shutil.move(built / name, folder / "llama.cpp/bin" / name)
         for name in KEPT:
             shutil.move(tree / name, folder / "llama.cpp" / name)
     run(sys.executable, "-m", "pip", "uninstall", "--quiet", "--yes", "ziglang", "cmake", "ninja")
@@ -74,11 +89,12 @@ def unpack(archive: Path, scratch: Path) -> Path:
     return next(scratch.glob("llama_cpp_python-*/vendor/llama.cpp"))
 
 
-def compile_library(tree: Path, scratch: Path) -> Path:
+def compile_all(tree: Path, scratch: Path) -> Path:
     compilers = {}
     for variable, word in (("CC", "cc"), ("CXX", "c++")):
         wrapper = scratch / word
-        wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m ziglang {word} "$@"\n')
+        zig = f'"{sys.executable}" -m ziglang {word} {" ".join(MACHINE)}'
+        wrapper.write_text(f'#!/bin/sh\nexec {zig} "$@"\n')
         wrapper.chmod(0o755)
         compilers[variable] = str(wrapper)
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -93,8 +109,21 @@ def compile_library(tree: Path, scratch: Path) -> Path:
     out = scratch / "build"
     settings = [f"-D{flag}" for flag in FLAGS]
     run("cmake", "-G", "Ninja", "-S", tree, "-B", out, *settings, env=environment)
-    run("cmake", "--build", out, "--target", "llama", env=environment)
+    run("cmake", "--build", out, "--target", *TOOLS, env=environment)
+    bundle(compilers["CXX"], tree, out, environment)
     return out / "bin"
+
+
+def bundle(compiler: str, tree: Path, out: Path, environment: dict) -> None:
+    """One shared library of all: each that clang out of zig links has a C++ runtime of its own."""
+    folders = [f"-I{tree / name}" for name in ("common", "ggml/include", "include", "vendor")]
+    archives = {path.name: path for path in out.rglob("lib*.a")}
+    whole = [archives[f"lib{name}.a"] for name in ("llama", "ggml", "ggml-cpu", "ggml-base")]
+    run(
+        compiler, "-std=c++17", "-O1", "-fPIC", "-shared", "-s", *folders, CHAT,
+        archives["libllama-common.a"], "-Wl,--whole-archive", *whole, "-Wl,--no-whole-archive",
+        "-o", out / "bin/libllama.so", env=environment,
+    )  # fmt: skip
 
 
 def run(*command, env: dict | None = None) -> None:

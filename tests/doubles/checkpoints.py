@@ -169,7 +169,7 @@ def tokenizer_of_demo(folder: Path, **settings) -> None:
     write_json(folder / "tokenizer_config.json", {**known, **settings})
 
 
-def llama31(folder: Path, **changes) -> Path:
+def llama31(folder: Path, tame: bool = False, **changes) -> Path:
     """Grouped-query attention, llama3 rope scaling, two shards, bfloat16, sampling settings."""
     folder.mkdir(parents=True)
     config = llama_config(rope_scaling=LLAMA3_ROPE, **changes)
@@ -179,7 +179,7 @@ def llama31(folder: Path, **changes) -> Path:
         {"temperature": 0.6, "top_p": 0.9, "top_k": 40, "repetition_penalty": 1.05},
     )
     tokenizer_of_demo(folder)
-    write_weights(folder, config, "BF16", "BF16", shards=2)
+    write_weights(folder, config, "BF16", "BF16", shards=2, tame=tame)
     return folder
 
 

@@ -106,6 +106,10 @@ def test_greedy_text_of_the_server_is_transformers(demo):
     assert checks["greedy_equal"] == checks["prompts"] >= 20
 
 
+def corpus(demo):
+    return ("--texts", demo / "demo.texts.json", "--scores", demo / "demo.scores.npy")
+
+
 def test_the_check_fails_when_rope_scaling_is_left_out_of_the_export(demo, ok, step, tmp_path):
     config = json.loads((DEMO / "config.json").read_bytes())
     (tmp_path / "config.json").write_text(json.dumps({**config, "rope_scaling": None}))
@@ -115,7 +119,7 @@ def test_the_check_fails_when_rope_scaling_is_left_out_of_the_export(demo, ok, s
     done = step(
         "iree", "verify_vmfb.py", "--vmfb", tmp_path / "m.vmfb",
         "--config", tmp_path / "m.config.json", "--parameters", demo / "demo.irpa",
-        "--reference", demo / "demo.reference.npz", "--device", "local-task",
+        "--reference", demo / "demo.reference.npz", *corpus(demo), "--device", "local-task",
         "--record", tmp_path / "m.json",
     )  # fmt: skip
     assert done.returncode == 1
@@ -210,7 +214,8 @@ np.savez(sys.argv[2], **data)
     done = step(
         "iree", "verify_vmfb.py", "--vmfb", demo / "demo_tp1.vmfb",
         "--config", demo / "demo_tp1.f32.config.json", "--parameters", demo / "demo.irpa",
-        "--reference", changed, "--device", "local-task", "--record", tmp_path / "m.json",
+        "--reference", changed, *corpus(demo), "--device", "local-task",
+        "--record", tmp_path / "m.json",
     )  # fmt: skip
     assert done.returncode == 1 and "25 of 26 prompts continue as transformers does" in done.stderr
 

@@ -40,7 +40,12 @@ def test_a_catalogue_that_breaks_the_schema_is_refused_naming_the_key(
 
 CHAINS = {
     "demo.gguf": {"safetensors_to_gguf"},
-    "demo.q4_k_m.gguf": {"safetensors_to_gguf", "quantize_gguf"},
+    "demo.q4_k_m.gguf": {"quantize_gguf"},
+    "demo.q4_k_m.gguf.verified.json": {
+        "quantize_gguf", "generate_reference", "encode_texts", "score_corpus", "verify_gguf",
+    },
+    "demo.quants": {"quantize_all"},
+    "demo.q4_k_m.split": {"quantize_gguf", "split_gguf"},
     "demo.bf16.irpa": {"safetensors_to_gguf", "gguf_to_irpa"},
     "demo_tp1.vmfb": {"export_mlir", "compile_vmfb"},
     "demo_tp1.gfx942.vmfb": {"export_mlir", "compile_vmfb"},
@@ -53,7 +58,8 @@ CHAINS = {
     "demo_tp2.sm80.triton": {"safetensors_to_trtllm", "build_engine", "assemble_triton"},
     "demo.rtx": {"export_onnx", "build_rtx"},
     "demo.rtx.verified.json": {
-        "export_onnx", "generate_reference", "verify_onnx", "build_rtx", "verify_rtx",
+        "export_onnx", "generate_reference", "encode_texts", "score_corpus", "verify_onnx",
+        "build_rtx", "verify_rtx",
     },
     "demo_tp1.shortfin": {
         "safetensors_to_gguf", "gguf_to_irpa", "export_mlir", "compile_vmfb", "bundle_shortfin",

@@ -9,6 +9,7 @@ import pytest
 
 import checkpoints
 from conftest import ROOT
+from ingot.parity import transformers_model
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +58,7 @@ def test_a_mistral_without_a_window_key_has_no_window(python, tmp_path):
     assert "sliding_window" not in (folder / "config.json").read_text(), "transformers takes 4096"
     program = (
         f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r})\n"
-        "from pathlib import Path; from generate_reference import our_reading\n"
+        f"from pathlib import Path; from {transformers_model.__name__} import our_reading\n"
         "print(our_reading(Path(sys.argv[1])).sliding_window)"
     )
     done = subprocess.run(

@@ -68,9 +68,9 @@ def convert(run, checkpoint, out, *flags):
     return run("convert", "safetensors_to_trtllm.py", *words)
 
 
-def verify(run, checkpoint, built, record):
+def verify(run, checkpoint, built, record, toolchain="convert", *peers):
     words = ("--checkpoint", checkpoint, "--trtllm-checkpoint", built, "--record", record)
-    return run("convert", "verify_trtllm.py", *words)
+    return run(toolchain, "verify_trtllm.py", *words, *peers)
 
 
 def differing(ours, theirs):
@@ -179,22 +179,29 @@ def to_quantise(tmp_path):
     return folder
 
 
+RANDOM = ("--limit", "mean_kl=2")  # whose weights lose more than a trained model's
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("quant, algorithm", [
     ("fp8", "FP8"), ("int8_sq", "W8A8_SQ_PER_CHANNEL"), ("int4_awq", "W4A16_AWQ"),
 ])  # fmt: skip
 def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(
-    quant, algorithm, ok, step, tmp_path
+    quant, algorithm, ok, peers, step, tmp_path
 ):
     folder = to_quantise(tmp_path)
     ok(
         "modelopt", "quantize_trtllm.py", "--checkpoint", folder, "--calibration",
         tmp_path / "texts", "--quant", quant, "--tp", 2, "--trtllm-checkpoint", tmp_path / "out",
     )  # fmt: skip
-    verify(ok, folder, tmp_path / "out", tmp_path / "record.json")
+    verify(
+        ok, folder, tmp_path / "out", tmp_path / "record.json", "iree", *peers(folder)[2:], *RANDOM
+    )
     told = json.loads((tmp_path / "out/config.json").read_bytes())
     assert told["quantization"]["quant_algo"] == algorithm
-    assert json.loads((tmp_path / "record.json").read_text())["checks"]["quant_algo"] == algorithm
+    checks = json.loads((tmp_path / "record.json").read_text())["checks"]
+    assert checks["quant_algo"] == algorithm
+    assert 1e-5 < checks["numbers"]["mean_kl"] < checks["numbers"]["limits"]["mean_kl"]
     whole = shutil.copytree(tmp_path / "out", tmp_path / "whole")
     with (tmp_path / "out/rank0.safetensors").open("r+b") as file:  # a weight off by some steps
         tensor = read_header(tmp_path / "out/rank0.safetensors", FLOATS | QUANTISED)

@@ -96,7 +96,15 @@ REACH = {  # what an edit of a module rebuilds: all steps, none of these, or onl
     "store/blobs.py": {"fetch_file"},
     "store/records.py": set(),
     "hub/client.py": {"fetch_file", "fetch_listing"},
-    "gguf/file.py": {"safetensors_to_gguf", "gguf_to_irpa"},
+    "gguf/file.py": {
+        "safetensors_to_gguf",
+        "gguf_to_irpa",
+        "quantize_gguf",
+        "split_gguf",
+        "compute_imatrix",
+        "verify_gguf",
+        "verify_split",
+    },
 }
 
 

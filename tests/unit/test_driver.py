@@ -160,7 +160,7 @@ def test_a_config_that_is_fetched_meanwhile_is_found(catalogue, tmp_path, monkey
 
 def test_pins_are_read_from_a_lock_and_not_from_what_builds_it(inputs, tmp_path):
     files = inputs.lock("llamacpp")
-    assert len(files) == 2
+    assert len(files) == 3
     job = Job("quantize_gguf", inputs=(Input("lock", tuple(files), listed=True),))
     assert key.about(job)["pins"]["cmake"] == "4.4.4"
 

@@ -24,11 +24,11 @@ def test_without_a_site_file_nothing_is_said(tmp_path, monkeypatch):
 
 def test_the_environment_wins_over_the_site_file(written, monkeypatch):
     monkeypatch.setenv("INGOT_STORE", "/mine")
-    monkeypatch.delenv("INGOT_ENVS", raising=False)
+    monkeypatch.setenv("INGOT_ENVS", "")
+    monkeypatch.delenv("INGOT_ENVS")
     written("{store: /shared/store, envs: /shared/envs}")
     assert site.apply().store == "/shared/store"
     assert (os.environ["INGOT_STORE"], os.environ["INGOT_ENVS"]) == ("/mine", "/shared/envs")
-    monkeypatch.delenv("INGOT_ENVS")
 
 
 @pytest.mark.parametrize(

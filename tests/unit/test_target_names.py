@@ -48,7 +48,12 @@ WRONG = {
     "demo.hf/config.json": ("not a target", "demo"),
     "llama8b.hf/": ("not a target", "llama8b"),
     "demo.q8_0.irpa": ("unknown variant q8_0, expected one of f32, f16, bf16", "demo."),
-    "demo.q4_k_m.gguf.verified.json": ("no lossless source", "demo.q4_k_m.gguf"),
+    "demo.iq2_xs.gguf": (
+        "iq2_xs needs an importance matrix; set models.demo.imatrix",
+        "demo.iq4_xs.gguf",
+    ),
+    "demo.imatrix": ("models.demo.imatrix: missing, expected a text", "demo"),
+    "demo.quants.verified.json": ("ask for that one's record", "demo.quants"),
     "demo_tp1.mlir.verified.json": ("verified by running its .vmfb", "demo_tp1.mlir"),
     "demo_tp1.gfx942.vmfb.verified.json": (
         "here on cpu only; ask for artifacts/demo_tp1.cpu.vmfb",
@@ -132,4 +137,6 @@ def test_programs_of_a_quantised_model_are_refused_and_not_offered(catalogue):
         assert "programs are exported for weights in f16" in targets.why_not(
             f"artifacts/{name}", found
         )
-    assert {t.split(".")[-1] for t in targets.legal(found)} == {"gguf", "irpa", "onnx", "rtx"}
+    assert {t.split(".")[-1] for t in targets.legal(found)} == {
+        "gguf", "quants", "split", "irpa", "onnx", "rtx",
+    }  # fmt: skip

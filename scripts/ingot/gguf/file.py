@@ -30,6 +30,7 @@ SCALARS = {
     "f64": (12, "d"),
 }
 STRING, ARRAY = 8, 9
+PAIRS = 24  # the byte at which they begin
 MOST_DIMS = 4  # ggml's own limit
 MOST_ALIGNED = 1 << 20  # bytes
 BY_NUMBER = {kind.number: kind for kind in TYPES.values()}
@@ -54,8 +55,29 @@ def layout(
     kvs: list[KV], tensors: list[tuple[str, TensorType, tuple[int, ...]]]
 ) -> FileLayout[list[TensorInfo]]:
     """A file of these pairs and these tensors (name, type, shape), in their order."""
-    out = [MAGIC + struct.pack("<IQQ", VERSION, len(tensors), len(kvs))]
-    out += [_string(kv.key) + _value(kv.kind, kv.value) for kv in kvs]
+    return layout_of(Pairs(len(kvs), encoded(kvs)), tensors)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Key/value pairs as they lie in a file."""
+
+    count: int
+    data: bytes
+
+    def __add__(self, kvs: list[KV]) -> "Pairs":
+        return Pairs(self.count + len(kvs), self.data + encoded(kvs))
+
+
+def encoded(kvs: list[KV]) -> bytes:
+    return b"".join(_string(kv.key) + _value(kv.kind, kv.value) for kv in kvs)
+
+
+def layout_of(
+    pairs: Pairs, tensors: list[tuple[str, TensorType, tuple[int, ...]]]
+) -> FileLayout[list[TensorInfo]]:
+    """The same of pairs that are encoded already."""
+    out = [MAGIC + struct.pack("<IQQ", VERSION, len(tensors), pairs.count), pairs.data]
     place, places = 0, []
     for name, kind, shape in tensors:
         dims = struct.pack(f"<I{len(shape)}Q", len(shape), *reversed(shape))
@@ -98,6 +120,19 @@ def read(path: Path) -> tuple[dict[str, Any], list[TensorInfo]]:
     Refused unless each name comes once and the tensors lie in the file one behind the other, as
     ggml's own reader wants them.  `general.alignment` is honoured.
     """
+    kvs, infos, _ = _checked(path)
+    return kvs, infos
+
+
+def read_pairs(path: Path) -> tuple[Pairs, list[TensorInfo]]:
+    """The same, the pairs as they are encoded."""
+    kvs, infos, end = _checked(path)
+    with path.open("rb") as file:
+        file.seek(PAIRS)
+        return Pairs(kvs["GGUF.kv_count"], file.read(end - PAIRS)), infos
+
+
+def _checked(path: Path) -> tuple[dict[str, Any], list[TensorInfo], int]:
     with path.open("rb") as file:
         try:
             return _read(path, file, path.stat().st_size)
@@ -107,7 +142,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[TensorInfo]]:
             ) from None
 
 
-def _read(path: Path, file, size: int) -> tuple[dict[str, Any], list[TensorInfo]]:
+def _read(path: Path, file, size: int) -> tuple[dict[str, Any], list[TensorInfo], int]:
+    """The pairs, the tensors, and the byte after the last pair."""
     at = 0
 
     def data(length: int) -> bytes:
@@ -154,8 +190,9 @@ def _read(path: Path, file, size: int) -> tuple[dict[str, Any], list[TensorInfo]
         raise Refused(
             f"{path}: general.alignment is {alignment}, expected a multiple of 8; build it again"
         )
+    end = at
     found = [_tensor(path, string, take) for _ in range(n_tensors)]
-    return kvs, _places(path, found, align(at, alignment), size, alignment)
+    return kvs, _places(path, found, align(at, alignment), size, alignment), end
 
 
 def _tensor(path: Path, string, take) -> tuple[str, TensorType, tuple[int, ...], int]:

@@ -13,7 +13,8 @@ from ingot.refused import Refused
 
 SHOWN = 60  # characters of a value that a message shows
 TYPES = {
-    "str": ["STRING"], "bool": ["BOOL"], "u32": ["UINT32"], "i32": ["INT32"], "f32": ["FLOAT32"],
+    "str": ["STRING"], "bool": ["BOOL"], "u16": ["UINT16"], "u32": ["UINT32"],
+    "i32": ["INT32"], "f32": ["FLOAT32"],
     "[str]": ["ARRAY", "STRING"], "[i32]": ["ARRAY", "INT32"], "[f32]": ["ARRAY", "FLOAT32"],
 }  # fmt: skip  # of KV, as gguf-py names them
 

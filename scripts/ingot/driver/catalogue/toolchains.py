@@ -21,7 +21,7 @@ LOCK, CUDA, WISH, BUILD = (
     "requirements.lock", "requirements.cuda.lock", "requirements.in", "build.py",
 )  # fmt: skip
 MARKS = "logs/toolchain/"  # of built toolchains, below the working folder
-FILES = (LOCK, CUDA, BUILD)  # that a toolchain is built by
+FILES = (LOCK, CUDA, BUILD, "chat.cpp")  # that a toolchain is built by
 
 
 def names(root: Path) -> list[str]:

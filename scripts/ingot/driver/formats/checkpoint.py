@@ -8,6 +8,7 @@ from ingot.driver.formats.table import (
     Work,
     run_through,
     whole_model,
+    written,
 )  # fmt: skip
 from ingot.driver.job import Job
 
@@ -32,6 +33,15 @@ def fetched(job: Job, model: Model) -> Work | None:
     return Work(FETCH, size / GB, {job.writes[0]: size}, download=int(size))
 
 
+def scored(job: Job, model: Model) -> Work | None:
+    """Unit: a thousand tokens times a billion weights."""
+    if not model.config:
+        return None
+    tokens = min(model.entry["corpus_tokens"], 1e9 / (4 * model.config.vocab))
+    size = tokens * model.config.vocab * 4
+    return Work(Cost(4, 60, 1200, 0), tokens * model.parameters() / 1e12, {job.writes[0]: size})
+
+
 ROWS = (
     Format(
         name="hf",
@@ -45,6 +55,20 @@ ROWS = (
         name="reference.npz",
         what="greedy tokens and logits by transformers in float32",
         steps={"generate_reference": run_through(Cost(3, 200, 1200, 1250), 6e5)},
+        sizes=whole_model,
+        intermediate=True,
+    ),
+    Format(
+        name="texts.json",
+        what="token ids of texts and rendered dialogues, by transformers",
+        steps={"encode_texts": written(Cost(4, memory=300), 5e5)},
+        sizes=whole_model,
+        intermediate=True,
+    ),
+    Format(
+        name="scores.npy",
+        what="distributions over a corpus, by transformers in float32",
+        steps={"score_corpus": scored},
         sizes=whole_model,
         intermediate=True,
     ),

@@ -51,6 +51,13 @@ def make(cost: Cost):
     return work
 
 
+def verify(job: Job, model: Model) -> Work | None:
+    """Unit: a GB of the checkpoint; a quantised one is run too."""
+    quantised = job.wildcards.get("variant", "").lstrip(".") in QUANTS
+    cost = Cost(8, 60.0, 900, 3000) if quantised else Cost(0.3, 8.0, 55, 110)
+    return read_through(cost)(job, model)
+
+
 def assemble(job: Job, model: Model) -> Work | None:
     """Two tokenizers beside the engine, or the checkpoint: linked, but for a local one's copy."""
     size = 2 * model.tokenizer_bytes() + TEMPLATES
@@ -122,7 +129,7 @@ ROWS = (
         steps={
             "safetensors_to_trtllm": make(CONVERT),
             "quantize_trtllm": make(QUANTIZE),
-            "verify_trtllm": read_through(Cost(0.3, 8.0, 55, 110)),
+            "verify_trtllm": verify,
         },
         sizes=every_size,
         variants=checkpoint_variants,

@@ -11,6 +11,8 @@ from ingot.driver.catalogue import toolchains
 from ingot.driver.formats import rows
 from ingot.driver.formats.iree import archives
 from ingot.driver.formats.model import SMALL_FILES, hub_files, shard_names
+from ingot.llamacpp import quants
+from ingot.refused import Refused
 
 
 class Inputs:
@@ -61,6 +63,16 @@ class Inputs:
     def dtype(self, wildcards) -> str:
         return wildcards.get("dtype", "").lstrip(".") or self.model(wildcards)["dtype"]
 
+    def gguf_type(self, wildcards) -> str:
+        """Of a GGUF file: a dtype of the converter's, or a type of libllama's."""
+        return wildcards.gguf.lstrip(".") or self.model(wildcards)["dtype"]
+
+    def limits(self, wildcards) -> list[str]:
+        """The user's own limits of a format's numbers."""
+        kind = wildcards.get("variant", "").lstrip(".") or self.gguf_type(wildcards)
+        own = self.model(wildcards)["limits"].get(kind, {})
+        return [f"{name}={value}" for name, value in own.items()]
+
     def hardware(self, wildcards) -> dict[str, Any]:
         """The catalogue's entry of the hardware that a program is for."""
         name = wildcards.hw.lstrip(".") or self.model(wildcards)["hardware"]
@@ -107,6 +119,26 @@ class Inputs:
     def prompts(self, wildcards) -> list[str]:
         """The model's own prompts for verification, if it has any."""
         return [self.source(path) for path in [self.model(wildcards).get("prompts")] if path]
+
+    def corpus(self, wildcards) -> str:
+        """The text over which the distributions of formats are compared."""
+        return self.source(self.model(wildcards)["corpus"])
+
+    def imatrix_text(self, wildcards) -> str:
+        """The text that its importance matrix is computed over."""
+        if text := self.model(wildcards).get("imatrix"):
+            return self.source(text)
+        raise Refused(f"models.{wildcards.model}.imatrix: missing, expected a text; name one")
+
+    def imatrix(self, wildcards) -> list[str]:
+        """Its importance matrix, where the catalogue names a text to compute one over."""
+        return (
+            [f"artifacts/{wildcards.model}.imatrix"] if self.model(wildcards).get("imatrix") else []
+        )
+
+    def imatrix_of_record(self, wildcards) -> list[str]:
+        """That of a quantised file; floats have none."""
+        return self.imatrix(wildcards) if self.gguf_type(wildcards) in quants.FTYPES else []
 
     def parameters(self, wildcards) -> str | list[str]:
         """The archives that the program's weights are in: one, or a root and one per rank.

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ingot.parity.reference import MOST_TIES, TIE, Answer, peak, summary
 from ingot.refused import Refused
-from ingot.verify.reference import MOST_TIES, TIE, Answer, peak, summary
 
 FIRST_TOKENS = 0.5  # of a quantised model's, which is another model: so many must agree
 

@@ -1,0 +1,91 @@
+"""Token ids of hard texts and of a corpus, and rendered dialogues, by transformers.  Runs in envs/iree.
+
+What the tokenizers and chat templates of other formats are held against.
+"""
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+
+from ingot.checkpoint.config import read_config
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.entry import run
+from ingot.files.atomic import replacing
+from ingot.parity.hard_texts import DIALOGUES, STRINGS
+from ingot.refused import Refused
+from ingot.terminal.console import stderr_to_log
+
+WINDOW = 512  # tokens, or the context where it is shorter
+LARGEST = 10**9  # bytes of float32 distributions, as score_corpus.py writes them
+LEAST = 256  # tokens of a corpus, below which its numbers say nothing
+
+
+def encode_texts(checkpoint: Checkpoint, corpus: Path, tokens: int, texts: Path) -> None:
+    config = read_config(checkpoint["config.json"])
+    data = corpus.read_bytes()
+    try:
+        words = data.decode()
+    except UnicodeDecodeError:
+        raise Refused(f"{corpus}: not UTF-8, expected a text; convert it") from None
+    with stderr_to_log(f"{texts}: encoding by transformers"):
+        tokenizer = load(checkpoint)
+        strings = [(text, tokenizer.encode(text)) for text in STRINGS]
+        chats = [
+            (messages, chat) for messages in DIALOGUES if (chat := rendered(tokenizer, messages))
+        ]
+        ids = tokenizer.encode(words, add_special_tokens=False)
+        start = tokenizer.encode("")[:1]
+    if len(ids) < LEAST:
+        raise Refused(f"{corpus}: {len(ids)} tokens, expected {LEAST} or more; name a longer text")
+    length = min(WINDOW, config.context) - len(start)
+    starts = range(0, len(ids), length)
+    windows = [start + ids[at : at + length] for at in starts if at + length <= len(ids)]
+    count = max(min(tokens, LARGEST // (4 * config.vocab)) // WINDOW, 1)
+    if count < len(windows):  # spread over the whole text
+        windows = [windows[at * len(windows) // count] for at in range(count)]
+    found = {
+        "strings": strings,
+        "chats": chats,
+        "corpus": windows or [start + ids],
+        "corpus_sha256": hashlib.sha256(data).hexdigest(),
+        "corpus_tokens": len(ids),
+    }
+    with replacing(texts) as partial:
+        partial.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def load(checkpoint: Checkpoint):
+    """transformers' own choice of a class, or the plain fast one where the checkpoint names a newer one."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    with checkpoint.as_folder() as folder:
+        try:
+            return AutoTokenizer.from_pretrained(folder)
+        except ValueError:
+            return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def rendered(tokenizer, messages: list[dict[str, str]]) -> str | None:
+    """None where there is no template, or where the template refuses such a dialogue."""
+    from jinja2.exceptions import TemplateError
+
+    if not tokenizer.chat_template:
+        return None
+    try:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    except TemplateError:
+        return None
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_checkpoint(parser)
+    parser.add_argument("--corpus", type=Path, required=True, help="a text, UTF-8")
+    parser.add_argument("--tokens", type=int, required=True, help="of it at most, spread evenly")
+    parser.add_argument("--texts", type=Path, required=True, help="the .json to write")
+    encode_texts(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,71 @@
+"""How far each artifact is from its model: the numbers of the records in artifacts/, as a table."""
+
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from ingot.driver.catalogue.targets import FOLDER, model_of
+from ingot.driver.forecast.schedule import size
+from ingot.driver.formats.rows import RECORD
+
+COLUMNS = {  # of a record's numbers: heading, and how one is shown
+    "mean_kl": ("mean KL", "{:.2g}"),
+    "median_kl": ("median", "{:.2g}"),
+    "kl_99": ("99 %", "{:.2g}"),
+    "kl_99_9": ("99.9 %", "{:.2g}"),
+    "largest_kl": ("largest", "{:.2g}"),
+    "same_top": ("same best token", "{:.2%}"),
+    "rms_dp": ("RMS Δp", "{:.2%}"),
+    "perplexity": ("perplexity", "{:.2f}"),
+    "perplexity_reference": ("of the model", "{:.2f}"),
+    "tokens": ("tokens", "{}"),
+}
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("model", nargs="?", help="a model of the catalogue (default: all)")
+    parser.add_argument("--json", action="store_true", help="machine-readable: the same as JSON")
+
+
+def run(root: Path, options: Namespace) -> int:
+    found = [row for row in rows() if options.model in (None, model_of(row["artifact"]))]
+    if not found:
+        print(
+            f"{FOLDER}: no record with numbers, expected one or more; ask for one, such as "
+            f"{FOLDER}{options.model or 'demo'}.q4_k_m.gguf{RECORD}",
+            file=sys.stderr,
+        )
+        return 1
+    print(json.dumps(found, indent=2) if options.json else table(found))
+    return 0
+
+
+def rows() -> list[dict[str, Any]]:
+    """Of each record with numbers, those nearest to their model first."""
+    found = []
+    for path in Path(FOLDER).glob(f"*{RECORD}"):
+        numbers = json.loads(path.read_bytes()).get("checks", {}).get("numbers")
+        if numbers:
+            artifact = path.with_name(path.name.removesuffix(RECORD))
+            found.append({"artifact": str(artifact), "bytes": bytes_of(artifact), **numbers})
+    return sorted(found, key=lambda row: (model_of(row["artifact"]), row["mean_kl"]))
+
+
+def bytes_of(artifact: Path) -> int | None:
+    """None where only the record lies here."""
+    if artifact.is_dir():
+        return sum(path.stat().st_size for path in artifact.rglob("*") if path.is_file())
+    return artifact.stat().st_size if artifact.exists() else None
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """Markdown."""
+    heads = ["artifact", "size", *(head for head, _ in COLUMNS.values())]
+    lines = [heads, ["---"] * 2 + ["---:"] * len(COLUMNS)]
+    for row in found:
+        shown = [form.format(row[name]) for name, (_, form) in COLUMNS.items()]
+        bytes_here = size(row["bytes"]) if row["bytes"] is not None else ""
+        lines.append([f"`{Path(row['artifact']).name}`", bytes_here, *shown])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,0 +1,77 @@
+"""libllama's quantised types, importance matrices, and what a header says of both."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingot.gguf import file as gguf_file
+from ingot.gguf.kv import KV
+from ingot.refused import Refused
+
+FTYPES = {  # enum llama_ftype
+    "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k_s": 11, "q3_k_m": 12, "q3_k_l": 13,
+    "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18, "iq2_xxs": 19, "iq2_xs": 20,
+    "iq3_xs": 22, "iq3_xxs": 23, "iq1_s": 24, "iq4_nl": 25, "iq3_s": 26, "iq3_m": 27, "iq2_s": 28,
+    "iq2_m": 29, "iq4_xs": 30, "iq1_m": 31,
+}  # fmt: skip
+BY_IMATRIX = (
+    "iq1_m",
+    "iq1_s",
+    "iq2_m",
+    "iq2_s",
+    "iq2_xs",
+    "iq2_xxs",
+    "iq3_xs",
+    "iq3_xxs",
+)  # only by one
+SUMS, COUNTS = ".in_sum2", ".counts"
+NAME_LIMIT = 127  # bytes of a string that llama-quantize writes into the header
+
+
+@dataclass(frozen=True)
+class Imatrix:
+    """An importance matrix: of each tensor the mean square of every column of its input, float32."""
+
+    name: str  # of its file
+    dataset: str
+    chunks: int
+    columns: dict[str, "object"]
+
+    def pairs(self) -> list[KV]:
+        """What a header says of it, as llama-quantize does."""
+        return [
+            KV("quantize.imatrix.file", "str", self.name[:NAME_LIMIT]),
+            KV("quantize.imatrix.dataset", "str", self.dataset[:NAME_LIMIT]),
+            KV("quantize.imatrix.entries_count", "u32", len(self.columns)),
+            KV("quantize.imatrix.chunks_count", "u32", self.chunks),
+        ]
+
+
+def read_imatrix(path: Path) -> Imatrix:
+    """An importance matrix as llama.cpp keeps it, a GGUF file of sums and counts."""
+    import numpy as np
+
+    kvs, tensors = gguf_file.read(path)
+    if kvs.get("general.type") != "imatrix":
+        raise Refused(f"{path}: no importance matrix, expected one; build it again")
+    found = {
+        info.name: np.fromfile(path, "<f4", info.nbytes // 4, offset=info.offset)
+        for info in tensors
+    }
+    columns = {}
+    for name, sums in found.items():
+        if name.endswith(SUMS):
+            stem = name.removesuffix(SUMS)
+            columns[stem] = (sums / found[stem + COUNTS][0]).astype(np.float32)
+    (dataset,) = kvs["imatrix.datasets"]
+    return Imatrix(path.name, dataset, kvs["imatrix.chunk_count"], columns)
+
+
+def header(kvs: list[KV], quant: str, imatrix: Imatrix | None) -> list[KV]:
+    """The pairs of a float file, as libllama writes them for `quant`: two of them last."""
+    moved = ("general.quantization_version", "general.file_type")
+    return [
+        *(kv for kv in kvs if kv.key not in moved),
+        KV("general.quantization_version", "u32", 2),
+        KV("general.file_type", "u32", FTYPES[quant]),
+        *(imatrix.pairs() if imatrix else []),
+    ]

@@ -1,0 +1,60 @@
+"""A checkpoint in transformers, float32, configured by our own reading of its config.json.
+
+transformers' reading ignores what later versions write (rope_parameters), and fills in a window that a
+Mistral does not have: a right program would be refused, and a wrong one pass.
+"""
+
+from pathlib import Path
+
+from ingot.checkpoint.config import read_config
+from ingot.checkpoint.files import Checkpoint
+from ingot.refused import Refused
+
+
+def load(checkpoint: Checkpoint):
+    """The model, for inference."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with checkpoint.as_folder() as folder:
+        return AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=our_reading(checkpoint["config.json"]),
+            torch_dtype=torch.float32,
+            use_safetensors=True,
+        ).eval()
+
+
+def our_reading(path: Path):
+    """config.json as we read it, in the words of this transformers."""
+    from transformers import AutoConfig, LlamaConfig, MistralConfig
+
+    ours = read_config(path)
+    rope = ours.rope and {
+        "rope_type": "llama3",
+        "factor": ours.rope.factor,
+        "low_freq_factor": ours.rope.low_freq_factor,
+        "high_freq_factor": ours.rope.high_freq_factor,
+        "original_max_position_embeddings": ours.rope.original_context,
+    }
+    words = {
+        "vocab_size": ours.vocab, "hidden_size": ours.hidden, "num_hidden_layers": ours.layers,
+        "intermediate_size": ours.ffn, "num_attention_heads": ours.heads,
+        "num_key_value_heads": ours.kv_heads, "head_dim": ours.head_dim,
+        "max_position_embeddings": ours.context, "rms_norm_eps": ours.rms_eps,
+        "rope_theta": ours.rope_theta, "rope_scaling": rope, "tie_word_embeddings": ours.tied,
+        "hidden_act": "silu",
+    }  # fmt: skip
+    if ours.architecture == "MistralForCausalLM":
+        found = MistralConfig(**words, sliding_window=None)
+    else:
+        found = LlamaConfig(**words, attention_bias=False, mlp_bias=False)
+    differs = [name for name, value in words.items() if getattr(found, name) != value]
+    if differs:
+        raise Refused(
+            f"{path}: {differs[0]}: transformers makes it another; expected {words[differs[0]]}"
+        )
+    theirs = AutoConfig.from_pretrained(path)
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        setattr(found, name, getattr(theirs, name, None))
+    return found

@@ -1,0 +1,50 @@
+"""Log-probabilities of a checkpoint over a corpus by transformers in float32.  Runs in envs/iree.
+
+What the distributions of lossy formats are held against.  Kept in float32: 16 bits would cost as
+much as q8_0 itself.
+"""
+
+import argparse
+from pathlib import Path
+
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.entry import run
+from ingot.files.atomic import replacing
+from ingot.parity import texts as texts_of
+from ingot.terminal.console import stderr_to_log
+
+
+def score_corpus(checkpoint: Checkpoint, texts: Path, scores: Path) -> None:
+    windows = texts_of.read(texts).corpus
+    with stderr_to_log(f"{scores}: scoring by transformers"), replacing(scores) as partial:
+        import numpy as np
+        import torch
+
+        from ingot.parity import transformers_model
+
+        model = transformers_model.load(checkpoint)
+        rows = sum(len(ids) - 1 for ids in windows)
+        with partial.open("wb") as file:  # [rows, vocabulary]: a window after the other
+            head = {
+                "descr": "<f4",
+                "fortran_order": False,
+                "shape": (rows, model.config.vocab_size),
+            }
+            np.lib.format.write_array_header_1_0(file, head)
+            for number, ids in enumerate(windows, 1):
+                with torch.no_grad():
+                    logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1]
+                file.write(torch.log_softmax(logits, dim=-1).numpy().data)
+                print(f"window {number} of {len(windows)}", flush=True)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_checkpoint(parser)
+    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
+    parser.add_argument("--scores", type=Path, required=True, help="the .npy to write")
+    score_corpus(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    run(main)

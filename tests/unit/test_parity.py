@@ -1,0 +1,115 @@
+"""Numbers of distributions, on small ones computed by hand, and texts held against transformers'."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import ROOT
+from ingot.llamacpp import quants
+from ingot.parity import divergence, hard_texts, limits, trtllm_model
+from ingot.parity.texts import Texts
+from ingot.refused import Refused
+from ingot.tensorrt.checkpoint import QUANTS
+
+ARTIFACT = Path("artifacts/m.gguf")
+
+
+def test_log_softmax_is_one_of_large_logits_too():
+    found = divergence.log_softmax(np.array([[1000.0, 1000.0], [0.0, -1000.0]], np.float32))
+    assert np.allclose(found, [[math.log(0.5)] * 2, [0.0, -1000.0]])
+
+
+def test_the_numbers_of_two_known_distributions():
+    p = np.log(np.array([[0.5, 0.5], [0.9, 0.1]], np.float32))
+    q = np.log(np.array([[0.5, 0.5], [0.4, 0.6]], np.float32))
+    total = divergence.Divergence()
+    total.add(p, q, np.array([0, 0]))
+    found = total.numbers()
+    kl = 0.9 * math.log(0.9 / 0.4) + 0.1 * math.log(0.1 / 0.6)
+    assert found["mean_kl"] == pytest.approx(kl / 2, rel=1e-3)
+    assert found["largest_kl"] == pytest.approx(kl, rel=1e-3)
+    assert found["same_top"] == 0.5
+    assert found["rms_dp"] == pytest.approx(math.sqrt(0.5**2 / 2), rel=1e-3)
+    assert found["perplexity"] == pytest.approx(
+        math.exp(-(math.log(0.5) + math.log(0.4)) / 2), rel=1e-3
+    )
+    assert found["perplexity_reference"] == pytest.approx(1 / math.sqrt(0.45), rel=1e-3)
+
+
+def texts(**changes):
+    found = {
+        "strings": [("a", [1])], "chats": [([{"role": "user", "content": "b"}], "<b>")],
+        "corpus": [[0, 1, 2], [0, 2, 1], [0, 1, 1]], "corpus_sha256": "0" * 64, "corpus_tokens": 9,
+    }  # fmt: skip
+    return Texts(**{**found, **changes})
+
+
+@pytest.fixture
+def scores(tmp_path):
+    """Of a model that finds all three tokens as likely."""
+    np.save(tmp_path / "scores.npy", np.full((6, 3), -math.log(3), np.float32))
+    return tmp_path / "scores.npy"
+
+
+def test_windows_are_a_sample_of_all_when_all_take_too_long(scores):
+    asked = []
+
+    def logits(ids):
+        asked.append(ids)
+        return np.zeros((len(ids), 3), np.float32)
+
+    found = divergence.measure(ARTIFACT, texts(), scores, logits, most=2)
+    assert asked == [[0, 1, 2], [0, 2, 1]] and (found["tokens"], found["corpus_tokens"]) == (4, 9)
+    assert found["mean_kl"] == 0 and found["perplexity"] == pytest.approx(3, rel=1e-3)
+
+
+def test_logits_that_are_not_finite_have_no_numbers(scores):
+    with pytest.raises(Refused, match="logits are not finite over the corpus"):
+        divergence.measure(ARTIFACT, texts(), scores, lambda ids: np.full((3, 3), np.nan))
+
+
+def test_a_number_beyond_its_limit_is_refused_with_both():
+    numbers = {"mean_kl": 0.02, "same_top": 0.8, "tokens": 7}
+    divergence.held(ARTIFACT, numbers, {"mean_kl": 0.02, "same_top": 0.8})
+    with pytest.raises(Refused, match=r"mean_kl is 0\.02 over 7 tokens, expected at most 0\.01"):
+        divergence.held(ARTIFACT, numbers, {"mean_kl": 0.01})
+    with pytest.raises(Refused, match=r"same_top is 0\.8 over 7 tokens, expected at least 0\.9"):
+        divergence.held(ARTIFACT, numbers, {"same_top": 0.9})
+
+
+def test_every_type_has_a_limit_and_a_users_own_comes_before_it():
+    assert set(quants.FTYPES) <= set(limits.MEAN_KL)
+    assert limits.numbers("q4_k_m", {"mean_kl": 0.02, "same_top": 0.9}) == {
+        "mean_kl": 0.02, "same_top": 0.9,
+    }  # fmt: skip
+    assert limits.pairs(["mean_kl=0.02"]) == {"mean_kl": 0.02}
+
+
+def test_a_tokenizer_or_a_template_that_differs_is_refused_with_the_text():
+    found = texts().checks(ARTIFACT, lambda text: [1], lambda messages: "<b>")
+    assert found == {"texts_equal": 1, "chats_equal": 1}
+    with pytest.raises(Refused, match="'a' becomes \\[2\\], expected \\[1\\] as by transformers"):
+        texts().checks(ARTIFACT, lambda text: [2], lambda messages: "<b>")
+    with pytest.raises(Refused, match="a dialogue of 1 messages becomes 'b', expected '<b>'"):
+        texts().checks(ARTIFACT, lambda text: [1], lambda messages: "b")
+
+
+def test_the_texts_hold_what_tokenizers_differ_in():
+    assert len(set(hard_texts.STRINGS)) == len(hard_texts.STRINGS) >= 50
+    assert len(hard_texts.DIALOGUES) == 20
+    assert all(one["role"] for messages in hard_texts.DIALOGUES for one in messages)
+
+
+def test_activations_of_every_quantised_checkpoint_can_be_rounded():
+    dtypes = {
+        quant.dtype for quant in QUANTS.values() if "activation_scaling_factor" in quant.scales
+    }
+    assert dtypes == set(trtllm_model.FULL)
+
+
+def test_the_schema_names_libllamas_types():
+    schema = json.loads((ROOT / "models.schema.json").read_text())
+    assert schema["$defs"]["quant"]["enum"] == list(quants.FTYPES)

@@ -21,6 +21,7 @@ rule safetensors_to_gguf:
         pre_tokenizer=setting("pre_tokenizer"),
         license=setting("license"),
         architecture=setting("architecture"),
+        allow_overflow=inputs.allow_overflow,
     shell:
         """
         {PYTHON[convert]:q} {input.code[0]:q} \
@@ -31,6 +32,7 @@ rule safetensors_to_gguf:
             --pre-tokenizer {params.pre_tokenizer:q} \
             --license={params.license:q} \
             --architecture {params.architecture:q} \
+            {params.allow_overflow} \
             >{log:q}
         """
 

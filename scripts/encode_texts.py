@@ -8,7 +8,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from ingot.checkpoint.config import read_config
+from ingot.checkpoint.config import ALL, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.entry import run
 from ingot.files.atomic import replacing
@@ -22,7 +22,7 @@ LEAST = 256  # tokens of a corpus, below which its numbers say nothing
 
 
 def encode_texts(checkpoint: Checkpoint, corpus: Path, tokens: int, texts: Path) -> None:
-    config = read_config(checkpoint["config.json"])
+    config = read_config(checkpoint["config.json"], takes=ALL)
     data = corpus.read_bytes()
     try:
         words = data.decode()

@@ -16,6 +16,7 @@ from typing import Any
 
 from ingot.checkpoint import llama
 from ingot.checkpoint.config import Llama3Rope, ModelConfig, read_config
+from ingot.checkpoint.known_fields import say_unknown
 from ingot.entry import run
 from ingot.files.atomic import replacing
 from ingot.gguf import metadata
@@ -36,12 +37,8 @@ def export_mlir(
     whole: bool,
     flags: list[str],
 ) -> None:
-    model = read_config(config, architecture)
-    if model.tied:
-        raise Refused(
-            f"{config}: tie_word_embeddings is true, expected false: sharktank exports no tied "
-            "output layer; give the checkpoint an lm_head.weight of its own"
-        )
+    model = read_config(config, architecture, TAKES if tp == 1 else ())
+    say_unknown(config)
     if reason := tensor_parallel.misfit(model, tp):
         raise Refused(f"{config}: {reason}")
     if model.context % (stride := page_size(flags)):
@@ -79,6 +76,8 @@ def page_size(flags: list[str]) -> int:
     return int(sizes[-1]) if sizes else 32
 
 
+TAKES = ("attention_bias", "mlp_bias")  # on one device: ranks would each add the whole
+
 # Without it, a program for several devices compiles and crashes at its first prefill.
 MASK = "--use-attention-mask"
 
@@ -97,6 +96,8 @@ def write_skeleton(model: ModelConfig, dtype: str, tp: int, blocks: int, path: P
     """Archives of the first blocks of `model` whose tensors are holes: some kilobytes on disk."""
     properties = metadata.properties(model, dtype)
     specs = llama.specs(dataclasses.replace(model, layers=blocks), dtype)
+    if tp > 1 and model.tied:
+        specs.append(llama.head_of_tied(model, dtype))
     tensors = [(spec.name, spec.type.name, spec.shape) for spec in specs]
     if tp == 1:
         write_holes(path, irpa.layout(properties, tensors))

@@ -9,7 +9,7 @@ import argparse
 import random
 from pathlib import Path
 
-from ingot.checkpoint.config import read_config
+from ingot.checkpoint.config import ALL, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.entry import run
 from ingot.fields import read_json
@@ -45,7 +45,7 @@ def generate_reference(checkpoint: Checkpoint, prompts: list[Path], reference: P
 
 def read_prompts(checkpoint: Checkpoint, files: list[Path]) -> list[list[int]]:
     """Token ids of each prompt; stops when they are too few or too short to show anything."""
-    config = read_config(checkpoint["config.json"])
+    config = read_config(checkpoint["config.json"], takes=ALL)
     room = config.context - STEPS - PAGE
     if room < LENGTHS[0]:
         raise Refused(

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from ingot.checkpoint import llama
-from ingot.checkpoint.config import read_config
+from ingot.checkpoint.config import ALL, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.entry import run
@@ -58,7 +58,7 @@ def quantize_gguf(
 ) -> None:
     if gguf and len(quant) > 1:
         raise Refused(f"--gguf: {len(quant)} types, expected one per file; give --folder")
-    config = read_config(checkpoint["config.json"], architecture)
+    config = read_config(checkpoint["config.json"], architecture, ALL)
     matrix = quants.read_imatrix(imatrix) if imatrix else None
     kvs = header.pairs(checkpoint, config, "f32", name, pre_tokenizer, license)
     with (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ingot.checkpoint import llama
-from ingot.checkpoint.config import read_config
+from ingot.checkpoint.config import ALL, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.entry import run
@@ -30,9 +30,13 @@ def safetensors_to_gguf(
     pre_tokenizer: str,
     license: str | None = None,
     architecture: str | None = None,
+    allow_overflow: bool = False,
 ) -> None:
-    config = read_config(checkpoint["config.json"], architecture)
-    with Rows(checkpoint, config, gguf.name) as rows, replacing_hashed(gguf) as partial:
+    config = read_config(checkpoint["config.json"], architecture, ALL)
+    with (
+        Rows(checkpoint, config, gguf.name, allow_overflow) as rows,
+        replacing_hashed(gguf) as partial,
+    ):
         specs = rows.specs(dtype)
         kvs = header.pairs(checkpoint, config, dtype, name, pre_tokenizer, license)
         layout = gguf_layout(kvs, [(spec.name, spec.type, spec.shape) for spec in specs])
@@ -73,6 +77,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--pre-tokenizer", required=True, help="such as llama-bpe")
     parser.add_argument("--license", help="general.license")
     parser.add_argument("--architecture", help="what config.json must say")
+    parser.add_argument(
+        "--allow-overflow",
+        action="store_true",
+        help="let values become infinite, as llama.cpp does",
+    )
     safetensors_to_gguf(**vars(parser.parse_args(argv)))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ingot.checkpoint import llama
 from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
@@ -75,6 +76,9 @@ def shard_checkpoint(
         raise Refused(f"{checkpoint['config.json']}: {reason}")
     with Rows(checkpoint, config, root.name) as rows:
         specs = {spec.name: spec for spec in rows.specs(dtype)}
+        if config.tied:
+            head = llama.head_of_tied(config, dtype)
+            specs[head.name] = head
 
         def blocks(name: str, first: int, last: int) -> Iterator[Block]:
             return rows.blocks(specs[name], first, last)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ingot.checkpoint import llama
-from ingot.checkpoint.config import ModelConfig, read_config
+from ingot.checkpoint.config import ALL, ModelConfig, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.entry import run
@@ -53,7 +53,7 @@ def verify_gguf(
     limit: list[str] | None = None,
 ) -> None:
     sha256 = verification.digest(gguf)
-    config = read_config(checkpoint["config.json"])
+    config = read_config(checkpoint["config.json"], takes=ALL)
     matrix = quants.read_imatrix(imatrix) if imatrix else None
     float_type = dtype if dtype in FILE_TYPE else "f32"
     kvs = header.pairs(checkpoint, config, float_type, name, pre_tokenizer, license)

@@ -5,6 +5,7 @@ The GGUF side is read by the gguf package, not by our own code.
 
 import argparse
 import hashlib
+import json
 from pathlib import Path
 
 from ingot.entry import run
@@ -38,6 +39,14 @@ def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
             same = found.digest() == hashlib.sha256(tensor.data).digest()
             if not same or (entry.shape, entry.dtype) != (shape, tensor.tensor_type.name):
                 raise Refused(f"{irpa}: tensor {entry.name} differs from {gguf}; build it again")
+    named = {entry.name: entry.name for entry in entries}
+    if irpa_format.HEAD not in named:  # tied embeddings
+        named[irpa_format.HEAD] = irpa_format.EMBEDDING
+    listed = json.loads(irpa_format.texts(irpa)[irpa_format.TENSORS])
+    if {name: one.get("raw_tensors") for name, one in listed.items()} != {
+        name: {"": raw} for name, raw in named.items()
+    }:
+        raise Refused(f"{irpa}: {irpa_format.TENSORS} are not its tensors; build it again")
     for name, field in source.fields.items():
         if name not in properties or properties[name] != field.contents():
             raise Refused(f"{irpa}: property {name} is not that of {gguf}; build it again")

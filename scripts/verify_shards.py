@@ -32,6 +32,8 @@ def verify_shards(checkpoint: Checkpoint, root: Path, ranks: list[Path], record:
         raise Refused(f"{root}: is of other ranks than the {len(ranks)} given; build the set again")
     parts = [{entry.name: (path, entry) for entry in irpa.read(path)[1]} for path in ranks]
     specs = [spec for spec in llama.specs(config, "f32") if spec.source]
+    if config.tied:
+        specs.append(llama.head_of_tied(config, "f32"))
     if sorted(tensors) != sorted(spec.name for spec in specs):
         raise Refused(f"{root}: {len(tensors)} tensors, expected {len(specs)}; build the set again")
     comparison = Comparison(root)

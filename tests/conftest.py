@@ -206,11 +206,11 @@ def ran(said):
     return {*re.findall(r"^start    .*  \((\w+)\)$", said, re.M)} - {"toolchain"}
 
 
-def convert(run, checkpoint, gguf, dtype="f16", pre=None, license=None):
+def convert(run, checkpoint, gguf, dtype="f16", pre=None, license=None, *flags):
     more = ["--license", license] if license else []
     return run(
         "convert", "safetensors_to_gguf.py", "--checkpoint", checkpoint, "--gguf", gguf,
-        "--dtype", dtype, "--name", "A name", "--pre-tokenizer", pre or "llama-bpe", *more,
+        "--dtype", dtype, "--name", "A name", "--pre-tokenizer", pre or "llama-bpe", *more, *flags,
     )  # fmt: skip
 
 

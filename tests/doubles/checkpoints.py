@@ -33,6 +33,12 @@ def shapes(config: dict) -> dict[str, tuple[int, ...]]:
             "mlp.down_proj": (h, c["intermediate_size"]),
         }
         found |= {f"model.layers.{i}.{name}.weight": shape for name, shape in block.items()}
+        kinds = [kind for kind in ("attention", "mlp") if c.get(f"{kind}_bias")]
+        starts = tuple({"attention": "self_attn", "mlp": "mlp"}[kind] for kind in kinds)
+        biased = {
+            name: shape for name, shape in block.items() if starts and name.startswith(starts)
+        }
+        found |= {f"model.layers.{i}.{name}.bias": shape[:1] for name, shape in biased.items()}
     if not config.get("tie_word_embeddings"):
         found["lm_head.weight"] = (c["vocab_size"], h)
     return found
@@ -251,6 +257,51 @@ def real_heads(folder: Path) -> Path:
     write_json(folder / "config.json", config)
     tokenizer_of_demo(folder)
     write_weights(folder, config, "F32", "F32", shards=1)
+    return folder
+
+
+VARIANTS: dict[str, dict] = {  # of llama31: what config.json says instead
+    "attention bias": {"attention_bias": True},
+    "mlp bias": {"mlp_bias": True},
+    "both biases": {"attention_bias": True, "mlp_bias": True},
+    "linear": {"rope_scaling": {"type": "linear", "factor": 2.0}},
+    "yarn": {
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+    },
+    "yarn with all": {
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
+            "attention_factor": 1.1, "beta_fast": 16.0, "beta_slow": 2.0,
+        }
+    },
+    "swish": {"hidden_act": "swish"},
+    "Llama 3.2": {"tie_word_embeddings": True, "rope_scaling": {**LLAMA3_ROPE, "factor": 32.0}},
+    "one KV head": {"num_key_value_heads": 1},
+    "as many KV heads": {"num_key_value_heads": 8},
+    "heads of 24": {"head_dim": 24},
+    "heads of 80": {"head_dim": 80},
+    "no theta": {"rope_theta": None, "rope_scaling": None},
+    "transformers 5": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+        "rope_scaling": None, "rope_theta": None,
+    },
+    "odd vocabulary": {"vocab_size": 1213},
+    "odd width": {"intermediate_size": 352},
+    "one layer": {"num_hidden_layers": 1},
+    "several ends": {"eos_token_id": [1017, 1020]},
+    "no scaling": {"rope_scaling": None},
+    "another epsilon": {"rms_norm_eps": 1e-6},
+    "long context": {"max_position_embeddings": 131072},
+}  # fmt: skip
+
+
+def variant(folder: Path, name: str, tame: bool = False) -> Path:
+    changes = {"rope_scaling": LLAMA3_ROPE, **VARIANTS[name]}
+    folder.mkdir(parents=True)
+    config = {key: value for key, value in llama_config(**changes).items() if value is not None}
+    write_json(folder / "config.json", config)
+    tokenizer_of_demo(folder)
+    write_weights(folder, config, "BF16", "BF16", shards=2, tame=tame)
     return folder
 
 

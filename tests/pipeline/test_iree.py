@@ -263,11 +263,34 @@ def test_a_strangers_model_goes_from_path_to_a_verified_program(snakemake, tmp_p
     assert server["prefill_batch_sizes"] == [1, 2] and server["decode_batch_sizes"] == [2, 4]
 
 
-def test_tied_embeddings_are_refused_before_the_exporter_starts(step, tmp_path):
-    folder = checkpoints.tied(tmp_path / "checkpoint")
-    words = ("--mlir", tmp_path / "m.mlir", "--server-config", tmp_path / "m.json")
-    done = step("iree", "export_mlir.py", "--config", folder / "config.json", *words)
-    assert done.returncode == 1 and "tie_word_embeddings is true, expected false" in done.stderr
+def test_tied_and_biased_models_go_from_path_to_a_verified_bundle(snakemake, tmp_path):
+    """Llama 3.2's shape (tied, factor 32), also over two ranks; and biases everywhere."""
+    checkpoints.variant(tmp_path / "tied", "Llama 3.2", tame=True)
+    checkpoints.variant(tmp_path / "biased", "both biases", tame=True)
+    entry = "name: M, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe, hardware: cpu"
+    small = "iree: {bs_prefill: [1], bs_decode: [1]}"
+    (tmp_path / "mine.yaml").write_text(
+        f"models: {{tied: {{path: tied, tp: [1, 2], {entry}, {small}}},"
+        f" biased: {{path: biased, {entry}, {small}}}}}"
+    )
+    names = (
+        "tied_tp1.shortfin",
+        "tied_tp2.vmfb",
+        "tied_tp2.irpa",
+        "tied.irpa",
+        "biased_tp1.shortfin",
+    )
+    targets = [f"artifacts/{name}.verified.json" for name in names]
+    done = snakemake(tmp_path, "--configfile", "mine.yaml", "--", *targets)
+    assert done.returncode == 0, done.stderr
+    for target in (targets[0], targets[1], targets[4]):
+        checks = json.loads((tmp_path / target).read_bytes())["checks"]
+        assert checks["greedy_equal"] + checks["greedy_ties"] == checks["prompts"] >= 20
+    refused = snakemake(
+        tmp_path, "--configfile", "mine.yaml", "--", "artifacts/biased_tp1.trtllm-ckpt"
+    )
+    assert refused.returncode == 1
+    assert "attention_bias is true, expected false: this format has none" in refused.stderr
 
 
 def test_no_artifact_depends_on_a_models_name(demo, snakemake, tmp_path):

@@ -6,6 +6,7 @@ Reads the spelling of transformers 4 (rope_theta, rope_scaling) and 5 (rope_para
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingot.checkpoint.known_fields import stop_on_other_arithmetic
 from ingot.fields import Number, Whole, held, read_json
 from ingot.refused import Refused
 
@@ -20,6 +21,9 @@ SCALING = (
         "low_freq_factor?": Number(),
         "high_freq_factor?": Number(),
         "original_max_position_embeddings?": Whole(),
+        "beta_fast?": Number(above=0),
+        "beta_slow?": Number(above=0),
+        "attention_factor?": (Number(above=0), None),
     },
     None,
 )
@@ -41,8 +45,9 @@ FIELDS = {  # what is read of a config.json; shapes are those of `fields.held`
     "sliding_window?": (Whole(low=0), None),
     "use_sliding_window?": (bool, None),
     "tie_word_embeddings?": (bool, None),
+    "attention_bias?": (bool, None),
+    "mlp_bias?": (bool, None),
 }
-PLAIN = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}  # else other arithmetic
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,24 @@ class Llama3Rope:
     low_freq_factor: float
     high_freq_factor: float
     original_context: int  # tokens
+
+
+@dataclass(frozen=True)
+class LinearRope:
+    """All frequencies are divided by `factor`."""
+
+    factor: float
+
+
+@dataclass(frozen=True)
+class YarnRope:
+    """YaRN's: by frequency, between the betas; None where config.json leaves it to the runtime."""
+
+    factor: float
+    original_context: int  # tokens
+    attention_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
 
 
 @dataclass(frozen=True)
@@ -70,14 +93,22 @@ class ModelConfig:
     context: int  # tokens
     rms_eps: float
     rope_theta: float
-    rope: Llama3Rope | None
+    rope: Llama3Rope | LinearRope | YarnRope | None
     tied: bool
+    attention_bias: bool = False  # of q, k, v and o
+    mlp_bias: bool = False  # of gate, up and down
 
 
-def read_config(path: Path, expected: str | None = None) -> ModelConfig:
+ALL = ("attention_bias", "mlp_bias", "linear", "yarn")  # what not every format can say
+
+
+def read_config(
+    path: Path, expected: str | None = None, takes: tuple[str, ...] = ()
+) -> ModelConfig:
     """`config.json` at `path`; stops with one line naming the key that is absent or unknown.
 
-    `expected` is the architecture that the catalogue says.
+    `expected` is the architecture that the catalogue says; `takes` are those of ALL that the format
+    can say.  A Mistral's context ends at its sliding window: beyond it no format of ours is right.
     """
     config = read_json(path, {"architectures?": ([str], None)})
     architecture = (config.get("architectures") or ["none"])[0]
@@ -86,20 +117,17 @@ def read_config(path: Path, expected: str | None = None) -> ModelConfig:
         raise Refused(
             f"{path}: architectures is {architecture}, expected {wanted}; correct the entry"
         )
-    if config.get("quantization_config"):
-        raise Refused(f"{path}: quantization_config is set; start from an unquantised checkpoint")
-
-    for key, plain in PLAIN.items():
-        if config.get(key, plain) != plain:
-            raise Refused(f"{path}: {key} is {config[key]}, expected {plain}; it would be left out")
-
+    stop_on_other_arithmetic(path, config)
     held(path, config, FIELDS)
-    window, context = config.get("sliding_window"), config["max_position_embeddings"]
-    if window and config.get("use_sliding_window", True) and window < context:
-        raise Refused(
-            f"{path}: sliding_window is {window}, less than max_position_embeddings; not supported: "
-            "the export would use full attention"
-        )
+    mistral = architecture == "MistralForCausalLM"
+    biases = {key: bool(config.get(key)) for key in ("attention_bias", "mlp_bias")}
+    for key, has in biases.items():
+        if has and (mistral or key not in takes):
+            why = "a Mistral has none" if mistral else "this format has none; ask for GGUF"
+            raise Refused(f"{path}: {key} is true, expected false: {why}")
+    context, window = config["max_position_embeddings"], config.get("sliding_window")
+    if mistral and window and config.get("use_sliding_window", True):
+        context = min(context, window)
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
     if kv_heads is None:
         # transformers fills it with 8 for Mistral: too easily wrong to guess
@@ -112,7 +140,7 @@ def read_config(path: Path, expected: str | None = None) -> ModelConfig:
             f"{path}: {heads} heads of {head_dim} values over {kv_heads} KV heads, expected a "
             "multiple of the KV heads, and an even number of values; correct it"
         )
-    theta, rope = _rope(path, config)
+    theta, rope = _rope(path, config, takes)
     return ModelConfig(
         architecture=architecture,
         vocab=config["vocab_size"],
@@ -127,30 +155,45 @@ def read_config(path: Path, expected: str | None = None) -> ModelConfig:
         rope_theta=theta,
         rope=rope,
         tied=bool(config.get("tie_word_embeddings")),
+        **biases,
     )
 
 
-def _rope(path: Path, config: dict) -> tuple[float, Llama3Rope | None]:
+def _rope(path: Path, config: dict, takes: tuple[str, ...]):
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = scaling.get("rope_theta") or config.get("rope_theta") or 10000.0
+    theta = float(scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
     kind = scaling.get("rope_type", scaling.get("type", "default"))
-    if kind == "default":
-        return float(theta), None
-    if kind != "llama3":
+    if unknown := sorted(set(scaling) - {key.rstrip("?") for key in SCALING[0]}):
         raise Refused(
-            f"{path}: rope_type is {kind}, expected llama3 or default; it would be dropped"
+            f"{path}: {unknown[0]} in rope_scaling, expected no such field; it would be left out"
         )
+    if kind == "default":
+        if "factor" in scaling:
+            raise Refused(
+                f"{path}: rope_scaling has a factor and no rope_type, expected both; add it"
+            )
+        return theta, None
+    if kind not in ("llama3", *(word for word in ("linear", "yarn") if word in takes)):
+        known = "llama3 or default" + (", linear or yarn" if "linear" in takes else "")
+        raise Refused(f"{path}: rope_type is {kind}, expected {known}; it would be dropped")
+    original = scaling.get("original_max_position_embeddings")
+    original = original or config.get("original_max_position_embeddings")
     try:
-        rope = Llama3Rope(
-            factor=float(scaling["factor"]),
-            low_freq_factor=float(scaling["low_freq_factor"]),
-            high_freq_factor=float(scaling["high_freq_factor"]),
-            original_context=int(scaling["original_max_position_embeddings"]),
-        )
+        if kind == "linear":
+            rope = LinearRope(float(scaling["factor"]))
+        elif kind == "yarn":
+            more = (scaling.get(key) for key in ("attention_factor", "beta_fast", "beta_slow"))
+            original = original or config["max_position_embeddings"]
+            rope = YarnRope(float(scaling["factor"]), original, *more)
+        else:
+            numbers = ("factor", "low_freq_factor", "high_freq_factor")
+            context = int(scaling["original_max_position_embeddings"])
+            rope = Llama3Rope(*(float(scaling[key]) for key in numbers), context)
     except KeyError as key:
-        raise Refused(f"{path}: rope_scaling lacks {key}, expected four numbers; add it") from None
-    if rope.factor <= 0 or not 0 < rope.low_freq_factor < rope.high_freq_factor:
+        raise Refused(f"{path}: rope_scaling lacks {key}, expected a number; add it") from None
+    blend = kind != "llama3" or 0 < rope.low_freq_factor < rope.high_freq_factor
+    if rope.factor <= 0 or not blend:
         raise Refused(
             f"{path}: rope_scaling {scaling}, expected 0 < low < high and a factor above 0"
         )
-    return float(theta), rope
+    return theta, rope

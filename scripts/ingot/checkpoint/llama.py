@@ -8,10 +8,12 @@ import math
 import struct
 from dataclasses import dataclass
 
-from ingot.checkpoint.config import ModelConfig
+from ingot.checkpoint.config import Llama3Rope, ModelConfig
 from ingot.tensors.dtypes import TYPES, TensorType
 
 DROPPED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
+
+HEAD = "lm_head.weight"
 
 BLOCK = {  # in model.layers.N. -> in blk.N.
     "input_layernorm": "attn_norm",
@@ -57,7 +59,7 @@ def specs(config: ModelConfig, dtype: str) -> list[TensorSpec]:
     }
     heads = {"attn_q": c.heads, "attn_k": c.kv_heads}
     found = []
-    if c.rope:
+    if isinstance(c.rope, Llama3Rope):
         found.append(TensorSpec(None, "rope_freqs.weight", (c.head_dim // 2,), TYPES["F32"]))
 
     def add(source: str, name: str, shape: tuple[int, ...], heads: int | None = None) -> None:
@@ -70,10 +72,26 @@ def specs(config: ModelConfig, dtype: str) -> list[TensorSpec]:
         for source, name in BLOCK.items():
             place = f"model.layers.{block}.{source}"
             add(place, f"blk.{block}.{name}", shapes[name], heads.get(name))
+            if biased(c, source):
+                bias = (f"{place}.bias", f"blk.{block}.{name}.bias", shapes[name][:1], TYPES["F32"])
+                found.append(TensorSpec(*bias, heads.get(name)))
     add("model.norm", "output_norm", (c.hidden,))
     if not c.tied:
         add("lm_head", "output", (c.vocab, c.hidden))
     return found
+
+
+def head_of_tied(config: ModelConfig, dtype: str) -> TensorSpec:
+    """The output layer of a model whose embeddings are tied, for formats that want one of its own."""
+    shape = (config.vocab, config.hidden)
+    return TensorSpec("model.embed_tokens.weight", "output.weight", shape, dtype_of(shape, dtype))
+
+
+def biased(config: ModelConfig, source: str) -> bool:
+    """Has a layer of a block a bias?"""
+    return (config.attention_bias and source.startswith("self_attn")) or (
+        config.mlp_bias and source.startswith("mlp")
+    )
 
 
 def dtype_of(shape: tuple[int, ...], dtype: str) -> TensorType:

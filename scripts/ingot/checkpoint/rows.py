@@ -12,10 +12,11 @@ import numpy as np
 from ingot.checkpoint import identity, llama
 from ingot.checkpoint.config import ModelConfig
 from ingot.checkpoint.files import Checkpoint
+from ingot.checkpoint.known_fields import say_unknown
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.files import memo, stream
 from ingot.refused import Refused
-from ingot.tensors.cast import Caster, has_nan, unpermute
+from ingot.tensors.cast import Caster, as_float32, not_finite, unpermute
 from ingot.tensors.dtypes import FLOATS
 from ingot.terminal.progress import Progress
 
@@ -27,8 +28,15 @@ class Rows:
     `blocks` must be gone through from first to last, and each tensor's must be read.
     """
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, progress: str):
-        self.checkpoint, self.config = checkpoint, config
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        progress: str,
+        allow_overflow: bool = False,
+    ):
+        self.checkpoint, self.config, self.allow_overflow = checkpoint, config, allow_overflow
+        say_unknown(checkpoint["config.json"])
         self.tensors = read_checkpoint(checkpoint)
         self.progress = Progress(progress, sum(t.nbytes for t in self.tensors.values()))
         self.overflow: dict[str, int] = {}  # values that became infinite, by tensor
@@ -55,10 +63,15 @@ class Rows:
 
     def check(self, expected: dict[str, tuple[int, ...]]) -> None:
         """Stop unless the checkpoint holds just the tensors `expected`, each of its shape."""
+        dropped = llama.DROPPED
+        if self.config.tied and llama.HEAD in self.tensors:
+            dropped = (*dropped, llama.HEAD)
+            print(
+                f"{llama.HEAD}: left out, since tie_word_embeddings is true: so does transformers",
+                file=sys.stderr,
+            )
         extra = [
-            name
-            for name in self.tensors
-            if name not in expected and not name.endswith(llama.DROPPED)
+            name for name in self.tensors if name not in expected and not name.endswith(dropped)
         ]
         if extra:
             raise Refused(
@@ -103,15 +116,21 @@ class Rows:
         stream.read_exactly(file, buffer, tensor.offset + first * row, tensor.path)
         self._hash(tensor, ticket, buffer, first == 0, first + rows == tensor.shape[0])
         bits = np.frombuffer(buffer, FLOATS[tensor.dtype].bits).reshape(rows, columns)
-        if has_nan(bits, tensor.dtype):
+        if odd := not_finite(bits, tensor.dtype):
             raise Refused(
-                f"{tensor.path}: tensor {tensor.name} holds NaN; the checkpoint is damaged"
+                f"{tensor.path}: tensor {tensor.name} holds {odd}; the checkpoint is damaged"
             )
         if spec.heads:
             bits = unpermute(bits, self.config.head_dim)
         cast = self._caster(tensor.dtype, spec.type.name)
         data = memoryview(np.ascontiguousarray(cast(bits))).cast("B")
         if cast.overflowed:
+            if not self.allow_overflow:
+                most = np.abs(as_float32(bits, tensor.dtype)).max()
+                raise Refused(
+                    f"{tensor.path}: tensor {tensor.name} holds {most:.3g}, expected at most 65504 for "
+                    f"{spec.type.name}; ask for bf16 or f32, or set allow_overflow"
+                )
             with self.lock:
                 self.overflow[tensor.name] = self.overflow.get(tensor.name, 0) + cast.overflowed
             cast.overflowed = 0

@@ -6,7 +6,7 @@ Reference: llama.cpp's converter (conversion/llama.py of the commit in envs/llam
 from math import prod
 from typing import Any
 
-from ingot.checkpoint.config import ModelConfig
+from ingot.checkpoint.config import LinearRope, ModelConfig, YarnRope
 from ingot.checkpoint.llama import f32, specs
 from ingot.fields import Number, Whole
 from ingot.gguf.kv import KV
@@ -24,6 +24,7 @@ def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:
         KV("llama.feed_forward_length", "u32", c.ffn),
         KV("llama.attention.head_count", "u32", c.heads),
         KV("llama.attention.head_count_kv", "u32", c.kv_heads),
+        *scaling(c.rope),
         KV("llama.rope.freq_base", "f32", c.rope_theta),
         KV("llama.attention.layer_norm_rms_epsilon", "f32", c.rms_eps),
         KV("llama.attention.key_length", "u32", c.head_dim),
@@ -32,6 +33,26 @@ def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:
         KV("llama.vocab_size", "u32", c.vocab),
         KV("llama.rope.dimension_count", "u32", c.head_dim),
         KV("general.quantization_version", "u32", 2),
+    ]
+
+
+def scaling(rope) -> list[KV]:
+    """What a scaling is in keys; Llama 3.1's is a tensor."""
+    place = "llama.rope.scaling"
+    if isinstance(rope, LinearRope):
+        return [KV(f"{place}.type", "str", "linear"), KV(f"{place}.factor", "f32", rope.factor)]
+    if not isinstance(rope, YarnRope):
+        return []
+    more = {
+        "yarn_attn_factor": rope.attention_factor,
+        "yarn_beta_fast": rope.beta_fast,
+        "yarn_beta_slow": rope.beta_slow,
+    }
+    return [
+        KV(f"{place}.type", "str", "yarn"),
+        KV(f"{place}.factor", "f32", rope.factor),
+        KV(f"{place}.original_context_length", "u32", rope.original_context),
+        *(KV(f"{place}.{key}", "f32", value) for key, value in more.items() if value is not None),
     ]
 
 

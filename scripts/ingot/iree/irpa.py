@@ -23,6 +23,7 @@ ENTRY = struct.Struct("<QIQQQQQQQQ")  # size, type, flags, name, metadata, align
 DATA_ENTRY = 2
 MOST_DIMS = 8
 TABLE = 96  # where the entry table begins: the header rounded up to 16
+EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 DATASET, RANKS, TENSORS = (
     f"__SHARK_{word}__" for word in ("DATASET", "SHARD_RANKS", "INFERENCE_TENSORS")
 )
@@ -42,9 +43,15 @@ class Entry:
 def layout(
     properties: dict[str, Any], tensors: list[tuple[str, str, tuple[int, ...]]]
 ) -> FileLayout[list[Entry]]:
-    """The archive of the tensors (name, dtype, shape), and of the properties as its text."""
+    """The archive of the tensors (name, dtype, shape), and of the properties as its text.
+
+    A model whose embeddings are tied has no output layer of its own: its name is one more of the
+    embedding's.  sharktank's dump_gguf leaves it out, and then cannot export the model.
+    """
     raw = {"type_name": "PrimitiveTensor"}
     names = {name: {**raw, "raw_tensors": {"": name}} for name, _, _ in tensors}
+    if EMBEDDING in names and HEAD not in names:
+        names[HEAD] = names[EMBEDDING]
     described = {**properties, "SHARK_DATASET_VERSION": 1}
     return archive(tensors, {DATASET: _json(described), TENSORS: _json(names)})
 

@@ -6,7 +6,7 @@ Mistral does not have: a right program would be refused, and a wrong one pass.
 
 from pathlib import Path
 
-from ingot.checkpoint.config import read_config
+from ingot.checkpoint.config import ALL, LinearRope, Llama3Rope, YarnRope, read_config
 from ingot.checkpoint.files import Checkpoint
 from ingot.refused import Refused
 
@@ -29,26 +29,19 @@ def our_reading(path: Path):
     """config.json as we read it, in the words of this transformers."""
     from transformers import AutoConfig, LlamaConfig, MistralConfig
 
-    ours = read_config(path)
-    rope = ours.rope and {
-        "rope_type": "llama3",
-        "factor": ours.rope.factor,
-        "low_freq_factor": ours.rope.low_freq_factor,
-        "high_freq_factor": ours.rope.high_freq_factor,
-        "original_max_position_embeddings": ours.rope.original_context,
-    }
+    ours = read_config(path, takes=ALL)
     words = {
         "vocab_size": ours.vocab, "hidden_size": ours.hidden, "num_hidden_layers": ours.layers,
         "intermediate_size": ours.ffn, "num_attention_heads": ours.heads,
         "num_key_value_heads": ours.kv_heads, "head_dim": ours.head_dim,
         "max_position_embeddings": ours.context, "rms_norm_eps": ours.rms_eps,
-        "rope_theta": ours.rope_theta, "rope_scaling": rope, "tie_word_embeddings": ours.tied,
+        "rope_theta": ours.rope_theta, "rope_scaling": scaling(ours.rope), "tie_word_embeddings": ours.tied,
         "hidden_act": "silu",
     }  # fmt: skip
     if ours.architecture == "MistralForCausalLM":
         found = MistralConfig(**words, sliding_window=None)
     else:
-        found = LlamaConfig(**words, attention_bias=False, mlp_bias=False)
+        found = LlamaConfig(**words, attention_bias=ours.attention_bias, mlp_bias=ours.mlp_bias)
     differs = [name for name, value in words.items() if getattr(found, name) != value]
     if differs:
         raise Refused(
@@ -58,3 +51,28 @@ def our_reading(path: Path):
     for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
         setattr(found, name, getattr(theirs, name, None))
     return found
+
+
+def scaling(rope: Llama3Rope | LinearRope | YarnRope | None) -> dict | None:
+    """A rope scaling as transformers 4 spells it."""
+    if rope is None:
+        return None
+    if isinstance(rope, LinearRope):
+        return {"rope_type": "linear", "factor": rope.factor}
+    if isinstance(rope, YarnRope):
+        found = {
+            "rope_type": "yarn",
+            "factor": rope.factor,
+            "original_max_position_embeddings": rope.original_context,
+            "attention_factor": rope.attention_factor,
+            "beta_fast": rope.beta_fast,
+            "beta_slow": rope.beta_slow,
+        }
+        return {key: value for key, value in found.items() if value is not None}
+    return {
+        "rope_type": "llama3",
+        "factor": rope.factor,
+        "low_freq_factor": rope.low_freq_factor,
+        "high_freq_factor": rope.high_freq_factor,
+        "original_max_position_embeddings": rope.original_context,
+    }

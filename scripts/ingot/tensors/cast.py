@@ -6,22 +6,36 @@ numpy only.  Arrays come as raw bytes and leave as raw bytes; no pass copies mor
 import numpy as np
 
 INFINITY = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
+F16_MAX = 65504.0
 F16_MAX_BF16 = 0x477F  # bits of 65280, the largest bfloat16 that float16 can hold
 SIGN = np.uint32(0x80000000)
 BEFORE_HALF = np.uint32(0x3EFFFFFF)  # the float32 before 0.5: added, then cut, rounds half away
 
 
-def has_nan(bits: np.ndarray, dtype: str) -> bool:
-    """Two reductions and no copy: NaNs lie above infinity, signed for +, unsigned for -."""
+def not_finite(bits: np.ndarray, dtype: str) -> str | None:
+    """NaN or infinity, if there is one.
+
+    Two reductions and no copy: NaNs lie above infinity, signed for +, unsigned for -.
+    """
+    if not bits.size:
+        return None
     signed = bits.view(np.dtype(f"i{bits.itemsize}"))
     sign = 1 << (8 * bits.itemsize - 1)
-    return bits.size > 0 and (signed.max() > INFINITY[dtype] or bits.max() > INFINITY[dtype] | sign)
+    most, least = signed.max(), bits.max()
+    if most > INFINITY[dtype] or least > INFINITY[dtype] | sign:
+        return "NaN"
+    return "infinity" if most == INFINITY[dtype] or least == INFINITY[dtype] | sign else None
 
 
 def unpermute(bits: np.ndarray, head_dim: int) -> np.ndarray:
     """Whole heads of q or k rows [n * head_dim, cols], rotate-half to interleaved order."""
     heads = bits.reshape(-1, 2, head_dim // 2, bits.shape[-1])
     return np.ascontiguousarray(heads.swapaxes(1, 2)).reshape(bits.shape)
+
+
+def as_float32(stored: np.ndarray, dtype: str) -> np.ndarray:
+    """Values as a file stores them, those of bfloat16 as their bits, in float32."""
+    return Caster(dtype, "F32")(stored).view(np.float32)
 
 
 class Caster:
@@ -106,6 +120,7 @@ class Caster:
         scaled += half.view(np.float32)
         out = self._buffer("blocks", count // 32 * 34, np.uint8).reshape(-1, 34)
         with np.errstate(over="ignore"):
+            self.overflowed += int((scale > F16_MAX).sum()) * 32
             out[:, :2] = scale.astype(np.float16).view(np.uint8).reshape(-1, 2)
         np.copyto(out[:, 2:].view(np.int8), scaled.reshape(-1, 32), casting="unsafe")
         return out

@@ -18,11 +18,18 @@ from ingot.driver.job import Job
 from ingot.gguf import metadata
 from ingot.iree import stitch, tensor_parallel
 
-PROGRAM_DTYPES = ("f16",)  # of the weights that programs are exported for and verified with
+PROGRAM_DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}  # of weights: computed in
 CPU_RANKS = 4  # on shortfin's CPU devices, 8 end each prompt in hal.device.queue.alloca: ABORTED
+
+
+def computed_in(dtype: str) -> list[str]:
+    """The exporter's flags for it; without them it is float16."""
+    return [f"--{what}-dtype={dtype}" for what in ("activation", "attention", "kv-cache")]
+
+
 PROGRAMS = {  # variants of a program that some hardware needs, and the exporter's flags for them
     "decomposed": ["--attention-kernel=decomposed"],
-    "f32": [f"--{what}-dtype=float32" for what in ("activation", "attention", "kv-cache")],
+    "f32": computed_in("float32"),
 }
 COMPILE = {  # by hardware; the compiler's passes over the whole program grow like its square
     "cpu": (Cost(8, 0.37, 237, 1.38), 0.105, 0.0082),

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.checkpoint import llama
-from ingot.checkpoint.config import ModelConfig, read_config
+from ingot.checkpoint.config import ALL, ModelConfig, read_config
 from ingot.hub.listing import read_listing
 from ingot.refused import Refused
 
@@ -72,7 +72,7 @@ class Model:
             return planned(self.entry["architecture"], said) if said else None
         self.here = True
         try:
-            config = read_config(found)
+            config = read_config(found, takes=ALL)
         except Refused as reason:  # the step that needs it will say so
             self.refusal = str(reason)
             return None

@@ -120,6 +120,10 @@ class Inputs:
         """The model's own prompts for verification, if it has any."""
         return [self.source(path) for path in [self.model(wildcards).get("prompts")] if path]
 
+    def allow_overflow(self, wildcards) -> str:
+        """The converter's flag, where the catalogue asks for it."""
+        return "--allow-overflow" if self.model(wildcards)["allow_overflow"] else ""
+
     def corpus(self, wildcards) -> str:
         """The text over which the distributions of formats are compared."""
         return self.source(self.model(wildcards)["corpus"])

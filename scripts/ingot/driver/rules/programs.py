@@ -2,7 +2,7 @@
 
 import math
 
-from ingot.driver.formats.iree import PROGRAMS
+from ingot.driver.formats.iree import PROGRAM_DTYPES, PROGRAMS, computed_in
 from ingot.driver.rules.inputs import Inputs
 
 
@@ -17,7 +17,10 @@ class Programs:
         plain = ("block_seq_stride", "device_block_count")
         words = {**listed, **{name: settings[name] for name in (*plain, "attention_kernel")}}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in words.items()]
-        return flags + PROGRAMS.get(wildcards.program.lstrip("."), []) + settings["export_flags"]
+        program, dtype = wildcards.program.lstrip("."), self.inputs.dtype(wildcards)
+        if dtype != "f16" and program != "f32":
+            flags += computed_in(PROGRAM_DTYPES[dtype])
+        return flags + PROGRAMS.get(program, []) + settings["export_flags"]
 
     def compile_flags(self, wildcards) -> list[str]:
         """Each device, the flags of the hardware, then the model's own."""

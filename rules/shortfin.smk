@@ -38,6 +38,7 @@ rule verify_shortfin:
         env=env("iree"),
         bundle="artifacts/{model}_tp{tp}{hw}.shortfin",
         reference="artifacts/{model}.reference.npz",
+        texts="artifacts/{model}.texts.json",
     output:
         "artifacts/{model}_tp{tp}{hw}.shortfin.verified.json",
     log:
@@ -49,6 +50,7 @@ rule verify_shortfin:
         {PYTHON[iree]:q} {input.code[0]:q} \
             --bundle {input.bundle:q} \
             --reference {input.reference:q} \
+            --texts {input.texts:q} \
             --record {output:q} \
             >{log:q}
         """

@@ -49,6 +49,7 @@ rule verify_triton:
         env=env("triton"),
         repository="artifacts/{model}_tp{tp}{quant}{gpu}.triton",
         reference="artifacts/{model}.reference.npz",
+        texts="artifacts/{model}.texts.json",
     output:
         "artifacts/{model}_tp{tp}{quant}{gpu}.triton.verified.json",
     log:
@@ -65,6 +66,7 @@ rule verify_triton:
         {PYTHON[triton]:q} {input.code[0]:q} \
             --repository {input.repository:q} \
             --reference {input.reference:q} \
+            --texts {input.texts:q} \
             --server {params.server:q} \
             --record {output:q} \
             >{log:q}

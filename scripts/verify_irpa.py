@@ -47,9 +47,9 @@ def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
         name: {"": raw} for name, raw in named.items()
     }:
         raise Refused(f"{irpa}: {irpa_format.TENSORS} are not its tensors; build it again")
-    for name, field in source.fields.items():
-        if name not in properties or properties[name] != field.contents():
-            raise Refused(f"{irpa}: property {name} is not that of {gguf}; build it again")
+    wanted = {"schema": "GGUF", "SHARK_DATASET_VERSION": 1}
+    wanted |= {name: field.contents() for name, field in source.fields.items()}
+    verification.same_properties(irpa, properties, wanted)
     verification.write(
         record,
         irpa,

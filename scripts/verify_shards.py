@@ -15,7 +15,8 @@ from ingot.checkpoint.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.entry import run
-from ingot.iree import irpa
+from ingot.gguf import metadata
+from ingot.iree import irpa, tensor_parallel
 from ingot.refused import Refused
 from ingot.tensors.dtypes import FLOATS
 from ingot.verify import verification
@@ -36,6 +37,10 @@ def verify_shards(checkpoint: Checkpoint, root: Path, ranks: list[Path], record:
         specs.append(llama.head_of_tied(config, "f32"))
     if sorted(tensors) != sorted(spec.name for spec in specs):
         raise Refused(f"{root}: {len(tensors)} tensors, expected {len(specs)}; build the set again")
+    first = [entry for _, entry in parts[0].values() if len(entry.shape) > 1]
+    properties = metadata.properties(config, first[0].dtype.lower())
+    wanted = tensor_parallel.root_properties(properties, len(ranks))
+    verification.same_properties(root, irpa.read(root)[0], wanted)
     comparison = Comparison(root)
     for spec in specs:
         described = tensors[spec.name]

@@ -16,14 +16,19 @@ from ingot.terminal.console import heartbeat, stderr_to_log
 from ingot.verify import verification
 
 
-def verify_shortfin(bundle: Path, reference: Path, record: Path) -> None:
+def verify_shortfin(bundle: Path, reference: Path, texts: Path, record: Path) -> None:
     sha256 = verification.digest(bundle)
     with stderr_to_log(f"{reference}: reading"):
         from tokenizers import Tokenizer
 
+        from ingot.parity import texts as texts_of
+        from ingot.parity import tokenizer_folder
         from ingot.parity.greedy import GreedyCheck
         from ingot.parity.reference import read
 
+        encoding = texts_of.read(texts).checks(
+            bundle, tokenizer_folder.ids_of(bundle), tokenizer_folder.chat_of(bundle)
+        )
         answers = read(reference)
         dtype = read_json(bundle / "config.json")["paged_kv_cache"]["kv_cache_dtype"]
         check = GreedyCheck(answers, dtype)
@@ -40,7 +45,7 @@ def verify_shortfin(bundle: Path, reference: Path, record: Path) -> None:
         bundle,
         sha256,
         "transformers in float32, greedy, by the shortfin server",
-        check.checks(bundle),
+        {**encoding, **check.checks(bundle)},
         seconds={"to_health": round(ready, 2), "to_answer_all": round(asked, 2)},
         versions=verification.versions("shortfin", "transformers"),
     )
@@ -50,6 +55,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bundle", type=Path, required=True, help="artifacts/M_tp1.shortfin")
     parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
+    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
     verify_shortfin(**vars(parser.parse_args(argv)))
 

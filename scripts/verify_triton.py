@@ -13,6 +13,8 @@ from typing import Any
 
 from ingot.entry import run
 from ingot.fields import read_json
+from ingot.parity import texts as texts_of
+from ingot.parity import tokenizer_folder
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import Answer, read
 from ingot.refused import Refused
@@ -26,6 +28,7 @@ from ingot.verify import verification
 def verify_triton(
     repository: Path,
     reference: Path,
+    texts: Path,
     record: Path,
     server: str,
     backends: Path | None,
@@ -34,6 +37,11 @@ def verify_triton(
     sha256 = verification.digest(repository)
     backend = check(repository)
     answers = read(reference)
+    encoding = {}
+    for folder in sorted({path.parent for path in repository.rglob("tokenizer.json")}):
+        encoding = texts_of.read(texts).checks(
+            folder, tokenizer_folder.ids_of(folder), tokenizer_folder.chat_of(folder)
+        )
     started = time.monotonic()
     kind = "bfloat16" if dtype(repository, backend) == "bfloat16" else "float16"
     asking = heartbeat(f"{repository}: asking the server")
@@ -45,7 +53,7 @@ def verify_triton(
         smoke = json.loads((repository / "smoke.json").read_bytes())
         if backend == "engine":
             checks = tokens(serving, GreedyCheck(answers, kind, rough=quantised(repository)))
-            checks |= {"texts_equal": texts(serving, [smoke, *asked(repository, answers)])}
+            checks |= {"streams_equal": streams(serving, [smoke, *asked(repository, answers)])}
         else:
             checks = llmapi(serving, GreedyCheck(answers, kind))
         said = serving.infer(ENSEMBLE if backend == "engine" else ENGINE, smoke)["text_output"]
@@ -55,7 +63,7 @@ def verify_triton(
         repository,
         sha256,
         "transformers in float32, greedy, by Triton",
-        {**checks, "models_ready": len(states)},
+        {**encoding, **checks, "models_ready": len(states)},
         server={"identity": server, "version": version},
         smoke={"request": smoke["text_input"], "answer": said},
         seconds={"to_ready": round(ready, 2), "to_answer_all": round(asked_all, 2)},
@@ -104,7 +112,7 @@ def asked(repository: Path, answers: list[Answer]) -> list[dict]:
     ]
 
 
-def texts(server: Server, requests: list[dict]) -> int:
+def streams(server: Server, requests: list[dict]) -> int:
     """How many requests get one text from ensemble and BLS, whole and as a stream: all, or the end."""
     for request in requests:
         whole = server.infer(ENSEMBLE, request)["text_output"]
@@ -172,6 +180,7 @@ def main(argv: list[str] | None = None) -> None:
         help="its backends (default: INGOT_TRITON_BACKENDS, or the server's own)",
     )
     parser.add_argument("--server", default="", help="what server it is, for the record")
+    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
     verify_triton(**vars(parser.parse_args(argv)))
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import checkpoints
+import faults
 from conftest import ROOT, once
 from ingot.driver.catalogue import toolchains
 from ingot.driver.commands.demo import QUESTION
@@ -104,6 +105,29 @@ def test_greedy_tokens_of_the_program_are_transformers(demo):
 def test_greedy_text_of_the_server_is_transformers(demo):
     checks = json.loads((demo / "demo_tp1.shortfin.verified.json").read_bytes())["checks"]
     assert checks["greedy_equal"] == checks["prompts"] >= 20
+    assert (checks["texts_equal"], checks["chats_equal"]) == (53, 20)
+
+
+def test_a_bundle_with_another_tokenizer_or_template_has_no_record(demo, step, tmp_path):
+    """Two tokens of its vocabulary swapped; a template that forgets the opening of an answer."""
+    for name, change in {
+        "tokenizer.json": lambda text: text.replace('"the": 260', '"the": 335').replace(
+            '"ap": 335', '"ap": 260'
+        ),
+        "tokenizer_config.json": lambda text: text.replace("add_generation_prompt", "no_such_word"),
+    }.items():
+        bundle = tmp_path / name.partition(".")[0]
+        shutil.copytree(demo / "demo_tp1.shortfin", bundle)
+        before = (bundle / name).read_text()
+        (bundle / name).write_text(change(before))
+        assert (bundle / name).read_text() != before
+        faults.reseal(bundle)
+        done = step(
+            "iree", "verify_shortfin.py", "--bundle", bundle, "--reference",
+            demo / "demo.reference.npz", "--texts", demo / "demo.texts.json",
+            "--record", tmp_path / "m.json",
+        )  # fmt: skip
+        assert done.returncode == 1 and "as by transformers" in done.stderr, name
 
 
 def corpus(demo):
@@ -177,7 +201,8 @@ def test_a_changed_byte_in_the_bundle_is_refused(demo, step, tmp_path):
     (bundle / "config.json").write_bytes((bundle / "config.json").read_bytes() + b" ")
     done = step(
         "iree", "verify_shortfin.py", "--bundle", bundle,
-        "--reference", demo / "demo.reference.npz", "--record", record,
+        "--reference", demo / "demo.reference.npz", "--texts", demo / "demo.texts.json",
+        "--record", record,
     )  # fmt: skip
     assert (
         done.returncode == 1 and "config.json: its bytes are not those of SHA256SUMS" in done.stderr

@@ -107,7 +107,7 @@ def test_five_models_are_ready_and_every_token_is_the_references(built):
     assert checks["models_ready"] == 5
     assert checks["greedy_equal"] == checks["prompts"] == 26
     assert checks["prompt_tokens"] == [5, 410]
-    assert checks["texts_equal"] == 9
+    assert (checks["streams_equal"], checks["texts_equal"], checks["chats_equal"]) == (9, 53, 20)
     done = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=built / REPOSITORY)
     assert done.returncode == 0, "the server wrote into the repository"
 
@@ -297,7 +297,8 @@ LLMAPI = {
 def llmapi(tmp_path_factory, shared):
     folder = tmp_path_factory.mktemp("llmapi")
     (folder / "mine.yaml").write_text(json.dumps({"models": {"mine": LLMAPI}}))
-    targets = ("artifacts/mine_tp1.triton", "artifacts/mine.reference.npz")
+    names = ("mine_tp1.triton", "mine.reference.npz", "mine.texts.json")
+    targets = [f"artifacts/{name}" for name in names]
     done = shared(folder, "--configfile", "mine.yaml", "--", *targets)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
@@ -307,7 +308,8 @@ def verify(interpreter, folder, *words):
     command = [
         interpreter, ROOT / "scripts/verify_triton.py", "--repository",
         folder / "artifacts/mine_tp1.triton", "--reference",
-        folder / "artifacts/mine.reference.npz", "--record", folder / "record.json", *words,
+        folder / "artifacts/mine.reference.npz", "--texts", folder / "artifacts/mine.texts.json",
+        "--record", folder / "record.json", *words,
     ]  # fmt: skip
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder)}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)

@@ -1,10 +1,12 @@
 """Each field of a config.json is honoured, refused, or known to have no effect; none goes unsaid."""
 
 import json
+import re
 
 import pytest
 
 import checkpoints
+from conftest import ROOT
 from ingot.checkpoint import known_fields
 from ingot.checkpoint.config import ALL, FIELDS, read_config
 from ingot.checkpoint.known_fields import HONOURED, NEUTRAL, NEUTRAL_ITEMS, WITHOUT_EFFECT
@@ -109,3 +111,10 @@ def test_a_field_that_nobody_knows_is_said(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({**checkpoints.llama_config(), "new_norm": 1}))
     known_fields.say_unknown(tmp_path / "config.json")
     assert "config.json: new_norm: neither Ingot nor" in capsys.readouterr().err
+
+
+def test_the_document_names_each_field_that_is_honoured_or_refused():
+    text = (ROOT / "docs/config.md").read_text()
+    rows = "\n".join(line for line in text.splitlines() if line.startswith("| `"))
+    named = set(re.findall(r"`([a-z_]+)`", rows))
+    assert named == {*HONOURED, *NEUTRAL, *NEUTRAL_ITEMS}

@@ -7,6 +7,7 @@ from typing import Any
 
 from ingot.files import sealed
 from ingot.files.atomic import replacing
+from ingot.refused import Refused
 
 FORMAT = 3  # of the record
 
@@ -35,6 +36,14 @@ def write(
 def digest(artifact: Path) -> str:
     """SHA-256 of a file; of a folder, that of its SHA256SUMS, once each line of it holds."""
     return sealed.file_digest(artifact) if artifact.is_file() else sealed.sealed(artifact)
+
+
+def same_properties(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Refuse an archive whose properties are not exactly those expected, of the same types."""
+    for name in [*wanted, *found]:
+        has, expected = (repr(one.get(name, "missing"))[:60] for one in (found, wanted))
+        if name not in found or name not in wanted or repr(found[name]) != repr(wanted[name]):
+            raise Refused(f"{path}: property {name} is {has}, expected {expected}; build it again")
 
 
 def versions(*packages: str) -> dict[str, str]:

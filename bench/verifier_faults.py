@@ -1,0 +1,207 @@
+"""Plant faults one at a time in every kind of artifact, and run the rule's own verification on each.
+
+    python bench/verifier_faults.py [--json] [--kind gguf ...] [--most N]
+
+A fault that is let pass is run: `harmless` are those after which the artifact still says what the model
+says, such as a bit that no instruction reads.  The table in the README is this one.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
+
+import faults  # noqa: E402
+from ingot.driver.catalogue import toolchains  # noqa: E402
+from ingot.iree.tensor_parallel import rank_files  # noqa: E402
+
+DEMO = ROOT / "models/demo"
+TARGETS = {  # what is damaged, and the record of it
+    "gguf": "demo.gguf",
+    "k-quant": "demo.q4_k_m.gguf",
+    "split": "demo.q6_k.split",
+    "irpa": "demo.irpa",
+    "ranks": "demo_tp2.irpa",
+    "trtllm-ckpt": "demo_tp2.trtllm-ckpt",
+    "onnx": "demo.onnx",
+    "vmfb": "demo_tp1.vmfb",
+}
+HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
+LIMIT = 300  # seconds that a damaged program may take
+CATALOGUE = "models: {demo: {corpus_tokens: 1024, split: 3M}}"
+
+
+def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
+    """The script and its options, as the rule gives them; `artifact` stands for the right one."""
+    peers = [word for name, file in (
+        ("reference", "reference.npz"), ("texts", "texts.json"), ("scores", "scores.npy"),
+    ) for word in (f"--{name}", place / f"demo.{file}")]  # fmt: skip
+    checkpoint = ("--checkpoint", DEMO)
+    ranks = rank_files(artifact, 2)
+    gguf = ("llamacpp", "verify_gguf.py", *checkpoint, *HEADER, *peers, "--gguf", artifact)
+    program = ("--config", place / "demo_tp1.f32.config.json", "--parameters", place / "demo.irpa")
+    return {
+        "gguf": (*gguf, "--dtype", "f16"),
+        "k-quant": (*gguf, "--dtype", "q4_k_m"),
+        "split": (
+            "llamacpp", "verify_split.py", *peers[:2], "--gguf", place / "demo.q6_k.gguf",
+            "--split", artifact,
+        ),
+        "irpa": ("convert", "verify_irpa.py", "--gguf", place / "demo.gguf", "--irpa", artifact),
+        "ranks": ("convert", "verify_shards.py", *checkpoint, "--root", artifact, "--ranks", *ranks),
+        "trtllm-ckpt": (
+            "convert", "verify_trtllm.py", *checkpoint, "--trtllm-checkpoint", artifact
+        ),
+        "onnx": ("rtx", "verify_onnx.py", *peers, "--onnx", artifact),
+        "vmfb": (
+            "iree", "verify_vmfb.py", *peers, *program, "--vmfb", artifact, "--device", "local-task"
+        ),
+    }[kind]  # fmt: skip
+
+
+def verify(kind: str, place: Path, artifact: Path) -> subprocess.CompletedProcess:
+    toolchain, script, *words = options(kind, place, artifact)
+    record = artifact.with_name("record.json")
+    record.unlink(missing_ok=True)
+    command = [
+        toolchains.python(ROOT, toolchain),
+        ROOT / "scripts" / script,
+        *words,
+        "--record",
+        record,
+    ]
+    try:
+        return subprocess.run(
+            [str(word) for word in command], capture_output=True, text=True, timeout=LIMIT, check=False
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as slow:
+        return subprocess.CompletedProcess(command, 124, "", f"after {slow.timeout} s")
+
+
+def copied(kind: str, artifact: Path, folder: Path) -> Path:
+    copy = folder / artifact.name
+    if artifact.is_dir():
+        shutil.copytree(artifact, copy)
+    else:
+        shutil.copy(artifact, copy)
+    if kind == "ranks":
+        for path in rank_files(artifact, 2):
+            shutil.copy(path, folder / path.name)
+    return copy
+
+
+def planted(kind: str, artifact: Path):
+    """Every fault of a kind; of a set of ranks those of its rank files too."""
+    yield from faults.of(kind, artifact)
+    if kind == "ranks":
+        for path in rank_files(artifact, 2):
+            for name, plant in faults.irpa_faults(path):
+                if ": a byte" in name or "swapped" in name:
+                    yield (
+                        f"{path.name} {name}",
+                        lambda copy, n=path.name, p=plant: p(copy.with_name(n)),
+                    )
+
+        def exchanged(copy: Path) -> None:
+            first, last = rank_files(copy, 2)
+            first.rename(copy.with_name("x"))
+            last.rename(first)
+            copy.with_name("x").rename(last)
+
+        yield "ranks 0 and 1 swapped", exchanged
+
+
+def judged(kind: str, place: Path, artifact: Path, name: str, plant) -> dict:
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        copy = copied(kind, artifact, Path(folder))
+        plant(copy)
+        done = verify(kind, place, copy)
+        recorded = copy.with_name("record.json").exists()
+    lines = done.stderr.strip().splitlines()
+    said = lines[-1] if lines else f"exit status {done.returncode}"
+    return {"fault": name, "caught": not recorded and done.returncode != 0, "said": said,
+            "traceback": "Traceback" in done.stderr}  # fmt: skip
+
+
+def measure(kind: str, place: Path, most: int | None, jobs: int) -> dict:
+    artifact = place / TARGETS[kind]
+    done = verify(kind, place, copied_whole(kind, artifact, place))
+    if done.returncode:
+        raise SystemExit(f"{artifact}: the right one is refused: {done.stderr[-300:]}")
+    asked = list(planted(kind, artifact))
+    if most and len(asked) > most:
+        asked = [asked[n * len(asked) // most] for n in range(most)]
+    with ThreadPoolExecutor(jobs) as pool:
+        rows = list(pool.map(lambda one: judged(kind, place, artifact, *one), asked))
+    passed = [row for row in rows if not row["caught"]]
+    # a program's record is given by running it: what passes it says what the model says
+    ran = kind in ("vmfb", "onnx")
+    found = {
+        "faults": len(rows),
+        "caught": len(rows) - len(passed),
+        "harmless": len(passed) if ran else 0,
+        "tracebacks": sum(row["traceback"] for row in rows),
+    }
+    for row in passed if not ran else []:
+        print(f"{kind}: LET PASS: {row['fault']}", file=sys.stderr)
+    for row in rows:
+        if row["traceback"]:
+            print(f"{kind}: traceback: {row['fault']}: {row['said'][:200]}", file=sys.stderr)
+    print(f"{kind}: {json.dumps(found)}", file=sys.stderr, flush=True)
+    return found
+
+
+def copied_whole(kind: str, artifact: Path, place: Path) -> Path:
+    folder = place / f"whole-{kind}"
+    folder.mkdir()
+    return copied(kind, artifact, folder)
+
+
+def build(folder: Path, kinds: list[str]) -> Path:
+    (folder / "mine.yaml").write_text(CATALOGUE)
+    needed = [
+        "demo.reference.npz",
+        "demo.texts.json",
+        "demo.scores.npy",
+        "demo.gguf",
+        "demo.irpa",
+        "demo.q6_k.gguf",
+    ]
+    targets = {f"artifacts/{name}" for name in [*needed, *(TARGETS[kind] for kind in kinds)]}
+    program = Path(sys.executable).parent / "snakemake"
+    words = [program, "-s", ROOT / "Snakefile", "-q", "all", "--configfile", "mine.yaml", "--"]
+    words += sorted(targets)
+    subprocess.run([str(word) for word in words], cwd=folder, check=True, stdout=sys.stderr)
+    if "ranks" in kinds:
+        for rank in range(2):
+            assert (folder / f"artifacts/demo_tp2.rank{rank}.irpa").exists()
+    return folder / "artifacts"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="nothing but the last line")
+    parser.add_argument("--kind", nargs="+", choices=list(TARGETS), default=list(TARGETS))
+    parser.add_argument("--most", type=int, help="faults per kind at most, spread over all")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="verifications at once")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        place = build(Path(folder), asked.kind)
+        found = {kind: measure(kind, place, asked.most, asked.jobs) for kind in asked.kind}
+    if not asked.json:
+        print("| kind | faults | caught | harmless |\n|---|---:|---:|---:|")
+        for kind, row in found.items():
+            print(f"| {kind} | {row['faults']} | {row['caught']} | {row['harmless']} |")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -347,7 +347,7 @@ def onnx_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
             continue
         size = path.stat().st_size
         for n in range(40):
-            at = int((n + 0.5) / 40 * size) | 1
+            at = min(int((n + 0.5) / 40 * size) | 1, size - 1)
             bit = 6 if path.name != "model.onnx" else n % 8
             yield (
                 f"{path.name}: byte {at}",

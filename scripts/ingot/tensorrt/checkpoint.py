@@ -138,7 +138,12 @@ def expected(
 
 def _algorithm(path: Path, document: dict) -> str | None:
     quantization = document.get("quantization")
-    if not isinstance(quantization, dict) or quantization.get("kv_cache_quant_algo") is not None:
+    keys = {"quant_algo", "kv_cache_quant_algo"}
+    if (
+        not isinstance(quantization, dict)
+        or not keys <= set(quantization)
+        or quantization["kv_cache_quant_algo"] is not None
+    ):
         raise Refused(
             f"{path}: quantization is {quantization}, expected one without a KV cache's; build it again"
         )

@@ -125,6 +125,7 @@ rule quantize_all:
             --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
             --quant {params.quants:q} \
             --folder {output:q} \
+            --stem {wildcards.model:q} \
             --imatrix {input.imatrix:q} \
             --name {params.name:q} \
             --pre-tokenizer {params.pre_tokenizer:q} \
@@ -153,6 +154,7 @@ rule split_gguf:
         {PYTHON[convert]:q} {input.code[0]:q} \
             --gguf {input.gguf:q} \
             --folder {output:q} \
+            --stem {wildcards.model}{wildcards.gguf} \
             --limit {params.limit:q} \
             >{log:q}
         """

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ingot.checkpoint import llama
 from ingot.entry import run
 from ingot.files.atomic import replacing
+from ingot.gguf import file as gguf_file
 from ingot.gguf.file import layout
 from ingot.gguf.kv import KV
 from ingot.llamacpp import libllama
@@ -23,6 +25,7 @@ WINDOW = 512  # tokens, or the context where it is shorter
 LEAST = 2  # windows, as llama-imatrix asks for
 FEWEST = 16  # tokens of a product that is counted, as there
 MUL_MAT = "MUL_MAT"
+WEIGHTS = tuple(f"{name}.weight" for name in llama.BLOCK.values() if "norm" not in name)
 
 
 def compute_imatrix(gguf: Path, text: Path, imatrix: Path) -> None:
@@ -41,13 +44,19 @@ def compute_imatrix(gguf: Path, text: Path, imatrix: Path) -> None:
             model.logits([*model.start, *window[len(model.start) :]])
             progress.add(1)
     names = sorted(sums.columns)
+    weights = [one.name for one in gguf_file.read(gguf)[1] if one.name.startswith("blk.")]
+    wanted = sorted(name for name in weights if name.endswith(WEIGHTS))
+    odd = [name for name in names if not np.isfinite(sums.columns[name]).all()]
+    if names != wanted or odd:
+        word = f"{odd[0]} meets values that are not finite" if odd else f"{len(names)} weights"
+        raise Refused(f"{gguf}: {word}, expected {len(wanted)}, all finite; see the log")
     tensors, values = [], []
     for name in names:
         columns = sums.columns[name]
         tensors += [(name + SUMS, TYPES["F32"], (1, len(columns)))]
         tensors += [(name + COUNTS, TYPES["F32"], (1, 1))]
         values += [columns.tobytes(), np.float32(sums.counts[name]).tobytes()]
-    dataset = f"{text.name} sha256:{hashlib.sha256(data).hexdigest()}"
+    dataset = f"sha256:{hashlib.sha256(data).hexdigest()}"
     kvs = [
         KV("general.type", "str", "imatrix"),
         KV("imatrix.datasets", "[str]", [dataset]),

@@ -16,6 +16,7 @@ from ingot.parity.hard_texts import DIALOGUES, STRINGS
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
 
+DATED = "strftime_now"
 WINDOW = 512  # tokens, or the context where it is shorter
 LARGEST = 10**9  # bytes of float32 distributions, as score_corpus.py writes them
 LEAST = 256  # tokens of a corpus, below which its numbers say nothing
@@ -67,10 +68,11 @@ def load(checkpoint: Checkpoint):
 
 
 def rendered(tokenizer, messages: list[dict[str, str]]) -> str | None:
-    """None where there is no template, or where the template refuses such a dialogue."""
+    """None where there is no template, one that says the date, or one that refuses the dialogue."""
     from jinja2.exceptions import TemplateError
 
-    if not tokenizer.chat_template:
+    template = tokenizer.chat_template
+    if not isinstance(template, str) or DATED in template:  # what it says today is wrong tomorrow
         return None
     try:
         return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.checkpoint import llama
-from ingot.checkpoint.config import Llama3Rope, ModelConfig, read_config
-from ingot.checkpoint.known_fields import say_unknown
+from ingot.checkpoint.config import Llama3Rope, ModelConfig, read_config, say_unknown
 from ingot.entry import run
 from ingot.files.atomic import replacing
 from ingot.gguf import metadata

@@ -6,11 +6,8 @@ the model.  Each file is byte-identical to the one that llama-quantize makes of 
 """
 
 import argparse
-import ctypes
 import functools
-import re
 import struct
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,11 +27,9 @@ from ingot.gguf.file import TensorInfo
 from ingot.gguf.file import layout as gguf_layout
 from ingot.gguf.kv import KV
 from ingot.llamacpp import libllama, quants
+from ingot.llamacpp.plan import planned
 from ingot.llamacpp.quants import Imatrix
 from ingot.refused import Refused
-from ingot.tensors.dtypes import TYPES, TensorType
-
-PLANNED = re.compile(r"\[ *\d+/ *\d+\] +(\S+) +- .*, type = +(\w+), size = .*?(?:\((\w+)\))?\s*$")
 
 
 @dataclass
@@ -50,6 +45,7 @@ def quantize_gguf(
     quant: list[str],
     gguf: Path | None,
     folder: Path | None,
+    stem: str | None,
     name: str,
     pre_tokenizer: str,
     license: str | None = None,
@@ -70,7 +66,6 @@ def quantize_gguf(
         paths = {quant[0]: partial.path}
         if folder:
             partial.path.mkdir()
-            stem = folder.name.removesuffix(".quants")
             paths = {word: partial.path / f"{stem}.{word}.gguf" for word in quant}
         outputs = [
             opened(stack, gguf or folder, path, kvs, specs, word, matrix)
@@ -105,52 +100,6 @@ def opened(
     stack.callback(file.close)
     file.put(layout.head, 0)
     return Output(file, {info.name: info for info in layout.entries})
-
-
-def planned(
-    path: Path, kvs: list[KV], specs: list[llama.TensorSpec], quant: str, matrix: Imatrix | None
-) -> dict[str, TensorType]:
-    """Each tensor's type in the order of the file, as libllama plans it by a file that holds no weights."""
-    layout = gguf_layout(kvs, [(spec.name, spec.type, spec.shape) for spec in specs])
-    said: list[str] = []
-    lib = libllama.library()
-    parameters = lib.llama_model_quantize_default_params()
-    parameters.ftype, parameters.nthread, parameters.dry_run = quants.FTYPES[quant], 1, True
-    kept = given(parameters, matrix)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.") as stub:
-        stub.write(layout.head)
-        stub.truncate(layout.size)
-        stub.flush()
-        libllama.listen(lib, said.append)
-        words = stub.name.encode()
-        failed = lib.llama_model_quantize(words, words, ctypes.byref(parameters))
-        libllama.listen(lib, libllama.to_stdout)
-    del kept
-    lines = "".join(said).splitlines()
-    found = {m[1]: TYPES[(m[3] or m[2]).upper()] for m in map(PLANNED.match, lines) if m}
-    if failed or sorted(found) != sorted(spec.name for spec in specs):
-        raise Refused(
-            f"{path}: libllama could not plan {quant}: {lines[-1] if lines else 'no word'}"
-        )
-    if any("will require an imatrix" in line for line in lines):
-        raise Refused(
-            f"{path}: {quant} needs an importance matrix; set the model's `imatrix` in the catalogue to "
-            "a text"
-        )
-    return found
-
-
-def given(parameters: libllama.QuantizeParameters, matrix: Imatrix | None) -> list:
-    """Set the importance matrix; what is returned must live as long as the parameters."""
-    if not matrix:
-        return []
-    kept, entries = [], (libllama.ImatrixData * (len(matrix.columns) + 1))()
-    for entry, (name, values) in zip(entries, matrix.columns.items(), strict=False):
-        kept.append(name.encode())
-        entry.name, entry.size = kept[-1], len(values)
-        entry.data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-    parameters.imatrix = ctypes.cast(entries, ctypes.c_void_p)
-    return [kept, entries]
 
 
 def jobs(
@@ -196,6 +145,7 @@ def main(argv: list[str] | None = None) -> None:
     written.add_argument(
         "--folder", type=Path, help="artifacts/M.quants to write: M.TYPE.gguf each"
     )
+    parser.add_argument("--stem", default="model", help="of the folder's files: M (default: model)")
     parser.add_argument("--name", required=True, help="general.name")
     parser.add_argument("--pre-tokenizer", required=True, help="such as llama-bpe")
     parser.add_argument("--license", help="general.license")

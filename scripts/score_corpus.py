@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.entry import run
+from ingot.files import stream
 from ingot.files.atomic import replacing
 from ingot.parity import texts as texts_of
 from ingot.terminal.console import stderr_to_log
@@ -31,6 +32,7 @@ def score_corpus(checkpoint: Checkpoint, texts: Path, scores: Path) -> None:
                 "shape": (rows, model.config.vocab_size),
             }
             np.lib.format.write_array_header_1_0(file, head)
+            stream.allocate(file.fileno(), file.tell() + rows * model.config.vocab_size * 4, scores)
             for number, ids in enumerate(windows, 1):
                 with torch.no_grad():
                     logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1]

@@ -58,7 +58,13 @@ class Archive:
 
 def shard_archive(archive: Path, tp: int, root: Path, ranks: list[Path]) -> None:
     source = Archive(archive, root.name)
-    tensors = [(e.name, e.dtype, e.shape) for e in source.entries.values()]
+    if biased := next((name for name in source.entries if name.endswith(".bias")), None):
+        raise Refused(
+            f"{archive}: holds {biased}, expected no biases: each rank would add the whole"
+        )
+    if irpa.HEAD not in source.entries:  # tied embeddings
+        source.entries[irpa.HEAD] = source.entries[irpa.EMBEDDING]
+    tensors = [(name, e.dtype, e.shape) for name, e in source.entries.items()]
     with source.file:
         write(source.properties, tensors, source.blocks, [], tp, root, ranks)
 

@@ -5,12 +5,13 @@ and libllama loads the set by it.  Bytes are copied by the kernel.
 """
 
 import argparse
+import errno
 import os
 import re
 from pathlib import Path
 
 from ingot.entry import run
-from ingot.files import sealed
+from ingot.files import sealed, stream
 from ingot.files.atomic import replacing
 from ingot.gguf.file import Pairs, TensorInfo, align, layout_of, read_pairs
 from ingot.gguf.kv import KV
@@ -18,10 +19,11 @@ from ingot.refused import Refused
 from ingot.terminal.progress import Progress
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
+MOST = 65535  # split.count has 16 bits
 COPY = 1 << 26  # bytes per call
 
 
-def split_gguf(gguf: Path, folder: Path, limit: str) -> None:
+def split_gguf(gguf: Path, folder: Path, stem: str, limit: str) -> None:
     most = size_of(limit)
     pairs, infos = read_pairs(gguf)
     groups: list[list[TensorInfo]] = [[]]
@@ -38,8 +40,11 @@ def split_gguf(gguf: Path, folder: Path, limit: str) -> None:
             used = 0
         groups[-1].append(info)
         used += size
-    stem = folder.name.removesuffix(".split")
     progress = Progress(folder.name, sum(info.nbytes for info in infos))
+    if len(groups) > MOST:
+        raise Refused(
+            f"{gguf}: {len(groups)} files of {limit}, expected at most {MOST}; set it higher"
+        )
     with replacing(folder) as partial, gguf.open("rb") as source:
         partial.mkdir()
         for number, group in enumerate(groups):
@@ -52,6 +57,7 @@ def split_gguf(gguf: Path, folder: Path, limit: str) -> None:
             whole = pairs if number == 0 else Pairs(0, b"")
             plan = layout_of(whole + own, [(info.name, info.type, info.shape) for info in group])
             with (partial / name).open("wb") as file:
+                stream.allocate(file.fileno(), plan.size, folder / name)
                 file.write(plan.head)
                 for old, new in zip(group, plan.entries, strict=True):
                     file.seek(new.offset)
@@ -65,11 +71,23 @@ def copy(source: int, file, offset: int, count: int, progress: Progress) -> None
     at, end = offset, offset + count
     place = file.tell()
     while at < end:
-        done = os.copy_file_range(source, file.fileno(), min(COPY, end - at), at, place)
+        done = moved(source, file.fileno(), min(COPY, end - at), at, place)
         if done == 0:
             raise Refused(f"{file.name}: the source ended at byte {at}; it was cut short meanwhile")
         at, place = at + done, place + done
         progress.add(done)
+
+
+def moved(source: int, target: int, count: int, at: int, place: int) -> int:
+    """By the kernel, or through memory where the two lie on file systems that it cannot join."""
+    try:
+        return os.copy_file_range(source, target, count, at, place)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+    data = os.pread(source, min(count, stream.BLOCK), at)
+    stream.write_exactly(target, memoryview(data), place)
+    return len(data)
 
 
 def size_of(limit: str) -> int:
@@ -84,7 +102,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gguf", type=Path, required=True, help="the file to cut")
     parser.add_argument("--folder", type=Path, required=True, help="artifacts/M.split, to write")
-    parser.add_argument("--limit", default="50G", help="bytes per file at most (default: 50G)")
+    parser.add_argument("--stem", required=True, help="of the files: M.q4_k_m")
+    parser.add_argument("--limit", default="49G", help="bytes of tensors per file (default: 49G)")
     split_gguf(**vars(parser.parse_args(argv)))
 
 

@@ -23,6 +23,7 @@ from ingot.gguf import header
 from ingot.gguf.metadata import FILE_TYPE
 from ingot.llamacpp import libllama, quants
 from ingot.llamacpp.libllama import Llama
+from ingot.llamacpp.plan import planned
 from ingot.llamacpp.quants import Imatrix
 from ingot.parity import divergence, limits
 from ingot.parity import reference as reference_of
@@ -59,7 +60,11 @@ def verify_gguf(
     kvs = header.pairs(checkpoint, config, float_type, name, pre_tokenizer, license)
     if dtype in quants.FTYPES:
         kvs = quants.header(kvs, dtype, matrix)
-    checks = {"metadata_pairs": len(kvs), **compared(checkpoint, config, gguf, kvs, matrix)}
+    types = {spec.name: spec.type for spec in llama.specs(config, float_type)}
+    if dtype in quants.FTYPES:
+        plain = header.pairs(checkpoint, config, "f32", name, pre_tokenizer, license)
+        types = planned(record, plain, llama.specs(config, "f32"), dtype, matrix)
+    checks = {"metadata_pairs": len(kvs), **compared(checkpoint, config, gguf, kvs, types, matrix)}
     checks |= ran(
         config, gguf, dtype, reference, texts_of.read(texts), scores, limits.pairs(limit or [])
     )
@@ -75,7 +80,12 @@ def verify_gguf(
 
 
 def compared(
-    checkpoint: Checkpoint, config: ModelConfig, gguf: Path, kvs: list, matrix: Imatrix | None
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    gguf: Path,
+    kvs: list,
+    types: dict,
+    matrix: Imatrix | None,
 ) -> dict:
     """What a record says of the header and of every value."""
     from gguf import GGUFReader
@@ -93,6 +103,10 @@ def compared(
     for spec in specs:
         tensor = found[spec.name]
         kind = tensor.tensor_type.name
+        if kind != types[spec.name].name:
+            raise Refused(
+                f"{gguf}: tensor {spec.name} is {kind}, expected {types[spec.name].name}; build it again"
+            )
         if spec.source is None:
             check_rope(gguf, config, tensor.data)
             comparison.equal()

@@ -13,7 +13,7 @@ from ingot.entry import run
 from ingot.fields import read_json
 from ingot.iree.shortfin import Server
 from ingot.terminal.console import heartbeat, stderr_to_log
-from ingot.verify import verification
+from ingot.verify import tokenizer_folder, verification
 
 
 def verify_shortfin(bundle: Path, reference: Path, texts: Path, record: Path) -> None:
@@ -22,7 +22,6 @@ def verify_shortfin(bundle: Path, reference: Path, texts: Path, record: Path) ->
         from tokenizers import Tokenizer
 
         from ingot.parity import texts as texts_of
-        from ingot.parity import tokenizer_folder
         from ingot.parity.greedy import GreedyCheck
         from ingot.parity.reference import read
 

@@ -14,7 +14,6 @@ from typing import Any
 from ingot.entry import run
 from ingot.fields import read_json
 from ingot.parity import texts as texts_of
-from ingot.parity import tokenizer_folder
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import Answer, read
 from ingot.refused import Refused
@@ -22,7 +21,7 @@ from ingot.terminal.console import heartbeat
 from ingot.triton.repository import check
 from ingot.triton.schema import BLS, ENGINE, ENSEMBLE
 from ingot.triton.server import Server
-from ingot.verify import verification
+from ingot.verify import tokenizer_folder, verification
 
 
 def verify_triton(

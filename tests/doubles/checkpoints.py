@@ -271,7 +271,7 @@ VARIANTS: dict[str, dict] = {  # of llama31: what config.json says instead
     "yarn with all": {
         "rope_scaling": {
             "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128,
-            "attention_factor": 1.1, "beta_fast": 16.0, "beta_slow": 2.0,
+            "attention_factor": 1.1386294361119891, "beta_fast": 16.0, "beta_slow": 2.0,
         }
     },
     "swish": {"hidden_act": "swish"},

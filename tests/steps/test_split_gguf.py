@@ -15,7 +15,14 @@ PROMPTS = ROOT / "models/demo/prompts.txt"
 def cut(ok, tmp_path):
     """The demo in f32 and its set of files of 6 MB."""
     convert(ok, checkpoints.DEMO, tmp_path / "demo.gguf", "f32")
-    words = ("--gguf", tmp_path / "demo.gguf", "--folder", tmp_path / "demo.split")
+    words = (
+        "--gguf",
+        tmp_path / "demo.gguf",
+        "--folder",
+        tmp_path / "demo.split",
+        "--stem",
+        "demo",
+    )
     ok("convert", "split_gguf.py", *words, "--limit", "6M")
     return tmp_path / "demo.split"
 
@@ -84,7 +91,14 @@ def test_a_set_that_lacks_a_file_or_holds_another_byte_is_refused(cut, verify, s
 )  # fmt: skip
 def test_a_limit_below_the_largest_tensor_or_no_size_is_refused(limit, said, ok, step, tmp_path):
     convert(ok, checkpoints.DEMO, tmp_path / "demo.gguf", "f32")
-    words = ("--gguf", tmp_path / "demo.gguf", "--folder", tmp_path / "demo.split")
+    words = (
+        "--gguf",
+        tmp_path / "demo.gguf",
+        "--folder",
+        tmp_path / "demo.split",
+        "--stem",
+        "demo",
+    )
     done = step("convert", "split_gguf.py", *words, "--limit", limit)
     assert done.returncode == 1 and said in done.stderr
     assert not (tmp_path / "demo.split").exists()

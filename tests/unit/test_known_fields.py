@@ -7,9 +7,8 @@ import pytest
 
 import checkpoints
 from conftest import ROOT
-from ingot.checkpoint import known_fields
-from ingot.checkpoint.config import ALL, FIELDS, read_config
-from ingot.checkpoint.known_fields import HONOURED, NEUTRAL, NEUTRAL_ITEMS, WITHOUT_EFFECT
+from ingot.checkpoint.config import ALL, HONOURED, read_config, say_unknown
+from ingot.checkpoint.known_fields import NEUTRAL, NEUTRAL_ITEMS, WITHOUT_EFFECT
 from ingot.gguf import metadata
 from ingot.refused import Refused
 
@@ -52,7 +51,6 @@ def test_each_field_is_in_one_table_only():
     tables = (HONOURED, tuple(NEUTRAL), tuple(NEUTRAL_ITEMS), WITHOUT_EFFECT)
     listed = [name for table in tables for name in table]
     assert len(listed) == len(set(listed))
-    assert {name.rstrip("?") for name in FIELDS} <= set(HONOURED)
     assert set(OTHER) == set(NEUTRAL)
 
 
@@ -96,6 +94,13 @@ def test_what_only_gguf_can_say_is_refused_elsewhere(field, value, read):
         read(takes=(), **{field: value})
 
 
+def test_an_attention_factor_that_libllama_would_not_use_is_refused(read):
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    read(rope_scaling={**yarn, "attention_factor": 1.1386294361119891})
+    with pytest.raises(Refused, match=r"attention_factor is 1\.1, expected 1\.13863: libllama"):
+        read(rope_scaling={**yarn, "attention_factor": 1.1})
+
+
 def test_scalings_without_a_type_or_with_a_field_that_nobody_knows_are_refused(read, tmp_path):
     config = checkpoints.llama_config()
     for scaling, said in (
@@ -109,7 +114,7 @@ def test_scalings_without_a_type_or_with_a_field_that_nobody_knows_are_refused(r
 
 def test_a_field_that_nobody_knows_is_said(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({**checkpoints.llama_config(), "new_norm": 1}))
-    known_fields.say_unknown(tmp_path / "config.json")
+    say_unknown(tmp_path / "config.json")
     assert "config.json: new_norm: neither Ingot nor" in capsys.readouterr().err
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from conftest import ROOT
-from ingot.llamacpp import quants
+from ingot.llamacpp import plan, quants
 from ingot.parity import divergence, hard_texts, limits, trtllm_model
 from ingot.parity.texts import Texts
 from ingot.refused import Refused
 from ingot.tensorrt.checkpoint import QUANTS
+from ingot.verify import tokenizer_folder
 
 ARTIFACT = Path("artifacts/m.gguf")
 
@@ -113,3 +114,41 @@ def test_activations_of_every_quantised_checkpoint_can_be_rounded():
 def test_the_schema_names_libllamas_types():
     schema = json.loads((ROOT / "models.schema.json").read_text())
     assert schema["$defs"]["quant"]["enum"] == list(quants.FTYPES)
+
+
+def test_a_bundles_template_is_rendered_as_transformers_does(tmp_path):
+    template = "{% for m in messages %}{{ m['content'] | trim }}{{ eos_token }}{% endfor %}\n"
+    settings = {"chat_template": template, "eos_token": {"content": "</s>"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    messages = [{"role": "user", "content": " hi "}]
+    assert tokenizer_folder.chat_of(tmp_path)(messages) == "hi</s>"
+    (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
+    with pytest.raises(Refused, match=r"chat_template: .*raise_exception"):
+        tokenizer_folder.chat_of(tmp_path)(messages)
+    (tmp_path / "chat_template.jinja").unlink()
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    assert tokenizer_folder.chat_of(tmp_path) is None
+
+
+def test_libllamas_plan_is_read_off_its_log():
+    """Of a tensor that keeps its type it names none in brackets."""
+    head = "[   1/  40] output.weight           - [   512,  1024,     1,     1], type =    f32, "
+    changed, kept = "size =     2.00 MiB ->     0.41 MiB (q6_K)", "size =    0.002 MiB"
+    for rest, found in ((changed, "q6_K"), (kept, None)):
+        match = plan.PLANNED.match(head + rest)
+        assert (match[1], match[2], match[3]) == ("output.weight", "f32", found)
+
+
+def test_limits_that_are_none_are_refused_in_one_line():
+    for word in ("mean_kl=x", "kl=1", "mean_kl"):
+        with pytest.raises(
+            Refused, match=f"--limit: {word}, expected name=value of one of mean_kl"
+        ):
+            limits.pairs([word])
+
+
+def test_scores_of_other_texts_are_refused(scores):
+    with pytest.raises(Refused, match="6 tokens, expected 2 of the texts; score them again"):
+        divergence.measure(
+            ARTIFACT, texts(corpus=[[0, 1, 2]]), scores, lambda ids: np.zeros((3, 3))
+        )

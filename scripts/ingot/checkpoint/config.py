@@ -3,10 +3,12 @@
 Reads the spelling of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters).
 """
 
+import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingot.checkpoint.known_fields import stop_on_other_arithmetic
+from ingot.checkpoint import known_fields
 from ingot.fields import Number, Whole, held, read_json
 from ingot.refused import Refused
 
@@ -47,7 +49,9 @@ FIELDS = {  # what is read of a config.json; shapes are those of `fields.held`
     "tie_word_embeddings?": (bool, None),
     "attention_bias?": (bool, None),
     "mlp_bias?": (bool, None),
+    "original_max_position_embeddings?": (Whole(), None),
 }
+HONOURED = tuple(name.rstrip("?") for name in FIELDS)
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ def read_config(
         raise Refused(
             f"{path}: architectures is {architecture}, expected {wanted}; correct the entry"
         )
-    stop_on_other_arithmetic(path, config)
+    known_fields.stop_on_other_arithmetic(path, config)
     held(path, config, FIELDS)
     mistral = architecture == "MistralForCausalLM"
     biases = {key: bool(config.get(key)) for key in ("attention_bias", "mlp_bias")}
@@ -191,9 +195,26 @@ def _rope(path: Path, config: dict, takes: tuple[str, ...]):
             rope = Llama3Rope(*(float(scaling[key]) for key in numbers), context)
     except KeyError as key:
         raise Refused(f"{path}: rope_scaling lacks {key}, expected a number; add it") from None
+    if kind == "yarn" and rope.attention_factor:
+        own = 0.1 * math.log(max(rope.factor, 1)) + 1
+        if abs(rope.attention_factor - own) > 1e-6:
+            raise Refused(
+                f"{path}: attention_factor is {rope.attention_factor}, expected {own:.6g}: libllama "
+                "computes its own"
+            )
     blend = kind != "llama3" or 0 < rope.low_freq_factor < rope.high_freq_factor
     if rope.factor <= 0 or not blend:
         raise Refused(
             f"{path}: rope_scaling {scaling}, expected 0 < low < high and a factor above 0"
         )
     return theta, rope
+
+
+def say_unknown(path: Path) -> None:
+    """A line of the fields that neither we nor transformers' Llama and Mistral read."""
+    known = {*HONOURED, *known_fields.NAMES}
+    if unknown := sorted(set(read_json(path)) - known):
+        print(
+            f"{path}: {', '.join(unknown)}: neither Ingot nor transformers' Llama reads this; left out",
+            file=sys.stderr,
+        )

@@ -1,22 +1,13 @@
 """Every field of a config.json that we know: what would be other arithmetic, and what has no effect.
 
-What is honoured is read by config.py.  A field that is in neither is said, and left out.
+What is honoured is read by config.py; a field that is nowhere is said there, and left out.
 """
 
-import sys
 from pathlib import Path
 
-from ingot.fields import read_json
 from ingot.refused import Refused
 
-HONOURED = (
-    "architectures", "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size",
-    "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps",
-    "rope_theta", "rope_scaling", "rope_parameters", "sliding_window", "use_sliding_window",
-    "tie_word_embeddings", "attention_bias", "mlp_bias", "original_max_position_embeddings",
-)  # fmt: skip
-# What would be other arithmetic, and what of it changes nothing.  Those below hidden_act are of other
-# families; transformers' Llama and Mistral do not read them: a checkpoint that has one means another model.
+# Below model_type: fields of other families, which transformers' Llama and Mistral do not read.
 NEUTRAL: dict[str, tuple] = {
     "hidden_act": ("silu", "swish"),
     "model_type": (None, "llama", "mistral"),
@@ -45,18 +36,17 @@ NEUTRAL_ITEMS = {"layer_types": "full_attention"}  # lists, of this item only
 WITHOUT_EFFECT = (  # sampling, training, names, and what the tokenizer says
     "_name_or_path", "attention_dropout", "auto_map", "bad_words_ids", "begin_suppress_tokens",
     "bos_token_id", "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id",
-    "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
-    "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
-    "forced_eos_token_id", "id2label", "initializer_range", "is_decoder", "label2id", "layer_norm_eps",
-    "length_penalty", "max_length", "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams",
-    "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores", "pad_token_id",
-    "prefix", "pretraining_tp", "problem_type", "remove_invalid_values", "repetition_penalty",
-    "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params",
-    "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p",
-    "torch_dtype", "torchscript", "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version",
-    "use_bfloat16", "use_cache", "vocab_file", "_attn_implementation_autoset", "attn_implementation",
-    "cls_token_id", "mask_token_id", "unk_token_id",
+    "diversity_penalty", "do_sample", "dtype", "encoder_no_repeat_ngram_size", "eos_token_id",
+    "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
+    "id2label", "initializer_range", "is_decoder", "label2id", "length_penalty", "max_length",
+    "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
+    "output_attentions", "output_hidden_states", "output_scores", "pad_token_id", "prefix",
+    "pretraining_tp", "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict",
+    "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params", "temperature",
+    "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype",
+    "torchscript", "transformers_version", "typical_p", "use_bfloat16", "use_cache",
 )  # fmt: skip
+NAMES = (*NEUTRAL, *NEUTRAL_ITEMS, *WITHOUT_EFFECT)
 
 
 def stop_on_other_arithmetic(path: Path, config: dict) -> None:
@@ -73,13 +63,3 @@ def stop_on_other_arithmetic(path: Path, config: dict) -> None:
             raise Refused(
                 f"{path}: {key} is {config[key]}, expected {item} only; it would be left out"
             )
-
-
-def say_unknown(path: Path) -> None:
-    """A line of the fields that neither we nor transformers' Llama and Mistral read."""
-    known = {*HONOURED, *NEUTRAL, *NEUTRAL_ITEMS, *WITHOUT_EFFECT}
-    if unknown := sorted(set(read_json(path)) - known):
-        print(
-            f"{path}: {', '.join(unknown)}: neither Ingot nor transformers' Llama reads this; left out",
-            file=sys.stderr,
-        )

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ingot.checkpoint import identity, llama
-from ingot.checkpoint.config import ModelConfig
+from ingot.checkpoint.config import ModelConfig, say_unknown
 from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.known_fields import say_unknown
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.files import memo, stream
 from ingot.refused import Refused

@@ -188,6 +188,7 @@ def library() -> ctypes.CDLL:
     found.ggml_quantize_chunk.argtypes = (
         c_int, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_void_p,
     )  # fmt: skip
+    found.ggml_quantize_requires_imatrix.restype = c_bool
     listen(found, to_stdout)
     found.llama_backend_init()
     return found
@@ -223,6 +224,10 @@ def quantised(values: np.ndarray, kind: TensorType, columns: np.ndarray | None) 
             f"the importance matrix has {len(columns)} columns of a tensor, expected {values.shape[1]}; "
             "build it again"
         )
+    if columns is None and library().ggml_quantize_requires_imatrix(kind.number):
+        raise Refused(
+            f"{kind.name}: needs an importance matrix, expected one with this tensor; name it"
+        )
     values = np.ascontiguousarray(values)
     library().ggml_quantize_chunk(
         kind.number, values.ctypes.data, out.ctypes.data, 0, *values.shape,
@@ -236,7 +241,8 @@ class Llama:
 
     def __init__(self, gguf: Path, context: int, watch=None):
         """`context` tokens at once; `watch(tensor, ask)` sees every node of the graph."""
-        self.gguf, self.context_length, self.lib = gguf, context, library()
+        self.gguf, self.lib = gguf, library()
+        self.error: BaseException | None = None  # of `watch`: ctypes lets none through
         parameters = self.lib.llama_model_default_params()
         parameters.load_mode, parameters.n_gpu_layers = MMAP, 0
         parameters.check_tensors = True
@@ -261,7 +267,7 @@ class Llama:
         parameters.flash_attn_type = NO_FLASH
         parameters.no_perf = True
         if watch:
-            self.watch = EVALUATED(lambda tensor, ask, _data: watch(cast(tensor), ask))
+            self.watch = EVALUATED(lambda tensor, ask, _data: self._watched(watch, tensor, ask))
             parameters.cb_eval = ctypes.cast(self.watch, c_void_p)
         self.context = c_void_p(self.lib.llama_init_from_model(self.model, parameters))
         if not self.context:
@@ -273,6 +279,13 @@ class Llama:
     def __exit__(self, *error) -> None:
         self.lib.llama_free(self.context)
         self.lib.llama_model_free(self.model)
+
+    def _watched(self, watch, tensor: int, ask: bool) -> bool:
+        try:
+            return self.error is None and watch(cast(tensor), ask)
+        except BaseException as error:  # raised again by logits
+            self.error = error
+            return False
 
     def logits(self, ids: list[int]) -> np.ndarray:
         """Float32 [len(ids), vocabulary]: after each of `ids`, from an empty cache."""
@@ -289,7 +302,10 @@ class Llama:
             (POINTER(c_int32) * count)(*[one] * count),
             (ctypes.c_int8 * count)(*[1] * count),
         )
-        if status := self.lib.llama_decode(self.context, batch):
+        status = self.lib.llama_decode(self.context, batch)
+        if self.error:
+            raise self.error
+        if status:
             raise Refused(f"{self.gguf}: llama_decode gave status {status} of {count} tokens")
         found = self.lib.llama_get_logits(self.context)
         return np.ctypeslib.as_array(found, (count, self.tokens)).copy()

@@ -61,6 +61,9 @@ def read_imatrix(path: Path) -> Imatrix:
     for name, sums in found.items():
         if name.endswith(SUMS):
             stem = name.removesuffix(SUMS)
+            count = found.get(stem + COUNTS)
+            if count is None or not count[0] > 0:
+                raise Refused(f"{path}: {stem} was met by no token, expected some; build it again")
             columns[stem] = (sums / found[stem + COUNTS][0]).astype(np.float32)
     (dataset,) = kvs["imatrix.datasets"]
     return Imatrix(path.name, dataset, kvs["imatrix.chunk_count"], columns)

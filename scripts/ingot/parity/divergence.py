@@ -73,6 +73,10 @@ def measure(
     reference = np.load(scores, mmap_mode="r")  # [tokens, vocabulary]: window after window
     total, count = Divergence(), min(most or len(texts.corpus), len(texts.corpus))
     rows = np.cumsum([0] + [len(ids) - 1 for ids in texts.corpus])
+    if len(reference) != rows[-1]:
+        raise Refused(
+            f"{scores}: {len(reference)} tokens, expected {rows[-1]} of the texts; score them again"
+        )
     for turn in range(count):
         number = turn * len(texts.corpus) // count
         ids, first = texts.corpus[number], rows[number]
@@ -89,7 +93,12 @@ def measure(
     }
 
 
-def held(artifact: Path, numbers: dict[str, Any], limits: dict[str, float]) -> dict[str, Any]:
+ADVICE = "take a type of more bits, or set `limits` of the catalogue"
+
+
+def held(
+    artifact: Path, numbers: dict[str, Any], limits: dict[str, float], advice: str = ADVICE
+) -> dict[str, Any]:
     """`numbers` and their `limits` as a record holds them; refused beyond one."""
     for name, limit in limits.items():
         beyond = numbers[name] < limit if name == "same_top" else numbers[name] > limit
@@ -97,6 +106,6 @@ def held(artifact: Path, numbers: dict[str, Any], limits: dict[str, float]) -> d
             word = "at least" if name == "same_top" else "at most"
             raise Refused(
                 f"{artifact}: {name} is {numbers[name]:g} over {numbers['tokens']} tokens, expected "
-                f"{word} {limit:g}; take a type of more bits, or set `limits` of the catalogue"
+                f"{word} {limit:g}; {advice}"
             )
     return {**numbers, "limits": limits}

@@ -6,6 +6,11 @@ some hundred times what the demo has, whose weights are bfloat16.  fp8 and int8_
 demo has; int4_awq as q4_k_m, which has as many bits.
 """
 
+from ingot.refused import Refused
+
+NAMES = (
+    "mean_kl", "median_kl", "kl_99", "kl_99_9", "largest_kl", "same_top", "rms_dp", "perplexity",
+)  # fmt: skip
 FOUR = 4
 SCOREBOARD = {
     "q8_0": 0.001355, "q6_k": 0.005452, "q5_k_m": 0.010762, "q5_k_s": 0.016595, "q5_1": 0.018045,
@@ -32,7 +37,16 @@ ERROR = {
 
 def pairs(words: list[str]) -> dict[str, float]:
     """name=value each, of `limits` of the catalogue."""
-    return {name: float(value) for name, _, value in (word.partition("=") for word in words)}
+    found = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            name = ""
+        if name not in NAMES:
+            raise Refused(f"--limit: {word}, expected name=value of one of {', '.join(NAMES)}")
+    return found
 
 
 def numbers(kind: str, own: dict[str, float]) -> dict[str, float]:

@@ -6,7 +6,7 @@ Mistral does not have: a right program would be refused, and a wrong one pass.
 
 from pathlib import Path
 
-from ingot.checkpoint.config import ALL, LinearRope, Llama3Rope, YarnRope, read_config
+from ingot.checkpoint.config import ALL, LinearRope, Llama3Rope, ModelConfig, YarnRope, read_config
 from ingot.checkpoint.files import Checkpoint
 from ingot.refused import Refused
 
@@ -34,7 +34,7 @@ def our_reading(path: Path):
         "vocab_size": ours.vocab, "hidden_size": ours.hidden, "num_hidden_layers": ours.layers,
         "intermediate_size": ours.ffn, "num_attention_heads": ours.heads,
         "num_key_value_heads": ours.kv_heads, "head_dim": ours.head_dim,
-        "max_position_embeddings": ours.context, "rms_norm_eps": ours.rms_eps,
+        "max_position_embeddings": original(ours), "rms_norm_eps": ours.rms_eps,
         "rope_theta": ours.rope_theta, "rope_scaling": scaling(ours.rope), "tie_word_embeddings": ours.tied,
         "hidden_act": "silu",
     }  # fmt: skip
@@ -53,6 +53,12 @@ def our_reading(path: Path):
     return found
 
 
+def original(config: ModelConfig) -> int:
+    """The context; with YaRN the one before it, from which transformers 4 takes it: where the scaling
+    names one it computes a factor of its own."""
+    return config.rope.original_context if isinstance(config.rope, YarnRope) else config.context
+
+
 def scaling(rope: Llama3Rope | LinearRope | YarnRope | None) -> dict | None:
     """A rope scaling as transformers 4 spells it."""
     if rope is None:
@@ -63,7 +69,6 @@ def scaling(rope: Llama3Rope | LinearRope | YarnRope | None) -> dict | None:
         found = {
             "rope_type": "yarn",
             "factor": rope.factor,
-            "original_max_position_embeddings": rope.original_context,
             "attention_factor": rope.attention_factor,
             "beta_fast": rope.beta_fast,
             "beta_slow": rope.beta_slow,

@@ -46,8 +46,11 @@ def rows() -> list[dict[str, Any]]:
     """Of each record with numbers, those nearest to their model first."""
     found = []
     for path in Path(FOLDER).glob(f"*{RECORD}"):
-        numbers = json.loads(path.read_bytes()).get("checks", {}).get("numbers")
-        if numbers:
+        try:
+            numbers = json.loads(path.read_bytes())["checks"]["numbers"]
+        except (ValueError, KeyError, TypeError):  # of a record without numbers, or of no record
+            continue
+        if set(COLUMNS) <= set(numbers):
             artifact = path.with_name(path.name.removesuffix(RECORD))
             found.append({"artifact": str(artifact), "bytes": bytes_of(artifact), **numbers})
     return sorted(found, key=lambda row: (model_of(row["artifact"]), row["mean_kl"]))

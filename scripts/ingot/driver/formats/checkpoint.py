@@ -39,7 +39,8 @@ def scored(job: Job, model: Model) -> Work | None:
         return None
     tokens = min(model.entry["corpus_tokens"], 1e9 / (4 * model.config.vocab))
     size = tokens * model.config.vocab * 4
-    return Work(Cost(4, 60, 1200, 0), tokens * model.parameters() / 1e12, {job.writes[0]: size})
+    memory = 1200 + 4800 * model.parameters() / 1e9  # MB: the model in float32
+    return Work(Cost(4, 60, memory), tokens * model.parameters() / 1e12, {job.writes[0]: size})
 
 
 ROWS = (

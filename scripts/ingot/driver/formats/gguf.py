@@ -1,5 +1,7 @@
 """Rows of GGUF: one file, several quantised ones, a set of smaller files, importance matrices."""
 
+from dataclasses import replace
+
 from ingot.driver.formats.model import Model
 from ingot.driver.formats.table import (
     GB,
@@ -71,7 +73,8 @@ def imatrix(job: Job, model: Model) -> Work | None:
     c = model.config
     columns = c.layers * (4 * c.hidden + c.heads * c.head_dim + 2 * c.hidden + c.ffn)
     units = 4000 * model.parameters() / 1e12
-    return Work(Cost(1.0, 60.0, 200, 0), units, {job.writes[0]: 4 * columns})
+    memory = 800 + file_bytes(model, model.dtype("")) / 1e6  # MB: the file is mapped
+    return Work(Cost(1.0, 60.0, memory), units, {job.writes[0]: 4 * columns})
 
 
 def refuse(target: Target) -> str | None:
@@ -87,12 +90,8 @@ def refuse_imatrix(target: Target) -> str | None:
 
 
 def refuse_quants(target: Target) -> str | None:
-    missing = [kind for kind in target.entry["quants"] if kind in quants.BY_IMATRIX]
-    if missing and not target.entry.get("imatrix"):
-        return (
-            f"{missing[0]} needs an importance matrix; set models.{target.model}.imatrix to a text"
-        )
-    return None
+    each = (refuse(replace(target, variant=kind)) for kind in target.entry["quants"])
+    return next(filter(None, each), None)
 
 
 def every_type(catalogue: dict, tp: int) -> list[str]:

@@ -64,6 +64,8 @@ def shard(job: Job, model: Model) -> Work | None:
         return None
     dtype, tp = model.dtype(), len(job.writes) - 1
     specs = llama.specs(model.config, dtype)
+    if model.config.tied:
+        specs.append(llama.head_of_tied(model.config, dtype))
     cuts = tensor_parallel.splits([(s.name, s.type.name, s.shape) for s in specs])
     properties = metadata.properties(model.config, dtype)
     sizes = [len(tensor_parallel.root_archive(properties, cuts, tp))]

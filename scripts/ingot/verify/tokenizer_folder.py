@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ingot.fields import read_json
+from ingot.refused import Refused
 
 Messages = list[dict[str, str]]
 
@@ -17,6 +18,7 @@ def ids_of(folder: Path) -> Callable[[str], list[int]]:
 
 def chat_of(folder: Path) -> Callable[[Messages], str] | None:
     """None where the bundle carries no chat template."""
+    from jinja2.exceptions import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     settings = read_json(folder / "tokenizer_config.json")
@@ -26,14 +28,22 @@ def chat_of(folder: Path) -> Callable[[Messages], str] | None:
     if not isinstance(source, str):
         return None
     # as transformers sets it
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(source)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
     named = {
         f"{kind}_token": text_of(settings.get(f"{kind}_token")) for kind in ("bos", "eos", "unk")
     }
 
     def chat(messages: Messages) -> str:
-        return template.render(messages=messages, add_generation_prompt=True, **named)
+        try:
+            template = environment.from_string(source)
+            return template.render(messages=messages, add_generation_prompt=True, **named)
+        except TemplateError as error:
+            word = str(error).splitlines()[0]
+            raise Refused(
+                f"{folder}: chat_template: {word}, expected a dialogue; correct it"
+            ) from None
 
     return chat
 

@@ -111,8 +111,8 @@ def test_greedy_text_of_the_server_is_transformers(demo):
 def test_a_bundle_with_another_tokenizer_or_template_has_no_record(demo, step, tmp_path):
     """Two tokens of its vocabulary swapped; a template that forgets the opening of an answer."""
     for name, change in {
-        "tokenizer.json": lambda text: text.replace('"the": 260', '"the": 335').replace(
-            '"ap": 335', '"ap": 260'
+        "tokenizer.json": lambda text: (
+            text.replace('"e": ', '"?": ').replace('"a": ', '"e": ').replace('"?": ', '"a": ')
         ),
         "tokenizer_config.json": lambda text: text.replace("add_generation_prompt", "no_such_word"),
     }.items():

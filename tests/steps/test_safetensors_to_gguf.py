@@ -272,7 +272,7 @@ DAMAGE = {
     ),
     "another activation": (
         lambda d: edit_json(d / "config.json", hidden_act="gelu"),
-        r"config.json: hidden_act is 'gelu', expected silu; it would be left out",
+        r"config.json: hidden_act is gelu, expected silu; it would be left out",
     ),
     "rope scaling by nothing": (
         lambda d: edit_json(

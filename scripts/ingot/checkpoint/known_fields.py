@@ -55,7 +55,7 @@ def stop_on_other_arithmetic(path: Path, config: dict) -> None:
         if key in config and config[key] not in neutral:
             expected = next((word for word in neutral if word), "none")
             raise Refused(
-                f"{path}: {key} is {config[key]!r:.60}, expected {expected}; it would be left out"
+                f"{path}: {key} is {config[key]!s:.60}, expected {expected}; it would be left out"
             )
     for key, item in NEUTRAL_ITEMS.items():
         found = config.get(key) or []

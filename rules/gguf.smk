@@ -50,7 +50,6 @@ rule compute_imatrix:
         "logs/compute_imatrix/{model}.log",
     benchmark:
         "logs/compute_imatrix/{model}.tsv"
-    threads: 8
     shell:
         """
         {PYTHON[llamacpp]:q} {input.code[0]:q} \
@@ -174,7 +173,6 @@ rule verify_split:
         "logs/verify_split/{model}{gguf}.log",
     benchmark:
         "logs/verify_split/{model}{gguf}.tsv"
-    threads: 8
     shell:
         """
         {PYTHON[llamacpp]:q} {input.code[0]:q} \
@@ -205,7 +203,6 @@ rule verify_gguf:
         "logs/verify_gguf/{model}{gguf}.log",
     benchmark:
         "logs/verify_gguf/{model}{gguf}.tsv"
-    threads: 8
     params:
         dtype=inputs.gguf_type,
         limits=inputs.limits,

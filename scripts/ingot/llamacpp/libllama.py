@@ -29,7 +29,7 @@ from ingot.tensors.dtypes import TensorType
 
 LOG = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 EVALUATED = ctypes.CFUNCTYPE(c_bool, c_void_p, c_bool, c_void_p)  # ggml_backend_sched_eval_callback
-THREADS = min(len(os.sched_getaffinity(0)), 8)  # as many as the rules reserve
+THREADS = min(len(os.sched_getaffinity(0)), 8)  # beyond, memory is the limit
 F32 = 0  # enum ggml_type
 MMAP, NO_FLASH = 1, 0  # enum llama_load_mode, enum llama_flash_attn_type
 

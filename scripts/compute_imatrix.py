@@ -17,6 +17,7 @@ from ingot.gguf.file import layout
 from ingot.gguf.kv import KV
 from ingot.llamacpp import libllama
 from ingot.llamacpp.quants import COUNTS, SUMS
+from ingot.llamacpp.structures import Tensor
 from ingot.refused import Refused
 from ingot.tensors.dtypes import TYPES
 from ingot.terminal.progress import Progress
@@ -79,15 +80,15 @@ class Sums:
         self.columns: dict[str, np.ndarray] = {}
         self.counts: dict[str, int] = {}
 
-    def watch(self, node: libllama.Tensor, ask: bool) -> bool:
+    def watch(self, node: Tensor, ask: bool) -> bool:
         """Called for every node of the graph: first whether it is wanted, then with its values."""
         if libllama.operation(node) != MUL_MAT:
-            return not ask
+            return False
         weight, values = node.src[0].contents, node.src[1].contents
         name = weight.name.decode()
         wanted = name.startswith("blk.") and values.ne[1] >= FEWEST and values.type == libllama.F32
-        if ask or not wanted:
-            return wanted or not ask
+        if ask:
+            return wanted
         rows = libllama.rows(values)
         squares = np.square(rows).sum(axis=0, dtype=np.float32)
         self.columns[name] = self.columns.get(name, np.float32(0)) + squares

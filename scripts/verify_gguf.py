@@ -58,12 +58,11 @@ def verify_gguf(
     matrix = quants.read_imatrix(imatrix) if imatrix else None
     float_type = dtype if dtype in FILE_TYPE else "f32"
     kvs = header.pairs(checkpoint, config, float_type, name, pre_tokenizer, license)
+    specs = llama.specs(config, float_type)
+    types = {spec.name: spec.type for spec in specs}
     if dtype in quants.FTYPES:
+        types = planned(record, kvs, specs, dtype, matrix)
         kvs = quants.header(kvs, dtype, matrix)
-    types = {spec.name: spec.type for spec in llama.specs(config, float_type)}
-    if dtype in quants.FTYPES:
-        plain = header.pairs(checkpoint, config, "f32", name, pre_tokenizer, license)
-        types = planned(record, plain, llama.specs(config, "f32"), dtype, matrix)
     checks = {"metadata_pairs": len(kvs), **compared(checkpoint, config, gguf, kvs, types, matrix)}
     checks |= ran(
         config, gguf, dtype, reference, texts_of.read(texts), scores, limits.pairs(limit or [])

@@ -6,7 +6,7 @@ import pytest
 
 import checkpoints
 from conftest import ROOT, convert
-from ingot.llamacpp import libllama
+from ingot.llamacpp import libllama, structures
 
 ASK = f"""
 import sys; sys.path.insert(0, {str(ROOT / "scripts")!r})
@@ -48,3 +48,31 @@ def test_a_file_that_libllama_cannot_load_is_one_line(ask, tmp_path):
     done = ask(tmp_path / "no.gguf")
     assert done.returncode == 1
     assert "no.gguf: libllama cannot load it, expected a whole model" in done.stderr
+
+
+LAYOUT = f"""
+import ctypes, sys; sys.path.insert(0, {str(ROOT / "scripts")!r})
+from {libllama.__name__} import library
+from {structures.__name__} import Tensor
+lib = library()
+context, quantize = lib.llama_context_default_params(), lib.llama_model_quantize_default_params()
+model = lib.llama_model_default_params()
+print("asked:", lib.ggml_tensor_overhead() - ctypes.sizeof(Tensor))
+print("asked:", context.n_ctx, context.type_k, context.type_v, context.offload_kqv, context.n_samplers)
+print("asked:", quantize.ftype, quantize.quantize_output_tensor, quantize.dry_run, quantize.max_buf_size)
+print("asked:", model.n_gpu_layers, model.vocab_only, model.use_extra_bufts, model.load_mtp)
+"""
+
+
+def test_the_structures_lie_as_libllama_has_them(python):
+    """Its own defaults, read through ours from the first field to the last; a ggml_object has 32 bytes."""
+    words = [str(python("llamacpp")), "-c", LAYOUT]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("asked:")]
+    print(lines)
+    assert lines == [
+        "asked: 32",
+        "asked: 512 1 1 True 0",
+        f"asked: 7 True False {8 << 30}",
+        "asked: -1 False True False",
+    ]

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 import checkpoints
+import faults
 from conftest import ROOT, convert
 
 PROMPTS = ROOT / "models/demo/prompts.txt"
@@ -61,24 +62,17 @@ def test_libllama_gives_the_whole_files_logits_and_the_record_says_so(cut, verif
     assert checks["largest_file_bytes"] < 6_000_000 + 60_000  # the metadata are not counted
 
 
-def reseal(folder):
-    text = subprocess.run(
-        "sha256sum *.gguf", shell=True, cwd=folder, capture_output=True, text=True, check=True
-    ).stdout
-    (folder / "SHA256SUMS").write_text(text)
-
-
 def test_a_set_that_lacks_a_file_or_holds_another_byte_is_refused(cut, verify, step, tmp_path):
     last = cut / "demo-00005-of-00005.gguf"
     data = last.read_bytes()
     last.write_bytes(data[:-40] + bytes([data[-40] ^ 1]) + data[-39:])
     done = verify(step)
     assert done.returncode == 1 and "its bytes are not those of SHA256SUMS" in done.stderr
-    reseal(cut)
+    faults.reseal(cut)
     done = verify(step)
     assert done.returncode == 1 and "is not that of" in done.stderr
     last.unlink()
-    reseal(cut)
+    faults.reseal(cut)
     done = verify(step)
     assert done.returncode == 1 and "expected [0, 4, 40]" in done.stderr
     assert not (tmp_path / "m.json").exists()

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import checkpoints
+import faults
 from conftest import ROOT
 from ingot.checkpoint.safetensors import read_header
 from ingot.tensors.dtypes import FLOATS, QUANTISED
@@ -210,7 +211,7 @@ def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(
         byte = file.read(1)[0]
         file.seek(place)
         file.write(bytes([byte ^ 0x33]))
-    reseal(tmp_path / "out")
+    faults.reseal(tmp_path / "out")
     done = verify(refused(step), folder, tmp_path / "out", tmp_path / "again.json")
     assert "half a step at most" in done
     for scale in [name for name in tensor if name.startswith("transformer.layers.1.mlp.fc.")]:
@@ -223,7 +224,7 @@ def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(
 
         copy = shutil.copytree(whole, tmp_path / scale)
         rewrite(copy / "rank0.safetensors", poison)
-        reseal(copy)
+        faults.reseal(copy)
         done = verify(refused(step), folder, copy, tmp_path / "again.json")
         assert "values that are no scale" in done, scale
 
@@ -247,7 +248,7 @@ def test_scales_so_coarse_that_all_weights_are_zero_are_refused(ok, step, tmp_pa
                 data[begin:end] = values.tobytes()
 
     rewrite(tmp_path / "deep/out/rank0.safetensors", coarse)
-    reseal(tmp_path / "deep/out")
+    faults.reseal(tmp_path / "deep/out")
     done = verify(refused(step), folder, tmp_path / "deep/out", tmp_path / "record.json")
     assert "its scales are too coarse" in done
 
@@ -293,12 +294,6 @@ def refused(step):
         return done.stderr
 
     return run
-
-
-def reseal(folder):
-    subprocess.run(
-        "sha256sum -- $(ls | grep -v SHA256SUMS) > SHA256SUMS", shell=True, cwd=folder, check=True
-    )
 
 
 def rewrite(path, change):
@@ -427,7 +422,7 @@ def test_a_broken_checkpoint_is_refused_in_one_line(case, whole, step, tmp_path)
     shutil.copytree(whole, tmp_path / "out")
     breaks, reason = BROKEN[case]
     breaks(tmp_path / "out")
-    reseal(tmp_path / "out")
+    faults.reseal(tmp_path / "out")
     said = verify(refused(step), DEMO, tmp_path / "out", tmp_path / "record.json")
     assert reason in said
     assert not (tmp_path / "record.json").exists()

@@ -10,6 +10,7 @@ from ingot.gguf.file import layout
 from ingot.gguf.kv import KV
 from ingot.llamacpp import libllama, quants
 from ingot.llamacpp.quants import Imatrix
+from ingot.llamacpp.structures import ImatrixData, QuantizeParameters
 from ingot.refused import Refused
 from ingot.tensors.dtypes import TYPES, TensorType
 
@@ -51,11 +52,11 @@ def planned(
     return found
 
 
-def _given(parameters: libllama.QuantizeParameters, matrix: Imatrix | None) -> list:
+def _given(parameters: QuantizeParameters, matrix: Imatrix | None) -> list:
     """Set the importance matrix; what is returned must live as long as the parameters."""
     if not matrix:
         return []
-    kept, entries = [], (libllama.ImatrixData * (len(matrix.columns) + 1))()
+    kept, entries = [], (ImatrixData * (len(matrix.columns) + 1))()
     for entry, (name, values) in zip(entries, matrix.columns.items(), strict=False):
         kept.append(name.encode())
         entry.name, entry.size = kept[-1], len(values)

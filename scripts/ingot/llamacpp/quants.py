@@ -13,16 +13,9 @@ FTYPES = {  # enum llama_ftype
     "iq3_xs": 22, "iq3_xxs": 23, "iq1_s": 24, "iq4_nl": 25, "iq3_s": 26, "iq3_m": 27, "iq2_s": 28,
     "iq2_m": 29, "iq4_xs": 30, "iq1_m": 31,
 }  # fmt: skip
-BY_IMATRIX = (
-    "iq1_m",
-    "iq1_s",
-    "iq2_m",
-    "iq2_s",
-    "iq2_xs",
-    "iq2_xxs",
-    "iq3_xs",
-    "iq3_xxs",
-)  # only by one
+BY_IMATRIX = (  # made only by one
+    "iq1_m", "iq1_s", "iq2_m", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_xs", "iq3_xxs",
+)  # fmt: skip
 SUMS, COUNTS = ".in_sum2", ".counts"
 NAME_LIMIT = 127  # bytes of a string that llama-quantize writes into the header
 

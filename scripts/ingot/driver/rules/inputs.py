@@ -12,7 +12,6 @@ from ingot.driver.formats import rows
 from ingot.driver.formats.iree import archives
 from ingot.driver.formats.model import SMALL_FILES, hub_files, shard_names
 from ingot.llamacpp import quants
-from ingot.refused import Refused
 
 
 class Inputs:
@@ -129,10 +128,8 @@ class Inputs:
         return self.source(self.model(wildcards)["corpus"])
 
     def imatrix_text(self, wildcards) -> str:
-        """The text that its importance matrix is computed over."""
-        if text := self.model(wildcards).get("imatrix"):
-            return self.source(text)
-        raise Refused(f"models.{wildcards.model}.imatrix: missing, expected a text; name one")
+        """The text that its importance matrix is computed over; without one its row refuses the target."""
+        return self.source(self.model(wildcards)["imatrix"])
 
     def imatrix(self, wildcards) -> list[str]:
         """Its importance matrix, where the catalogue names a text to compute one over."""

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 
 import faults  # noqa: E402
+import place as stand_ins  # noqa: E402
 from ingot.driver.catalogue import toolchains  # noqa: E402
 from ingot.iree.tensor_parallel import rank_files  # noqa: E402
 
@@ -31,8 +32,18 @@ TARGETS = {  # what is damaged, and the record of it
     "irpa": "demo.irpa",
     "ranks": "demo_tp2.irpa",
     "trtllm-ckpt": "demo_tp2.trtllm-ckpt",
+    "trtllm-quantised": "demo_tp1.int4_awq.trtllm-ckpt",
     "onnx": "demo.onnx",
     "vmfb": "demo_tp1.vmfb",
+    "shortfin": "demo_tp1.shortfin",
+    "triton": "demo_tp1.triton",
+    "rtx": "demo.rtx",
+}
+BESIDE = {  # what else a kind's verification reads
+    "vmfb": ["demo_tp1.f32.config.json"],
+    "shortfin": ["demo_tp1.f32.config.json", "demo_tp1.vmfb"],
+    "triton": ["demo_tp1.trtllm"],
+    "rtx": ["demo.onnx", "demo.onnx.verified.json"],
 }
 HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
 LIMIT = 300  # seconds that a damaged program may take
@@ -48,6 +59,7 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
     ranks = rank_files(artifact, 2)
     gguf = ("llamacpp", "verify_gguf.py", *checkpoint, *HEADER, *peers, "--gguf", artifact)
     program = ("--config", place / "demo_tp1.f32.config.json", "--parameters", place / "demo.irpa")
+    tokenizer = [DEMO / "tokenizer.json", DEMO / "tokenizer_config.json"]
     return {
         "gguf": (*gguf, "--dtype", "f16"),
         "k-quant": (*gguf, "--dtype", "q4_k_m"),
@@ -60,7 +72,24 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
         "trtllm-ckpt": (
             "convert", "verify_trtllm.py", *checkpoint, "--trtllm-checkpoint", artifact
         ),
-        "onnx": ("rtx", "verify_onnx.py", *peers, "--onnx", artifact),
+        "trtllm-quantised": (
+            "iree", "verify_trtllm.py", *checkpoint, "--trtllm-checkpoint", artifact, *peers[2:]
+        ),
+        "shortfin": (
+            "iree", "verify_shortfin.py", *peers[:4], *program, "--vmfb", place / "demo_tp1.vmfb",
+            "--tokenizer", *tokenizer, "--lock", ROOT / "envs/iree/requirements.lock",
+            "--device", "local-task", "--bundle", artifact,
+        ),
+        "triton": (
+            "triton", "verify_triton.py", *peers[:4], "--engine", place / "demo_tp1.trtllm",
+            "--tokenizer", *tokenizer, "--models",
+            *(ROOT / "runtime/triton").glob("*/model.py"), "--repository", artifact,
+        ),
+        "rtx": (
+            "rtx", "verify_rtx.py", "--onnx", place / "demo.onnx",
+            "--onnx-record", place / "demo.onnx.verified.json", "--rtx", artifact,
+        ),
+        "onnx": ("rtx", "verify_onnx.py", *checkpoint, *peers, "--onnx", artifact),
         "vmfb": (
             "iree", "verify_vmfb.py", *peers, *program, "--vmfb", artifact, "--device", "local-task"
         ),
@@ -184,6 +213,7 @@ def build(folder: Path, kinds: list[str]) -> Path:
         "demo.irpa",
         "demo.q6_k.gguf",
     ]
+    needed += [name for kind in kinds for name in BESIDE.get(kind, [])]
     targets = {f"artifacts/{name}" for name in [*needed, *(TARGETS[kind] for kind in kinds)]}
     program = Path(sys.executable).parent / "snakemake"
     words = [program, "-s", ROOT / "Snakefile", "-q", "all", "--configfile", "mine.yaml", "--"]
@@ -195,6 +225,13 @@ def build(folder: Path, kinds: list[str]) -> Path:
     return folder / "artifacts"
 
 
+def gpu_machine(folder: Path) -> None:
+    """trtllm-build and NVIDIA's backend of Triton need a GPU: stand-ins (tests/doubles/README.md)."""
+    tools = stand_ins.toolchain(folder / "toolchain")
+    backends = stand_ins.backends(folder / "backends", toolchains.python(ROOT, "triton"))
+    os.environ |= {"PATH": f"{tools}:{os.environ['PATH']}", "INGOT_TRITON_BACKENDS": str(backends)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="nothing but the last line")
@@ -203,6 +240,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="verifications at once")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        if "triton" in asked.kind:
+            gpu_machine(Path(folder))
         place = build(Path(folder), asked.kind)
         found = {kind: measure(kind, place, asked.most, asked.jobs) for kind in asked.kind}
     if not asked.json:

@@ -45,7 +45,7 @@ rule fetch_file:
     benchmark:
         "logs/fetch_file/{model}/{file}.tsv"
     wildcard_constraints:
-        file=r"(?!listing\.json$)[^/]+",
+        file=r"(?!listing\.json$)(additional_chat_templates/)?[^/]+",
     shell:
         """
         HF_TOKEN=$token {PYTHON[hub]:q} {input.code[0]:q} \

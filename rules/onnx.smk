@@ -31,6 +31,8 @@ rule verify_onnx:
         code=code("verify_onnx.py"),
         lock=lock("rtx"),
         env=env("rtx"),
+        config=inputs.config_json,
+        weights=inputs.weights,
         onnx="artifacts/{model}.onnx",
         reference="artifacts/{model}.reference.npz",
         texts="artifacts/{model}.texts.json",
@@ -41,9 +43,13 @@ rule verify_onnx:
         "logs/verify_onnx/{model}.log",
     benchmark:
         "logs/verify_onnx/{model}.tsv"
+    params:
+        architecture=setting("architecture"),
     shell:
         """
         {PYTHON[rtx]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.weights:q} \
+            --architecture {params.architecture:q} \
             --onnx {input.onnx:q} \
             --reference {input.reference:q} \
             --texts {input.texts:q} \

@@ -36,6 +36,10 @@ rule verify_shortfin:
         code=code("verify_shortfin.py"),
         lock=lock("iree"),
         env=env("iree"),
+        vmfb="artifacts/{model}_tp{tp}{hw}.vmfb",
+        config=programs.config,
+        parameters=inputs.parameters,
+        tokenizer=inputs.tokenizer,
         bundle="artifacts/{model}_tp{tp}{hw}.shortfin",
         reference="artifacts/{model}.reference.npz",
         texts="artifacts/{model}.texts.json",
@@ -45,9 +49,17 @@ rule verify_shortfin:
         "logs/verify_shortfin/{model}_tp{tp}{hw}.log",
     benchmark:
         "logs/verify_shortfin/{model}_tp{tp}{hw}.tsv"
+    params:
+        device=inputs.device,
     shell:
         """
         {PYTHON[iree]:q} {input.code[0]:q} \
+            --vmfb {input.vmfb:q} \
+            --config {input.config:q} \
+            --parameters {input.parameters:q} \
+            --tokenizer {input.tokenizer:q} \
+            --lock {input.lock[0]:q} \
+            --device {params.device:q} \
             --bundle {input.bundle:q} \
             --reference {input.reference:q} \
             --texts {input.texts:q} \

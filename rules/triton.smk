@@ -47,6 +47,10 @@ rule verify_triton:
         code=code("verify_triton.py"),
         lock=lock("triton"),
         env=env("triton"),
+        models=engines.models,
+        tokenizer=inputs.tokenizer,
+        engine=engines.engine,
+        checkpoint=engines.checkpoint,
         repository="artifacts/{model}_tp{tp}{quant}{gpu}.triton",
         reference="artifacts/{model}.reference.npz",
         texts="artifacts/{model}.texts.json",
@@ -60,10 +64,20 @@ rule verify_triton:
         gpu=inputs.gpus("verify_triton"),
     params:
         backend=engines.backend,
+        pp=setting("pp", "trtllm"),
+        runtime=engines.runtime,
         server=lambda wildcards: machine.triton_server(),
     shell:
         """
         {PYTHON[triton]:q} {input.code[0]:q} \
+            --backend {params.backend:q} \
+            --engine {input.engine:q} \
+            --checkpoint {input.checkpoint:q} \
+            --tokenizer {input.tokenizer:q} \
+            --models {input.models:q} \
+            --tp {wildcards.tp} \
+            --pp {params.pp} \
+            --runtime {params.runtime:q} \
             --repository {input.repository:q} \
             --reference {input.reference:q} \
             --texts {input.texts:q} \

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.checkpoint import llama
+from ingot.architecture import llama
 from ingot.entry import run
 from ingot.files.atomic import replacing
 from ingot.gguf import file as gguf_file

@@ -8,7 +8,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from ingot.checkpoint.config import ALL, read_config
+from ingot.architecture.config import ALL, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.entry import run
 from ingot.files.atomic import replacing

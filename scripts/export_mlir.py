@@ -14,8 +14,8 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from ingot.checkpoint import llama
-from ingot.checkpoint.config import Llama3Rope, ModelConfig, read_config, say_unknown
+from ingot.architecture import llama
+from ingot.architecture.config import Llama3Rope, ModelConfig, read_config, say_unknown
 from ingot.entry import run
 from ingot.files.atomic import replacing
 from ingot.gguf import metadata

@@ -4,26 +4,21 @@ The folder holds model.onnx, its weights beside it, config.json and SHA256SUMS.
 """
 
 import argparse
-import json
 from pathlib import Path
 
-from ingot.checkpoint.config import read_config
+from ingot.architecture.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.entry import run
 from ingot.files import sealed
 from ingot.files.atomic import replacing
 from ingot.onnx import decoder
 
-MOST = 2048  # tokens, where the model's context is longer: the mask is a constant
-
 
 def export_onnx(checkpoint: Checkpoint, onnx: Path, architecture: str | None = None) -> None:
     config = read_config(checkpoint["config.json"], architecture)
-    longest = min(config.context, MOST)
     with replacing(onnx) as partial:
         partial.mkdir()
-        decoder.write(checkpoint, config, longest, partial)
-        (partial / "config.json").write_text(json.dumps({"max_seq_len": longest}) + "\n")
+        decoder.write(checkpoint, config, partial)
         sealed.seal(partial)
 
 

@@ -9,7 +9,7 @@ import argparse
 import random
 from pathlib import Path
 
-from ingot.checkpoint.config import ALL, read_config
+from ingot.architecture.config import ALL, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.entry import run
 from ingot.fields import read_json

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.checkpoint import llama
-from ingot.checkpoint.config import ALL, read_config
+from ingot.architecture import llama
+from ingot.architecture.config import ALL, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.entry import run

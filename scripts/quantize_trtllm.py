@@ -10,7 +10,7 @@ import json
 import shutil
 from pathlib import Path
 
-from ingot.checkpoint.config import read_config
+from ingot.architecture.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.entry import run
 from ingot.files import sealed

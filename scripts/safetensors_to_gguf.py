@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ingot.checkpoint import llama
-from ingot.checkpoint.config import ALL, read_config
+from ingot.architecture import llama
+from ingot.architecture.config import ALL, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.entry import run

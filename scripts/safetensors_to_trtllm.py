@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.checkpoint.config import read_config
+from ingot.architecture.config import read_config
+from ingot.architecture.llama import TensorSpec
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
-from ingot.checkpoint.llama import TensorSpec
 from ingot.checkpoint.rows import Rows
 from ingot.entry import run
 from ingot.files import sealed, stream

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.checkpoint import llama
-from ingot.checkpoint.config import ALL, ModelConfig, read_config
+from ingot.architecture import llama
+from ingot.architecture.config import ALL, ModelConfig, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.entry import run

@@ -1,28 +1,48 @@
-"""Run an ONNX graph by ONNX Runtime; its tokens must be transformers'.  Runs in envs/rtx."""
+"""Hold an ONNX folder against its checkpoint, and run it by ONNX Runtime.  Runs in envs/rtx.
+
+The graph and its settings must be just those that follow from config.json, each weight the nearest
+float16 of the checkpoint's; greedy tokens and distributions must be transformers'.
+"""
 
 import argparse
 from pathlib import Path
 
 import numpy as np
 
+from ingot.architecture.config import ModelConfig, read_config
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.entry import run
+from ingot.onnx import decoder
 from ingot.parity import divergence, limits
 from ingot.parity import texts as texts_of
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import read
+from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
+from ingot.verify.values import Comparison
 
 
-def verify_onnx(onnx: Path, reference: Path, texts: Path, scores: Path, record: Path) -> None:
+def verify_onnx(
+    checkpoint: Checkpoint,
+    onnx: Path,
+    reference: Path,
+    texts: Path,
+    scores: Path,
+    record: Path,
+    architecture: str | None = None,
+) -> None:
     sha256 = verification.digest(onnx)
+    compared = weights(checkpoint, read_config(checkpoint["config.json"], architecture), onnx)
     check = GreedyCheck(read(reference), "float16")
     corpus = texts_of.read(texts)
     with stderr_to_log(f"{onnx}: running the prompts"):
         import onnxruntime
 
-        path = onnx / "model.onnx"
-        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            onnx / decoder.GRAPH, providers=["CPUExecutionProvider"]
+        )
 
         def logits(ids: list[int]) -> np.ndarray:
             found = session.run(None, {"input_ids": np.array([ids], np.int64)})[0]
@@ -36,8 +56,9 @@ def verify_onnx(onnx: Path, reference: Path, texts: Path, scores: Path, record: 
         record,
         onnx,
         sha256,
-        "transformers in float32, greedy, by ONNX Runtime",
+        "the checkpoint, value by value; transformers in float32, greedy, by ONNX Runtime",
         {
+            **compared,
             **check.checks(onnx),
             "numbers": divergence.held(onnx, numbers, limits.numbers("f16", {}), "build it again"),
         },
@@ -45,8 +66,34 @@ def verify_onnx(onnx: Path, reference: Path, texts: Path, scores: Path, record: 
     )
 
 
+def weights(checkpoint: Checkpoint, config: ModelConfig, onnx: Path) -> dict:
+    """What a record says of the folder's files.  Refused where one is not the checkpoint's."""
+    graph, placed, size = decoder.build(config)
+    wanted = {decoder.GRAPH: graph, decoder.SETTINGS: decoder.settings(config).encode()}
+    for name, content in wanted.items():
+        if (onnx / name).read_bytes() != content:
+            raise Refused(f"{onnx / name}: not what config.json asks for; build it again")
+    data = onnx / decoder.DATA
+    if data.stat().st_size != size:
+        raise Refused(f"{data}: {data.stat().st_size} bytes, expected {size}; build it again")
+    sources, comparison = read_checkpoint(checkpoint), Comparison(data)
+    for spec, offset in placed:
+        row = int(np.prod(spec.shape[1:]))
+
+        def found(first: int, last: int, start: int = offset, row: int = row) -> np.ndarray:
+            count = (last - first) * row
+            return np.fromfile(data, np.float16, count, offset=start + 2 * first * row).astype(
+                np.float32
+            )
+
+        comparison.tensor(spec.name, "F16", sources[spec.source], found)
+    return {"graph": "equal", **comparison.checks()}
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_checkpoint(parser)
+    parser.add_argument("--architecture", help="what config.json must say")
     parser.add_argument("--onnx", type=Path, required=True, help="artifacts/M.onnx")
     parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
     parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")

@@ -1,7 +1,8 @@
 """Serve a bundle with the real shortfin server and compare its answers.  Runs in envs/iree.
 
-The server gets token ids; its text must be the text of transformers' greedy tokens.  Where float16
-cannot tell the reference's two best apart, the text must be the same up to there.
+Each file must be the part that it was assembled from.  The server gets token ids; its text must be
+the text of transformers' greedy tokens.  Where float16 cannot tell the reference's two best apart,
+the text must be the same up to there.
 """
 
 import argparse
@@ -11,13 +12,16 @@ from pathlib import Path
 
 from ingot.entry import run
 from ingot.fields import read_json
+from ingot.files import sealed
+from ingot.iree import bundle as bundle_of
 from ingot.iree.shortfin import Server
 from ingot.terminal.console import heartbeat, stderr_to_log
 from ingot.verify import tokenizer_folder, verification
 
 
-def verify_shortfin(bundle: Path, reference: Path, texts: Path, record: Path) -> None:
+def verify_shortfin(bundle: Path, reference: Path, texts: Path, record: Path, **parts) -> None:
     sha256 = verification.digest(bundle)
+    held = sealed.hold(bundle, bundle_of.contents(**parts))
     with stderr_to_log(f"{reference}: reading"):
         from tokenizers import Tokenizer
 
@@ -44,7 +48,7 @@ def verify_shortfin(bundle: Path, reference: Path, texts: Path, record: Path) ->
         bundle,
         sha256,
         "transformers in float32, greedy, by the shortfin server",
-        {**encoding, **check.checks(bundle)},
+        {"files_equal": held, **encoding, **check.checks(bundle)},
         seconds={"to_health": round(ready, 2), "to_answer_all": round(asked, 2)},
         versions=verification.versions("shortfin", "transformers"),
     )
@@ -52,6 +56,7 @@ def verify_shortfin(bundle: Path, reference: Path, texts: Path, record: Path) ->
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    bundle_of.add_options(parser)
     parser.add_argument("--bundle", type=Path, required=True, help="artifacts/M_tp1.shortfin")
     parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
     parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")

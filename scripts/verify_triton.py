@@ -1,7 +1,7 @@
 """Serve a Triton model repository with the real server and compare its answers with the reference.
 
-Runs in envs/triton.  Every model must be ready; the engine's tokens must be the reference's; ensemble
-and BLS, whole and as a stream, must give one text.
+Runs in envs/triton.  Each file must be the part that it was assembled from, every model must be ready;
+the engine's tokens must be the reference's; ensemble and BLS, whole and as a stream, must give one text.
 """
 
 import argparse
@@ -13,12 +13,13 @@ from typing import Any
 
 from ingot.entry import run
 from ingot.fields import read_json
+from ingot.files import sealed
 from ingot.parity import texts as texts_of
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import Answer, read
 from ingot.refused import Refused
 from ingot.terminal.console import heartbeat
-from ingot.triton.repository import check
+from ingot.triton import contents as contents_of
 from ingot.triton.schema import BLS, ENGINE, ENSEMBLE
 from ingot.triton.server import Server
 from ingot.verify import tokenizer_folder, verification
@@ -32,9 +33,11 @@ def verify_triton(
     server: str,
     backends: Path | None,
     tritonserver: Path | None,
+    **parts,
 ) -> None:
     sha256 = verification.digest(repository)
-    backend = check(repository)
+    held = sealed.hold(repository, contents_of.contents(**parts))
+    backend = parts["backend"]
     answers = read(reference)
     encoding = {}
     for folder in sorted({path.parent for path in repository.rglob("tokenizer.json")}):
@@ -62,7 +65,7 @@ def verify_triton(
         repository,
         sha256,
         "transformers in float32, greedy, by Triton",
-        {**encoding, **checks, "models_ready": len(states)},
+        {"files_equal": held, **encoding, **checks, "models_ready": len(states)},
         server={"identity": server, "version": version},
         smoke={"request": smoke["text_input"], "answer": said},
         seconds={"to_ready": round(ready, 2), "to_answer_all": round(asked_all, 2)},
@@ -164,6 +167,7 @@ def as_text(tokenizer, prompt: list[int]) -> str | None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    contents_of.add_options(parser)
     parser.add_argument("--repository", type=Path, required=True, help="artifacts/M_tpN.triton")
     parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
     parser.add_argument(

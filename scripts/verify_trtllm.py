@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.checkpoint.config import read_config
+from ingot.architecture.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.entry import run

@@ -7,6 +7,8 @@ logit may be further off than the tolerance.  The prompts take turns through all
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ingot.entry import run
@@ -15,6 +17,7 @@ from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
 
 WINDOWS = 8  # of the corpus: on a CPU one takes a second even of the demo
+RUNTIME = (RuntimeError, ValueError, IndexError, KeyError, NotImplementedError)  # as IREE raises
 WEIGHTS = {"bfloat16": "bf16"}  # a program of float32 has those of float16
 
 
@@ -74,6 +77,18 @@ def verify_vmfb(
     )
 
 
+@contextmanager
+def refused_by_runtime(vmfb: Path) -> Iterator[None]:
+    """What the runtime says of a program, in one line."""
+    try:
+        yield
+    except RUNTIME as error:
+        said = (str(error).splitlines() or [repr(error)])[0]
+        raise Refused(
+            f"{vmfb}: {said}, expected a program that runs on this device; build it again"
+        ) from None
+
+
 class Program:
     """A vmfb on its devices, called as the server calls it: paged KV cache, page 0 as scratch.
 
@@ -84,7 +99,7 @@ class Program:
         import iree.runtime as rt
         import numpy as np
 
-        self.rt, self.np = rt, np
+        self.rt, self.np, self.vmfb = rt, np, vmfb
         cache = config["paged_kv_cache"]
         elements = cache["paged_kv_block_size_elements_per_device"]
         # With 8 ranks on local-task every prompt ends in hal.device.queue.alloca: ABORTED.
@@ -98,12 +113,13 @@ class Program:
         index = rt.ParameterIndex()
         for path in parameters[1:] or parameters:  # a set's root holds no tensor
             index.load(str(path))
-        self.module = rt.load_vm_modules(
-            rt.create_io_parameters_module(instance, index.create_provider("model")),
-            rt.create_hal_module(instance, devices=devices),
-            rt.VmModule.mmap(instance, str(vmfb)),
-            config=rt.Config(device=self.device),
-        )[-1]
+        with refused_by_runtime(vmfb):
+            self.module = rt.load_vm_modules(
+                rt.create_io_parameters_module(instance, index.create_provider("model")),
+                rt.create_hal_module(instance, devices=devices),
+                rt.VmModule.mmap(instance, str(vmfb)),
+                config=rt.Config(device=self.device),
+            )[-1]
         self.stride, self.dtype = cache["block_seq_stride"], cache["kv_cache_dtype"]
         self.prefill_sizes = sorted(config["prefill_batch_sizes"])
         self.decode_sizes = sorted(config["decode_batch_sizes"])
@@ -146,7 +162,8 @@ class Program:
 
     def call(self, kind: str, rows: int, *arguments):
         arrays = [self.rt.asdevicearray(self.device, array) for array in arguments]
-        return self.module[f"{kind}_bs{rows}"](*arrays, *self.pages).to_host()
+        with refused_by_runtime(self.vmfb):
+            return self.module[f"{kind}_bs{rows}"](*arrays, *self.pages).to_host()
 
     def column(self, rows: int, first: int, rest: int):
         return self.np.array([first] + [rest] * (rows - 1), self.np.int64)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import checkpoints
 import slurm
 from checkout import checkout
 from ingot.driver.catalogue import toolchains
@@ -235,6 +236,15 @@ def peers(ok, tmp_path):
         return [word for name, path in options.items() for word in (f"--{name}", path)]
 
     return run
+
+
+@pytest.fixture(scope="session")
+def sentencepiece(python):
+    return checkpoints.sentencepiece_model(
+        lambda code: (
+            subprocess.run([python("convert"), "-c", code], capture_output=True, check=True).stdout
+        )
+    )
 
 
 def shared_folder(factory):

@@ -355,6 +355,45 @@ def onnx_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
             )
 
 
+def bundle_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
+    """Of every file some bits, each word of what launches it, its absence; what is there beside."""
+    paths = [one for one in sorted(folder.rglob("*")) if one.is_file() and one.name != "SHA256SUMS"]
+    for path in paths:
+        name, size = path.relative_to(folder).as_posix(), path.stat().st_size
+        for n in range(4 if size else 0):
+            at = int((n + 0.5) / 4 * size)
+            change = edited(lambda data, at=at, n=n: flip(data, at, n))
+            yield f"{name}: byte {at} of {size}", inside(name, change)
+        yield f"{name} missing", inside(name, Path.unlink)
+    launch = (folder / "serve").read_text()
+    for word in dict.fromkeys(launch.split()):
+        change = launch.replace(word, f"{word}x", 1)
+        yield f"serve: {word}", inside("serve", lambda path, text=change: path.write_text(text))
+    yield "serve is not executable", inside("serve", lambda path: path.chmod(0o644))
+    yield "a file more", inside("more", lambda path: path.write_text("more"))
+    large = sorted(paths, key=lambda path: path.stat().st_size)[-2:]
+
+    def exchange(copy: Path) -> None:
+        one, other = (copy / path.relative_to(folder) for path in large)
+        one.rename(copy / "x")
+        other.rename(one)
+        (copy / "x").rename(other)
+        reseal(copy)
+
+    yield "its two largest files swapped", exchange
+
+
+def engine_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
+    """TensorRT for RTX: bits of the engine, its settings."""
+    for name, plant in json_faults(folder / "config.json"):
+        yield name, inside("config.json", plant)
+    size = (folder / "model.engine").stat().st_size
+    for n in range(40):
+        at = int((n + 0.5) / 40 * size)
+        change = edited(lambda data, at=at, n=n: flip(data, at, n % 8))
+        yield f"model.engine: byte {at} of {size}", inside("model.engine", change)
+
+
 def program_faults(path: Path) -> Iterator[tuple[str, Plant]]:
     """Bits all over a compiled program: its code, its constants, its tables."""
     size = path.stat().st_size
@@ -370,6 +409,10 @@ KINDS = {
     "irpa": irpa_faults,
     "ranks": irpa_faults,
     "trtllm-ckpt": folder_faults,
+    "trtllm-quantised": folder_faults,
+    "shortfin": bundle_faults,
+    "triton": bundle_faults,
+    "rtx": engine_faults,
     "onnx": onnx_faults,
     "vmfb": program_faults,
 }

@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 import checkpoints
-from ingot.checkpoint import llama
-from ingot.checkpoint.config import read_config
+from ingot.architecture import llama
+from ingot.architecture.config import read_config
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint, read_header
 from ingot.driver.catalogue import schema, targets

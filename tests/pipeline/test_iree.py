@@ -108,6 +108,16 @@ def test_greedy_text_of_the_server_is_transformers(demo):
     assert (checks["texts_equal"], checks["chats_equal"]) == (53, 20)
 
 
+def parts(demo, tokenizer=DEMO):
+    """What the demo's bundle is assembled from."""
+    return (
+        "--vmfb", demo / "demo_tp1.vmfb", "--config", demo / "demo_tp1.f32.config.json",
+        "--parameters", demo / "demo.irpa", "--device", "local-task",
+        "--tokenizer", tokenizer / "tokenizer.json", tokenizer / "tokenizer_config.json",
+        "--lock", ROOT / "envs/iree/requirements.lock",
+    )  # fmt: skip
+
+
 def test_a_bundle_with_another_tokenizer_or_template_has_no_record(demo, step, tmp_path):
     """Two tokens of its vocabulary swapped; a template that forgets the opening of an answer."""
     for name, change in {
@@ -122,12 +132,13 @@ def test_a_bundle_with_another_tokenizer_or_template_has_no_record(demo, step, t
         (bundle / name).write_text(change(before))
         assert (bundle / name).read_text() != before
         faults.reseal(bundle)
-        done = step(
-            "iree", "verify_shortfin.py", "--bundle", bundle, "--reference",
-            demo / "demo.reference.npz", "--texts", demo / "demo.texts.json",
-            "--record", tmp_path / "m.json",
-        )  # fmt: skip
-        assert done.returncode == 1 and "as by transformers" in done.stderr, name
+        for source, said in ((bundle, "as by transformers"), (DEMO, f"{name}: other bytes than")):
+            done = step(
+                "iree", "verify_shortfin.py", *parts(demo, source), "--bundle", bundle, "--reference",
+                demo / "demo.reference.npz", "--texts", demo / "demo.texts.json",
+                "--record", tmp_path / "m.json",
+            )  # fmt: skip
+            assert done.returncode == 1 and said in done.stderr, name
 
 
 def corpus(demo):
@@ -200,7 +211,7 @@ def test_a_changed_byte_in_the_bundle_is_refused(demo, step, tmp_path):
     record = tmp_path / "b.json"
     (bundle / "config.json").write_bytes((bundle / "config.json").read_bytes() + b" ")
     done = step(
-        "iree", "verify_shortfin.py", "--bundle", bundle,
+        "iree", "verify_shortfin.py", *parts(demo), "--bundle", bundle,
         "--reference", demo / "demo.reference.npz", "--texts", demo / "demo.texts.json",
         "--record", record,
     )  # fmt: skip

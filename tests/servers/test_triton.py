@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import json
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import checkpoints
+import faults
 import place
 from conftest import ROOT, once, shared_folder
 
@@ -305,8 +305,12 @@ def llmapi(tmp_path_factory, shared):
 
 
 def verify(interpreter, folder, *words):
+    tokenizer = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")
     command = [
-        interpreter, ROOT / "scripts/verify_triton.py", "--repository",
+        interpreter, ROOT / "scripts/verify_triton.py", "--backend", "llmapi",
+        "--checkpoint", DEMO / "config.json", *sorted(DEMO.glob("model*.safetensors*")),
+        "--tokenizer", *(DEMO / name for name in tokenizer),
+        "--models", ROOT / "runtime/triton/llmapi/model.py", "--repository",
         folder / "artifacts/mine_tp1.triton", "--reference",
         folder / "artifacts/mine.reference.npz", "--texts", folder / "artifacts/mine.texts.json",
         "--record", folder / "record.json", *words,
@@ -343,220 +347,43 @@ def test_an_engine_of_a_model_without_engines_is_refused(target, snakemake, tmp_
     assert done.returncode == 1 and "backend is llmapi, which has no engine" in done.stderr
 
 
-# Broken repositories
-
-
-def edit(model, before, after, count=1):
-    def change(repository):
-        path = repository / model / "config.pbtxt"
-        text = path.read_text()
-        assert re.search(before, text), (model, before)
-        path.write_text(re.sub(before, after, text, count=count))
-
-    return change
-
-
-def rewritten(path, text):
-    path.unlink()  # it is a link into the store
-    path.write_text(text)
-
-
-def parameter(key, value):
-    return edit(
-        "tensorrt_llm",
-        rf'key: "{key}"\n  value {{\n    string_value: "[^"]*"',
-        f'key: "{key}"\n  value {{\n    string_value: "{value}"',
-    )
-
-
-BROKEN = {  # how it is broken -> what we say; whether the real server says anything when it loads
-    "a step takes what nobody makes": (
-        edit("ensemble", 'value: "_INPUT_ID"\n', 'value: "_INPUT_IDS"\n', 1),
-        "tensorrt_llm takes _INPUT_ID, which no step before makes",
-        True,
-    ),
-    "a step takes from an output that is not": (
-        edit("ensemble", 'key: "OUT_PAD_ID"', 'key: "OUT_PAD"'),
-        "preprocessing has no output OUT_PAD; correct its step",
-        True,
-    ),
-    "an input that is not": (
-        edit("ensemble", 'key: "runtime_top_k"', 'key: "top_k"'),
-        "tensorrt_llm has no input top_k; correct its step",
-        True,
-    ),
-    "types that differ": (
-        edit("tensorrt_llm", r'name: "runtime_top_k"\n  data_type: TYPE_INT32',
-             'name: "runtime_top_k"\n  data_type: TYPE_FP32'),
-        "top_k is INT32[1], but tensorrt_llm's runtime_top_k FP32[1]",
-        True,
-    ),
-    "batch sizes that differ": (
-        edit("preprocessing", "max_batch_size: 8", "max_batch_size: 4"),
-        "max_batch_size is 4, expected 8 as the engine's",
-        True,
-    ),
-    "a placeholder in a number": (
-        edit("postprocessing", "max_batch_size: 8", "max_batch_size: ${triton_max_batch_size}"),
-        "line 2 has a placeholder that was never filled in",
-        True,
-    ),
-    "a placeholder in a text": (
-        parameter("kv_cache_free_gpu_mem_fraction", "${kv_fraction}"),
-        "has a placeholder that was never filled in",
-        False,
-    ),
-    "a word that the backend replaces by its default": (
-        parameter("batch_scheduler_policy", "max_utilisation"),
-        "batch_scheduler_policy is 'max_utilisation', expected one of max_utilization",
-        False,
-    ),
-    "a fraction beyond one": (
-        parameter("kv_cache_free_gpu_mem_fraction", "90"),
-        "kv_cache_free_gpu_mem_fraction is '90', expected a fraction above 0, up to 1",
-        False,
-    ),
-    "a parameter that the backend needs": (
-        edit("tensorrt_llm", 'key: "gpt_model_type"', 'key: "gpt_model_kind"'),
-        "parameter gpt_model_type is missing, and the backend needs it",
-        True,
-    ),
-    "an engine elsewhere": (
-        parameter("gpt_model_path", "/models/engine"),
-        "gpt_model_path is /models/engine, expected a folder below the repository",
-        True,
-    ),
-    "a tokenizer elsewhere": (
-        edit("preprocessing", 'string_value: "tokenizer"', 'string_value: "/models/llama"'),
-        "tokenizer_dir is /models/llama, expected a path below 1/: it could not be moved",
-        True,
-    ),
-    "nothing can be streamed": (
-        edit("tensorrt_llm", "decoupled: true", "decoupled: false"),
-        "decoupled is false, expected true: nothing could be streamed",
-        False,
-    ),
-    "a model too few": (
-        lambda repository: shutil.rmtree(repository / "postprocessing"),
-        "postprocessing: missing, expected a model",
-        True,
-    ),
-    "a folder that is no model": (
-        lambda repository: (repository / "tokenizer").mkdir(),
-        "tokenizer: no model of this backend, the server would load it; remove it",
-        True,
-    ),
-    "a rank's engine is absent": (
-        lambda repository: (repository / "tensorrt_llm/1/rank0.engine").unlink(),
-        "rank0.engine: missing or empty, expected 1 ranks",
-        True,
-    ),
-    "an unknown field": (
-        edit("ensemble", "max_batch_size: 8", "max_batchsize: 8"),
-        "not a model's description (3:1",
-        True,
-    ),
-    "a batch beyond the engine's": (
-        edit("tensorrt_llm", "preferred_batch_size: 8", "preferred_batch_size: 16"),
-        "preferred_batch_size: 16, expected preferred_batch_size: 8",
-        True,
-    ),
-    "another backend": (
-        edit("preprocessing", 'backend: "python"', 'backend: "pyton"'),
-        'backend: "pyton", expected backend: "python"',
-        True,
-    ),
-    "a GPU for a model that needs none": (
-        edit("postprocessing", "kind: KIND_CPU", "kind: KIND_GPU"),
-        "kind: KIND_GPU, expected kind: KIND_CPU",
-        True,
-    ),
-    "an empty engine": (
-        lambda repository: rewritten(repository / "tensorrt_llm/1/rank0.engine", ""),
-        "rank0.engine: missing or empty, expected 1 ranks",
-        True,
-    ),
-    "a tokenizer that is no JSON": (
-        lambda repository: rewritten(
-            repository / "preprocessing/1/tokenizer/tokenizer.json", "{"
-        ),
-        "tokenizer.json: not JSON",
-        True,
-    ),
-    "wiring that is another's": (
-        lambda repository: rewritten(repository / "tensorrt_llm_bls/1/wiring.json", "{}"),
-        "wiring.json: not what the ensemble does",
-        True,
-    ),
-    "a second version": (
-        lambda repository: shutil.copytree(
-            repository / "preprocessing/1", repository / "preprocessing/2"
-        ),
-        "preprocessing/2: a second version, expected 1 alone",
-        False,
-    ),
-    "an output too few": (
-        edit("tensorrt_llm_bls", r'output \{\n  name: "generation_logits"[^}]*\}\n', ""),
-        "tensorrt_llm_bls/config.pbtxt: instance_group {, expected output {",
-        False,
-    ),
-    "more beams than the engine's": (
-        parameter("max_beam_width", "4"),
-        "max_beam_width is 4, expected 1 at most as the engine's",
-        False,
-    ),
-    "an engine's description of nothing": (
-        lambda repository: rewritten(
-            repository / "tensorrt_llm/1/config.json", '{"build_config": null}'
-        ),
-        "max_batch_size is None, world_size None, expected an engine's description",
-        True,
-    ),
-    "another name": (
-        edit("tensorrt_llm_bls", 'name: "tensorrt_llm_bls"', 'name: "bls"'),
-        "name is bls, expected tensorrt_llm_bls as its folder",
-        True,
-    ),
-}  # fmt: skip
-CHECK = """
-import sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from ingot.refused import Refused
-from ingot.triton.repository import check
-for path in sys.argv[2:]:
-    try:
-        print("fine", check(Path(path)))
-    except Refused as reason:
-        print(reason)
-"""
+def reworded(repository):
+    """A word that the backend replaces by its default, and says nothing."""
+    path = repository / "tensorrt_llm/config.pbtxt"
+    text = path.read_text()
+    assert "max_utilization" in text
+    path.unlink()
+    path.write_text(text.replace("max_utilization", "max_utilisation"))
 
 
 @pytest.mark.slow
-def test_every_broken_repository_is_refused_in_one_line(built, python, tmp_path):
-    assert len(BROKEN) >= 10
-    for number, (breaks, _, _) in enumerate(BROKEN.values()):
-        breaks(shutil.copytree(built / REPOSITORY, tmp_path / str(number)))
-    paths = [built / REPOSITORY, *(tmp_path / str(number) for number in range(len(BROKEN)))]
-    whole, *lines = python_in(python("triton"), CHECK, ROOT / "scripts", *paths).splitlines()
-    assert whole == "fine engine"
-    assert len(lines) == len(BROKEN)
-    for line, (case, (_, reason, _)) in zip(lines, BROKEN.items(), strict=True):
-        assert reason in line, case
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", [case for case in BROKEN if BROKEN[case][2]])
-def test_what_the_real_server_rejects_we_have_rejected_before(
-    case, built, machine, python, tmp_path
-):
-    repository = shutil.copytree(built / REPOSITORY, tmp_path / "broken")
-    BROKEN[case][0](repository)
-    done = subprocess.run(
-        [python("triton"), "-c", ASK.format("    pass"), ROOT / "scripts", repository,
-         machine["INGOT_TRITON_BACKENDS"]], capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 1 and "the server stopped at start" in done.stderr
+@pytest.mark.parametrize(
+    "breaks, reason",
+    [
+        (reworded, "tensorrt_llm/config.pbtxt: other bytes than expected"),
+        (
+            lambda folder: (folder / "preprocessing/2").mkdir(),
+            "preprocessing/2: in the folder or in",
+        ),
+        (lambda folder: (folder / "tensorrt_llm/1/rank0.engine").unlink(), "rank0.engine: in the"),
+    ],
+    ids=["a word", "a second version", "a rank's engine"],
+)
+def test_a_repository_that_somebody_changed_has_no_record(breaks, reason, built, python, tmp_path):
+    """bench/verifier_faults.py plants many more."""
+    repository = shutil.copytree(built / REPOSITORY, tmp_path / "m.triton")
+    breaks(repository)
+    faults.reseal(repository)
+    command = [
+        python("triton"), ROOT / "scripts/verify_triton.py", "--repository", repository,
+        "--engine", built / "artifacts/demo_tp1.trtllm",
+        "--tokenizer", DEMO / "tokenizer.json", DEMO / "tokenizer_config.json",
+        "--models", *(ROOT / "runtime/triton").glob("*/model.py"),
+        "--reference", "unread", "--texts", "unread", "--record", tmp_path / "record.json",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and reason in done.stderr
+    assert not (tmp_path / "record.json").exists()
 
 
 @pytest.mark.parametrize(

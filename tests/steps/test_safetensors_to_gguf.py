@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import checkpoints
+import tokenizers_of
 from conftest import ROOT, convert, once
 from ingot.driver.catalogue import toolchains
 from ingot.gguf.file import read
@@ -15,15 +16,6 @@ from ingot.gguf.file import read
 DTYPES = ("f32", "f16", "bf16", "q8_0")
 PRE = {"nemo": "tekken", "llama2": "default"}
 LICENCE = {"tied": "apache-2.0"}
-
-
-@pytest.fixture(scope="module")
-def sentencepiece(python):
-    return checkpoints.sentencepiece_model(
-        lambda code: (
-            subprocess.run([python("convert"), "-c", code], capture_output=True, check=True).stdout
-        )
-    )
 
 
 def llama_cpp(python, asked, dtypes=DTYPES):
@@ -86,6 +78,29 @@ def test_every_shape_of_a_llama_has_llama_cpps_bytes(name, variants, ok, tmp_pat
         convert(ok, variants / name / "checkpoint", tmp_path / "m.gguf", dtype)
         theirs = variants / name / f"{dtype}.gguf"
         assert (tmp_path / "m.gguf").read_bytes() == theirs.read_bytes(), dtype
+
+
+@pytest.fixture(scope="module")
+def tokenizers(python, tmp_path_factory):
+    """A folder per tokenizer: a checkpoint with it, and llama.cpp's file of that."""
+    names = tokenizers_of.NAMES
+    with once(tmp_path_factory, "tokenizers") as (folder, filled):
+        if not filled:
+            for name in names:
+                (folder / name).mkdir()
+                tokenizers_of.write(folder / name / "checkpoint", name)
+            asked = [[f"{folder / n}/checkpoint", str(folder / n), "llama-bpe"] for n in names]
+            done = llama_cpp(python, asked, ["q8_0"])
+            assert (folder / names[-1] / "q8_0.gguf").exists(), done.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", tokenizers_of.NAMES)
+def test_every_tokenizer_has_llama_cpps_bytes(name, tokenizers, ok, tmp_path):
+    convert(ok, tokenizers / name / "checkpoint", tmp_path / "m.gguf", "q8_0")
+    theirs = tokenizers / name / "q8_0.gguf"
+    assert (tmp_path / "m.gguf").read_bytes() == theirs.read_bytes()
 
 
 def metadata(path):

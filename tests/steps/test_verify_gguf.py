@@ -2,14 +2,21 @@
 
 import json
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
 from test_safetensors_to_gguf import change_values
 
 import checkpoints
+import tokenizers_of
 from conftest import convert
 
+PIECES = """
+import json, sys, sentencepiece
+model = sentencepiece.SentencePieceProcessor(sys.argv[1])
+print(json.dumps([(model.IdToPiece(n), model.GetScore(n)) for n in range(model.vocab_size())]))
+"""
 NONE = [word for name in ("reference", "texts", "scores") for word in (f"--{name}", "unread")]
 
 
@@ -33,6 +40,23 @@ def test_every_dtype_is_verified_and_says_what_was_rounded(ok, peers, tmp_path):
         assert (checks["tensors"], checks["texts_equal"], checks["chats_equal"]) == (31, 53, 20)
         assert checks["numbers"]["mean_kl"] <= checks["numbers"]["limits"]["mean_kl"]
         assert dtype == "q8_0" or checks["greedy_equal"] + checks["greedy_ties"] == 24
+
+
+@pytest.mark.slow
+def test_a_sentencepiece_model_that_transformers_rewrote_has_its_tokens(
+    ok, peers, python, sentencepiece, tmp_path
+):
+    """llama.cpp's own converter gives every token the same score: libllama then splits otherwise."""
+    checkpoint = checkpoints.llama2(tmp_path / "checkpoint", sentencepiece)
+    pieces = subprocess.run(
+        [python("convert"), "-c", PIECES, checkpoint / "tokenizer.model"], capture_output=True, check=True
+    )  # fmt: skip
+    tokenizers_of.rewritten(checkpoint, json.loads(pieces.stdout))
+    told = peers(checkpoint)
+    convert(ok, checkpoint, tmp_path / "m.gguf", "f32", "default")
+    verify(ok, tmp_path, checkpoint, "f32", "default", peers=told)
+    checks = json.loads((tmp_path / "m.json").read_bytes())["checks"]
+    assert checks["texts_equal"] == 53
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "q8_0"])

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import checkpoints
-from ingot.checkpoint import llama
-from ingot.checkpoint.config import Llama3Rope, read_config
+from ingot.architecture import llama
+from ingot.architecture.config import Llama3Rope, read_config
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.fields import read_json
-from ingot.gguf import metadata, vocabulary
+from ingot.gguf import metadata, special
 from ingot.gguf.file import layout, read
 from ingot.gguf.kv import KV
 from ingot.hub.listing import safe_name
@@ -133,8 +133,8 @@ def test_the_longest_wavelengths_are_divided_by_the_factor(config):
 def test_a_template_token_is_added_only_where_the_tokenizer_adds_it():
     single = [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}]
     tokenizer = {"post_processor": {"type": "TemplateProcessing", "single": single, "pair": []}}
-    names = dict.fromkeys(vocabulary.SPECIAL_KINDS) | {"bos": "<s>", "eos": "</s>"}
-    adds = vocabulary._added_by_template(tokenizer, names)
+    names = dict.fromkeys(special.KINDS) | {"bos": "<s>", "eos": "</s>"}
+    adds = special._post_processed(tokenizer["post_processor"], names)
     assert adds.get("bos") is True and not adds.get("eos")
 
 

@@ -85,6 +85,32 @@ def test_a_sealed_folder_is_checked_line_by_line(tmp_path, store):
         sealed.sealed(tmp_path / "f")
 
 
+def test_a_folder_is_held_against_its_plan_file_by_file(tmp_path, store):
+    from ingot.files import sealed
+    from ingot.refused import Refused
+
+    (tmp_path / "part").write_text("part")
+    plan = {
+        "deep/a": tmp_path / "part",
+        "b": sealed.Ours(tmp_path / "part"),
+        "serve": "#!/bin/sh\n",
+    }
+    folder = tmp_path / "f"
+    folder.mkdir()
+    sealed.fill(folder, plan)
+    assert sealed.hold(folder, plan) == 3 and sealed.sealed(folder)
+    assert os.access(folder / "serve", os.X_OK) and (folder / "b").samefile(tmp_path / "part")
+    (folder / "serve").chmod(0o644)
+    with pytest.raises(Refused, match="f/serve: not executable"):
+        sealed.hold(folder, plan)
+    (folder / "deep/a").write_text("trap")
+    with pytest.raises(Refused, match=r"f/deep/a: other bytes than expected by .*/part; build"):
+        sealed.hold(folder, plan)
+    (folder / "2").mkdir()
+    with pytest.raises(Refused, match="f/2: in the folder or in its plan, not in both"):
+        sealed.hold(folder, plan)
+
+
 def test_progress_is_silent_on_a_log_for_short_work_and_a_tenth_a_line_for_long(
     capsys, monkeypatch
 ):

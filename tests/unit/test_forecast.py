@@ -7,8 +7,8 @@ import yaml
 
 import checkpoints
 from conftest import ROOT
-from ingot.checkpoint import llama
-from ingot.checkpoint.config import read_config
+from ingot.architecture import llama
+from ingot.architecture.config import read_config
 from ingot.driver.forecast import gpu_memory
 from ingot.driver.forecast.schedule import Task, schedule
 from ingot.driver.formats.model import Model, parameters

@@ -8,7 +8,7 @@ import pytest
 
 import checkpoints
 import fuzz
-from ingot.checkpoint.config import read_config
+from ingot.architecture.config import read_config
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_header
 from ingot.gguf import file as gguf

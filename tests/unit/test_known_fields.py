@@ -7,8 +7,8 @@ import pytest
 
 import checkpoints
 from conftest import ROOT
-from ingot.checkpoint.config import ALL, HONOURED, read_config, say_unknown
-from ingot.checkpoint.known_fields import NEUTRAL, NEUTRAL_ITEMS, WITHOUT_EFFECT
+from ingot.architecture.config import ALL, HONOURED, read_config, say_unknown
+from ingot.architecture.known_fields import NEUTRAL, NEUTRAL_ITEMS, WITHOUT_EFFECT
 from ingot.gguf import metadata
 from ingot.refused import Refused
 

@@ -1,5 +1,6 @@
 """What is started and what is refused before it: launch scripts, parameters, repositories, servers."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from ingot.iree import bundle
 from ingot.refused import Refused
 from ingot.serve.launch import HERE
 from ingot.serve.server import Server
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.tensorrt import rtx
-from ingot.triton import pbtxt, repository, schema
+from ingot.triton import contents, pbtxt, schema
 from ingot.triton.server import launch_script
 
 
@@ -56,6 +58,16 @@ def test_a_server_that_stops_at_its_start_is_quoted(tmp_path):
         pass
 
 
+def test_a_bundle_is_served_on_as_many_devices_as_it_has_ranks():
+    assert "device_ids 0 \\" not in bundle.launch_script("local-task", 1)
+    script = bundle.launch_script("local-task", 3)
+    assert (
+        "TOPOLOGY_NODES=0,0\n" in script
+        and "model.irpa model.rank0.irpa model.rank1.irpa" in script
+    )
+    assert "--device_ids 0 1 \\\n" in bundle.launch_script("hip", 3)
+
+
 def test_one_process_per_rank():
     assert "mpirun" not in launch_script(1, llmapi=False)
     script = launch_script(4, llmapi=False)
@@ -84,9 +96,23 @@ def test_every_tensor_of_the_wiring_comes_from_somewhere():
     assert set(schema.INPUTS) == set(schema.OUTPUTS) == set(schema.MODELS)
 
 
-def test_a_repository_that_is_missing_is_one_line(tmp_path):
-    with pytest.raises(Refused, match="missing, expected a Triton model repository"):
-        repository.check(tmp_path / "nothing")
+@pytest.mark.parametrize(
+    "ranks, beams, reason",
+    [
+        (1, "1", r"rank1\.engine: missing or empty, expected 2 ranks"),
+        (2, "4", "max_beam_width is 4, expected 1 at most as the engine's"),
+    ],
+)
+def test_an_engine_that_a_repository_cannot_serve_is_refused(ranks, beams, reason, tmp_path):
+    config = {
+        "build_config": {"max_batch_size": 8},
+        "pretrained_config": {"mapping": {"world_size": 2}},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for rank in range(ranks):
+        (tmp_path / f"rank{rank}.engine").write_text("engine")
+    with pytest.raises(Refused, match=reason):
+        contents.contents("engine", [tmp_path], None, [], [], 2, 1, {"max_beam_width": beams})
 
 
 def test_a_tensorrt_llm_checkpoint_of_unknown_dtype_is_refused(tmp_path):

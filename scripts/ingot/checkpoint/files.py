@@ -10,6 +10,8 @@ from typing import Any
 from ingot.fields import read_json
 from ingot.refused import Refused
 
+TEMPLATES = "additional_chat_templates"  # the one folder that a checkpoint has
+
 
 class Checkpoint:
     """Files of one Hugging Face checkpoint, by name; `files` is one folder, for all that it holds."""
@@ -19,8 +21,9 @@ class Checkpoint:
             raise Refused(f"{files[0]}: missing, expected a checkpoint's folder, or its files")
         whole = len(files) == 1 and files[0].is_dir()
         self.folder = files[0] if whole else files[0].parent  # as messages name it
-        self.files = {path.name: path for path in (files[0].iterdir() if whole else files)}
-
+        if whole:
+            files = [*files[0].iterdir(), *(files[0] / TEMPLATES).glob("*.jinja")]
+        self.files = {name_of(path): path for path in files}
         if not whole and len(self.files) < len({*files}):
             raise Refused(f"{self.folder}: two files of one name, expected those of one checkpoint")
 
@@ -47,8 +50,15 @@ class Checkpoint:
         """A folder of links to the files, for libraries that read a folder."""
         with tempfile.TemporaryDirectory() as folder:
             for name, path in self.files.items():
-                Path(folder, name).symlink_to(path.absolute())
+                if path.is_file():
+                    Path(folder, name).parent.mkdir(exist_ok=True)
+                    Path(folder, name).symlink_to(path.absolute())
             yield Path(folder)
+
+
+def name_of(path: Path) -> str:
+    """As the checkpoint's own repository names it."""
+    return f"{TEMPLATES}/{path.name}" if path.parent.name == TEMPLATES else path.name
 
 
 class _Collect(argparse.Action):

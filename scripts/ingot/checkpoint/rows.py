@@ -9,8 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ingot.checkpoint import identity, llama
-from ingot.checkpoint.config import ModelConfig, say_unknown
+from ingot.architecture import llama
+from ingot.architecture.config import ModelConfig, say_unknown
+from ingot.checkpoint import identity
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.files import memo, stream

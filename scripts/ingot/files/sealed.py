@@ -1,11 +1,25 @@
 """An artifact that is a folder: sealed by a SHA256SUMS of all its files, which `sha256sum -c` reads."""
 
+import hashlib
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.files import digest, memo
 from ingot.refused import Refused
 
 SUMS = "SHA256SUMS"
+SCRIPT = "#!"  # how a text begins that is run
+
+
+@dataclass(frozen=True)
+class Ours:
+    """A file that nobody edits in place: a hard link of it costs no room and no time."""
+
+    path: Path
+
+
+Contents = dict[str, Ours | Path | str]  # of a folder, by name: what it links, copies, or writes
 
 
 def seal(folder: Path, hashed: dict[str, str] | None = None) -> None:
@@ -33,6 +47,48 @@ def sealed(folder: Path) -> str:
         if file_digest(found[name]) != known:
             raise Refused(f"{folder / name}: its bytes are not those of {SUMS}; build it again")
     return file_digest(sums)
+
+
+def fill(folder: Path, contents: Contents) -> None:
+    """Write all that a folder shall hold, and seal it."""
+    for name, content in contents.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Ours):
+            digest.link(content.path, target)
+        elif isinstance(content, Path):
+            shutil.copyfile(content, target)
+        else:
+            target.write_text(content)
+            target.chmod(0o755 if content.startswith(SCRIPT) else 0o644)
+    seal(folder)
+
+
+def hold(folder: Path, contents: Contents) -> int:
+    """How many files a folder holds, when they are `contents` and no other; else one line, and the end."""
+    found = {path.relative_to(folder).as_posix(): path for path in files(folder)}
+    empty = {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_dir() and not any(path.iterdir())
+    }
+    if odd := sorted(set(found) ^ set(contents) | empty):
+        raise Refused(
+            f"{folder / odd[0]}: in the folder or in its plan, not in both; build it again"
+        )
+    for name, content in contents.items():
+        path, source = found[name], content.path if isinstance(content, Ours) else content
+        script = isinstance(source, str) and source.startswith(SCRIPT)
+        if isinstance(source, str):
+            wanted = hashlib.sha256(source.encode()).hexdigest()
+        else:
+            wanted = file_digest(source)
+        if file_digest(path) != wanted:
+            other = "what it is made of" if isinstance(source, str) else source
+            raise Refused(f"{path}: other bytes than expected by {other}; build it again")
+        if script and not path.stat().st_mode & 0o100:
+            raise Refused(f"{path}: not executable, expected a script; build it again")
+    return len(contents)
 
 
 def files(folder: Path) -> list[Path]:

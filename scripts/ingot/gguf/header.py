@@ -4,7 +4,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from ingot.checkpoint.config import ModelConfig
+from ingot.architecture.config import ModelConfig
 from ingot.checkpoint.files import Checkpoint
 from ingot.gguf import metadata
 from ingot.gguf.kv import KV

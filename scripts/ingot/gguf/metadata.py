@@ -6,8 +6,8 @@ Reference: llama.cpp's converter (conversion/llama.py of the commit in envs/llam
 from math import prod
 from typing import Any
 
-from ingot.checkpoint.config import LinearRope, ModelConfig, YarnRope
-from ingot.checkpoint.llama import f32, specs
+from ingot.architecture.config import LinearRope, ModelConfig, YarnRope
+from ingot.architecture.llama import f32, specs
 from ingot.fields import Number, Whole
 from ingot.gguf.kv import KV
 

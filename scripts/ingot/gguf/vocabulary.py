@@ -1,56 +1,45 @@
 """A checkpoint's tokenizer files as GGUF key/value pairs.
 
-Byte-level BPE (tokenizer.json) and SentencePiece (tokenizer.model); the meaning of each key is
-llama.cpp's (conversion/base.py and gguf-py/gguf/vocab.py of the commit in envs/llamacpp).
+Byte-level BPE (tokenizer.json) and SentencePiece (tokenizer.model, or what transformers made of it in
+a tokenizer.json); the meaning of each key is llama.cpp's (conversion/base.py and gguf-py/gguf/vocab.py
+of the commit in envs/llamacpp).
 """
 
 import json
+import re
 from pathlib import Path
 
-from ingot.checkpoint.config import ModelConfig
+from ingot.architecture.config import ModelConfig
 from ingot.checkpoint.files import Checkpoint
-from ingot.fields import Whole, held, read_json
+from ingot.fields import Whole, held
+from ingot.gguf import special, templates
 from ingot.gguf.kv import KV
 from ingot.refused import Refused
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-SPECIAL_KINDS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-KEY_OF = {
-    "bos": "bos",
-    "eos": "eos",
-    "unk": "unknown",
-    "sep": "seperator",  # spelt so in the specification
-    "pad": "padding",
-    "cls": "cls",
-    "mask": "mask",
-}
 # What the splitting pattern of each pre-tokenizer holds and the other's does not.
 MARK_OF_PRE = {"llama-bpe": r"\\p{N}{1,3}", "tekken": r"\\p{Lu}"}
 ID = Whole(low=0)
-TEMPLATE_ITEM = {"SpecialToken?": {"id?": str}, "Sequence?": {"id?": str}}
-STEP = {"type?": str, "single?": [TEMPLATE_ITEM], "pair?": [TEMPLATE_ITEM]}
 TOKENIZER = {  # what is read of a tokenizer.json; shapes are those of `fields.held`
     "model?": {
         "type?": (str, None),
         "byte_fallback?": (bool, None),
+        "unk_token?": (str, None),
         "vocab?": {str: ID},
         "merges?": [(str, [str])],
     },
     "added_tokens?": [{"id": ID, "content": str, "special?": bool}],
-    "post_processor?": ({**STEP, "processors?": [STEP]}, None),
+    **special.POST_PROCESSOR,
 }
-TOKEN = (str, {"content?": (str, None)}, None)
-TEMPLATE = (str, [{"name?": str, "template": str}], None)
 SETTINGS = {  # of a tokenizer_config.json
     "add_prefix_space?": (bool, None),
     "added_tokens_decoder?": {str: {"content": str, "special?": bool}},
-    "chat_template?": TEMPLATE,
-    **{f"{kind}_token?": TOKEN for kind in SPECIAL_KINDS},
+    **templates.SETTING,
+    **special.SETTINGS,
 }
-SPECIAL_IDS = {  # of a config.json; -1 says that there is none
-    f"{kind}_token_id?": (Whole(-1, 2**32 - 1), [Whole(-1, 2**32 - 1)], None)
-    for kind in SPECIAL_KINDS
-}
+EOT = "tokenizer.ggml.eot_token_id"
+CODE_LLAMA, CODE_LLAMA_EOT = 32016, 32010  # tokens, and the one after an infilling
+BYTE_TOKEN = re.compile("<0x[0-9A-Fa-f]{2}>")
 LOOKS_SPECIAL = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 
 
@@ -60,47 +49,47 @@ def vocabulary(checkpoint: Checkpoint, config: ModelConfig, pre_tokenizer: str) 
     prefix = settings.get("add_prefix_space")
     kvs = [] if prefix is None else [KV("tokenizer.ggml.add_space_prefix", "bool", prefix)]
     tokenizer = checkpoint.optional_json("tokenizer.json", TOKENIZER)
-    sentencepiece = "tokenizer.model" in checkpoint
-    if sentencepiece != (pre_tokenizer == "default"):
-        found = "a tokenizer.model" if sentencepiece else "no tokenizer.model"
+    sentencepiece, limit = "tokenizer.model" in checkpoint, config.vocab
+    fallback = not sentencepiece and tokenizer.get("model", {}).get("byte_fallback") is True
+    if (sentencepiece or fallback) != (pre_tokenizer == "default"):
+        found = (
+            "a tokenizer.model"
+            if sentencepiece
+            else "a tokenizer.json with byte fallback"
+            if fallback
+            else "no tokenizer.model"
+        )
         raise Refused(
             f"{checkpoint}: {found}, but pre_tokenizer is {pre_tokenizer} in the catalogue; default "
             "means SentencePiece"
         )
     if sentencepiece:
         kvs += _sentencepiece(checkpoint, config, settings)
-        limit = config.vocab
+    elif fallback:
+        kvs += _byte_fallback(checkpoint["tokenizer.json"], tokenizer, config)
     else:
         kvs += _bpe(checkpoint["tokenizer.json"], tokenizer, config, pre_tokenizer)
         limit = None
-    return kvs + _special(checkpoint, tokenizer, settings, limit) + _template(checkpoint, settings)
+    kvs += special.tokens(checkpoint, tokenizer, settings, limit)
+    return kvs + templates.templates(checkpoint, settings) + _code_llama(kvs)
+
+
+def _code_llama(kvs: list[KV]) -> list[KV]:
+    """Where CodeLlama's infilling ends, which no file of it says: llama.cpp tells it by its size."""
+    tokens = next(kv.value for kv in kvs if kv.key == "tokenizer.ggml.tokens")
+    if len(tokens) != CODE_LLAMA or tokens[CODE_LLAMA_EOT] != "\u2581<EOT>":
+        return []
+    return [] if any(kv.key == EOT for kv in kvs) else [KV(EOT, "u32", CODE_LLAMA_EOT)]
 
 
 def _bpe(path: Path, tokenizer: dict, config: ModelConfig, pre_tokenizer: str) -> list[KV]:
     model = tokenizer.get("model", {})
-    if model.get("type") != "BPE" or model.get("byte_fallback"):
-        raise Refused(
-            f"{path}: model is {model.get('type')} with byte fallback, expected byte-level BPE; "
-            "add the checkpoint's tokenizer.model"
-        )
     if MARK_OF_PRE[pre_tokenizer] not in json.dumps(tokenizer.get("pre_tokenizer")):
         raise Refused(
             f"{path}: its pre_tokenizer is not that of {pre_tokenizer}; correct pre_tokenizer: in the "
             "catalogue"
         )
-    held(path, model, {"vocab": {str: ID}, "merges": [(str, [str])]}, "model")
-    added = {token["id"]: token for token in tokenizer.get("added_tokens", [])}
-    text_of = {number: text for text, number in model["vocab"].items()}
-    text_of.update({number: token["content"] for number, token in added.items()})
-    if not text_of:
-        raise Refused(f"{path}: model.vocab is empty, expected tokens; fetch it again")
-    if odd := [one for one in model["merges"] if isinstance(one, list) and len(one) != 2]:
-        raise Refused(f"{path}: merge {odd[0]}, expected two parts; fetch it again")
-    if max(text_of) >= config.vocab:
-        raise Refused(
-            f"{path}: token id {max(text_of)} ({text_of[max(text_of)]!r}), expected ids below "
-            f"vocab_size {config.vocab} of config.json"
-        )
+    text_of, added = _texts(path, tokenizer, config)
     tokens, types = [], []
     for number in range(config.vocab):
         if number not in text_of:
@@ -120,6 +109,79 @@ def _bpe(path: Path, tokenizer: dict, config: ModelConfig, pre_tokenizer: str) -
         KV("tokenizer.ggml.token_type", "[i32]", types),
         KV("tokenizer.ggml.merges", "[str]", [_merge(merge) for merge in model["merges"]]),
     ]
+
+
+def _byte_fallback(path: Path, tokenizer: dict, config: ModelConfig) -> list[KV]:
+    """Of a tokenizer.model that transformers rewrote; a score says which merge comes first.
+
+    llama.cpp gives every token a score of -1000, and merges from left to right: other tokens.
+    """
+    text_of, added = _texts(path, tokenizer, config)
+    unknown = tokenizer["model"].get("unk_token")
+    rank: dict[str, int] = {}
+    for merge in tokenizer["model"]["merges"]:
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        rank.setdefault("".join(parts), len(rank))
+    tokens, scores, types = [], [], []
+    for number in range(config.vocab):
+        text, kind = text_of.get(number), NORMAL
+        if text is None:
+            text, kind = f"[PAD{number}]", UNUSED
+        elif text == unknown:
+            kind = UNKNOWN
+        elif number in added:
+            text, kind = _added(added[number])
+        elif BYTE_TOKEN.fullmatch(text):
+            kind = BYTE
+        tokens.append(text)
+        types.append(kind)
+        scores.append(-float(rank[text]) if kind == NORMAL and text in rank else -1000.0)
+    return [
+        KV("tokenizer.ggml.model", "str", "llama"),
+        KV("tokenizer.ggml.pre", "str", "default"),
+        KV("tokenizer.ggml.tokens", "[str]", tokens),
+        KV("tokenizer.ggml.scores", "[f32]", scores),
+        KV("tokenizer.ggml.token_type", "[i32]", types),
+    ]
+
+
+def _texts(
+    path: Path, tokenizer: dict, config: ModelConfig
+) -> tuple[dict[int, str], dict[int, dict]]:
+    """Of each id in a tokenizer.json its text, and of added tokens their entries."""
+    model = tokenizer.get("model", {})
+    if model.get("type") != "BPE":
+        raise Refused(f"{path}: model is {model.get('type')}, expected BPE; it can't be converted")
+    held(path, model, {"vocab": {str: ID}, "merges": [(str, [str])]}, "model")
+    added = _placed(path, model["vocab"], tokenizer.get("added_tokens", []))
+    text_of = {number: text for text, number in model["vocab"].items()}
+    text_of.update({number: token["content"] for number, token in added.items()})
+    if not text_of:
+        raise Refused(f"{path}: model.vocab is empty, expected tokens; fetch it again")
+    if odd := [one for one in model["merges"] if isinstance(one, list) and len(one) != 2]:
+        raise Refused(f"{path}: merge {odd[0]}, expected two parts; fetch it again")
+    if max(text_of) >= config.vocab:
+        raise Refused(
+            f"{path}: token id {max(text_of)} ({text_of[max(text_of)]!r}), expected ids below "
+            f"vocab_size {config.vocab} of config.json"
+        )
+    return text_of, added
+
+
+def _placed(path: Path, vocab: dict[str, int], added: list[dict]) -> dict[int, dict]:
+    """Added tokens by id.  Refused where the tokenizers library gives one another than the file says:
+    it counts on from the vocabulary, so that each id behind a gap would be another token's."""
+    known, free = dict(vocab), len(vocab)
+    for token in added:
+        text, number = token["content"], token["id"]
+        wanted = known.setdefault(text, free)
+        if number != wanted:
+            raise Refused(
+                f"{path}: added token {text!r} has id {number}, expected {wanted}, which the tokenizers "
+                "library gives it; correct the file"
+            )
+        free = max(free, number + 1)
+    return {token["id"]: token for token in added}
 
 
 def _merge(merge: str | list[str]) -> str:
@@ -180,90 +242,3 @@ def _sentencepiece(checkpoint: Checkpoint, config: ModelConfig, settings: dict) 
         KV("tokenizer.ggml.scores", "[f32]", scores),
         KV("tokenizer.ggml.token_type", "[i32]", types),
     ]
-
-
-def _special(
-    checkpoint: Checkpoint, tokenizer: dict, settings: dict, limit: int | None
-) -> list[KV]:
-    """Ids of the special tokens, and whether one is added to every prompt."""
-    names = {kind: _content(settings.get(f"{kind}_token")) for kind in SPECIAL_KINDS}
-    adds = _added_by_template(tokenizer, names)
-    for kind in SPECIAL_KINDS:
-        wish = settings.get(f"add_{kind}_token")
-        if isinstance(wish, bool):
-            adds.setdefault(kind, wish)
-    first_id = {}
-    for token in tokenizer.get("added_tokens", []):
-        first_id.setdefault(token["content"], token["id"])
-    config = read_json(checkpoint["config.json"], SPECIAL_IDS)
-    ids = {}
-    for source in (
-        {kind: first_id.get(name) for kind, name in names.items() if name},
-        {kind: config.get(f"{kind}_token_id") for kind in SPECIAL_KINDS},
-    ):
-        for kind, number in source.items():
-            if isinstance(number, int) and number >= 0 and (limit is None or number < limit):
-                ids.setdefault(kind, number)
-    kvs = [KV(f"tokenizer.ggml.{KEY_OF[kind]}_token_id", "u32", n) for kind, n in ids.items()]
-    return kvs + [KV(f"tokenizer.ggml.add_{kind}_token", "bool", yes) for kind, yes in adds.items()]
-
-
-def _content(token: str | dict | None) -> str | None:
-    return token.get("content") if isinstance(token, dict) else token
-
-
-def _added_by_template(tokenizer: dict, names: dict[str, str | None]) -> dict[str, bool]:
-    """What the post-processor of tokenizer.json adds.  Updates nothing; `names` are the tokens."""
-    adds: dict[str, bool] = {}
-    processor = tokenizer.get("post_processor") or {}
-    for step in processor.get("processors", [processor]):
-        if step.get("type") == "ByteLevel":
-            adds.setdefault("bos", False)
-            adds.setdefault("eos", False)
-        elif step.get("type") == "TemplateProcessing":
-            single, pair = step.get("single", []), step.get("pair", [])
-            first = last = None
-            if len(single) > 1:
-                first, last = _template_token(single[0]), _template_token(single[-1])
-                if first:
-                    adds["bos"] = first in (names["bos"], names["cls"])
-                if last:
-                    adds["eos"] = last == names["eos"]
-            if separator := _separators(pair, first, last):
-                ends = (names["sep"], names["eos"])
-                adds["sep"] = (separator[0] in ends and not last) or (
-                    len(separator) == 2 and separator[1] in ends
-                )
-    return adds
-
-
-def _template_token(item: dict) -> str | None:
-    return item.get("SpecialToken", {}).get("id")
-
-
-def _separators(pair: list[dict], first: str | None, last: str | None) -> list[str | None]:
-    """The special tokens between A and B of a pair template, its outer ones removed."""
-    if first and pair and _template_token(pair[0]) == first:
-        pair = pair[1:]
-    if last and pair and _template_token(pair[-1]) == last:
-        pair = pair[:-1]
-    ends = [item.get("Sequence", {}).get("id") for item in (pair[:1] + pair[-1:])]
-    return [_template_token(item) for item in pair[1:-1]] if ends == ["A", "B"] else []
-
-
-def _template(checkpoint: Checkpoint, settings: dict) -> list[KV]:
-    template = settings.get("chat_template")
-    if template is None and "chat_template.jinja" in checkpoint:
-        path = checkpoint["chat_template.jinja"]
-        try:
-            template = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise Refused(f"{path}: not UTF-8, expected a template; fetch it again") from None
-    elif template is None:
-        held_template = {"chat_template?": TEMPLATE}
-        template = checkpoint.optional_json("chat_template.json", held_template).get(
-            "chat_template"
-        )
-    if isinstance(template, list):  # named templates: the default one serves
-        template = next((t["template"] for t in template if t.get("name") == "default"), None)
-    return [] if template is None else [KV("tokenizer.chat_template", "str", template)]

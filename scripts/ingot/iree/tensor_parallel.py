@@ -10,7 +10,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from ingot.checkpoint.config import ModelConfig
+from ingot.architecture.config import ModelConfig
 from ingot.iree import irpa
 from ingot.tensors.layout import FileLayout
 

@@ -39,6 +39,7 @@ EVALUATED = ctypes.CFUNCTYPE(c_bool, c_void_p, c_bool, c_void_p)  # ggml_backend
 THREADS = min(len(os.sched_getaffinity(0)), 8)  # beyond, memory is the limit
 F32 = 0  # enum ggml_type
 MMAP, NO_FLASH = 1, 0  # enum llama_load_mode, enum llama_flash_attn_type
+DEBUG, INFO, CONTINUED = 1, 2, 5  # enum ggml_log_level
 
 
 POINTERS = {  # functions that give one, which ctypes would cut to an int
@@ -72,8 +73,16 @@ def library() -> ctypes.CDLL:
 
 
 def listen(found: ctypes.CDLL, hear) -> None:
-    """Every line of libllama's log goes to `hear`; kept alive as long as the library."""
-    found.hear = LOG(lambda _level, text, _data: hear(text.decode(errors="replace")))
+    """Every line of libllama's log but those for its own makers goes to `hear`."""
+    level = INFO
+
+    def heard(said: int, text: bytes, _data) -> None:
+        nonlocal level
+        level = level if said == CONTINUED else said
+        if level != DEBUG:
+            hear(text.decode(errors="replace"))
+
+    found.hear = LOG(heard)  # kept alive as long as the library
     found.llama_log_set(found.hear, None)
 
 

@@ -4,7 +4,7 @@ import ctypes
 import re
 from pathlib import Path
 
-from ingot.checkpoint.llama import TensorSpec
+from ingot.architecture.llama import TensorSpec
 from ingot.files.atomic import partial_of
 from ingot.gguf.file import layout
 from ingot.gguf.kv import KV

@@ -4,29 +4,32 @@ Opset 20.  Weights lie in a file of their own beside the graph, streamed from th
 and softmax are computed in float32.
 """
 
+import json
 from pathlib import Path
 
 import numpy as np
 
-from ingot.checkpoint import llama
-from ingot.checkpoint.config import ModelConfig
+from ingot.architecture import llama
+from ingot.architecture.config import ModelConfig
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.tensors.dtypes import TYPES
 
 OPSET, IR = 20, 10
-DATA = "model.onnx.data"
+GRAPH, DATA, SETTINGS = "model.onnx", "model.onnx.data", "config.json"
 ALIGN = 64  # bytes; where each weight begins
+MOST = 2048  # tokens, where the model's context is longer: the mask is a constant
 
 
 class Graph:
     """Collects nodes; every method returns the name of a tensor."""
 
-    def __init__(self, folder: Path):
+    def __init__(self):
         import onnx
 
         self.onnx, self.nodes, self.weights = onnx, [], []
-        self.file = (folder / DATA).open("wb")
+        self.placed: list[tuple[llama.TensorSpec, int]] = []  # and where in the data file
+        self.end = 0  # of the data file
 
     def node(self, kind: str, *inputs: str, **attributes) -> str:
         name = f"t{len(self.nodes)}"
@@ -38,16 +41,15 @@ class Graph:
         self.weights.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
         return name
 
-    def weight(self, rows: Rows, spec: llama.TensorSpec) -> str:
+    def weight(self, spec: llama.TensorSpec) -> str:
         """A tensor of the checkpoint, as float16, at the end of the data file."""
-        self.file.write(bytes(-self.file.tell() % ALIGN))
-        start = self.file.tell()
-        for _, _, read in rows.blocks(spec):
-            self.file.write(read())
+        start, size = -(-self.end // ALIGN) * ALIGN, spec.type.nbytes(spec.shape)
+        self.placed.append((spec, start))
+        self.end = start + size
         tensor = self.onnx.TensorProto(name=spec.name, data_type=self.onnx.TensorProto.FLOAT16)
         tensor.dims.extend(spec.shape)
         tensor.data_location = self.onnx.TensorProto.EXTERNAL
-        place = {"location": DATA, "offset": start, "length": self.file.tell() - start}
+        place = {"location": DATA, "offset": start, "length": size}
         for key, value in place.items():
             tensor.external_data.add(key=key, value=str(value))
         self.weights.append(tensor)
@@ -61,21 +63,39 @@ class Graph:
         return self.node("Cast", x, to=getattr(self.onnx.TensorProto, kind))
 
 
-def write(checkpoint: Checkpoint, config: ModelConfig, longest: int, folder: Path) -> Path:
-    """model.onnx and its data in `folder`, for up to `longest` tokens."""
-    graph = Graph(folder)
-    shapes = {spec.source: spec.shape for spec in llama.specs(config, "f16") if spec.source}
-    with graph.file, Rows(checkpoint, config, "model.onnx") as rows:
-        rows.check(shapes)
-
-        def weight(name: str) -> str:
-            source = f"{name}.weight"
-            return graph.weight(
-                rows, llama.TensorSpec(source, source, shapes[source], TYPES["F16"])
-            )
-
-        logits = _decoder(graph, config, longest, weight)
+def write(checkpoint: Checkpoint, config: ModelConfig, folder: Path) -> None:
+    """The graph, its data and its settings in `folder`."""
+    graph, placed, _ = build(config)
+    with (folder / DATA).open("wb") as file, Rows(checkpoint, config, GRAPH) as rows:
+        rows.check({spec.source: spec.shape for spec, _ in placed})
+        for spec, offset in placed:
+            file.write(bytes(offset - file.tell()))
+            for _, _, read in rows.blocks(spec):
+                file.write(read())
         rows.finish()
+    (folder / GRAPH).write_bytes(graph)
+    (folder / SETTINGS).write_text(settings(config))
+
+
+def settings(config: ModelConfig) -> str:
+    return json.dumps({"max_seq_len": longest(config)}) + "\n"
+
+
+def longest(config: ModelConfig) -> int:
+    """How many tokens the graph takes."""
+    return min(config.context, MOST)
+
+
+def build(config: ModelConfig) -> tuple[bytes, list[tuple[llama.TensorSpec, int]], int]:
+    """The graph, where in the data file each of its weights lies, and how long that file is."""
+    graph = Graph()
+    shapes = {spec.source: spec.shape for spec in llama.specs(config, "f16") if spec.source}
+
+    def weight(name: str) -> str:
+        source = f"{name}.weight"
+        return graph.weight(llama.TensorSpec(source, source, shapes[source], TYPES["F16"]))
+
+    logits = _decoder(graph, config, longest(config), weight)
     helper, kind = graph.onnx.helper, graph.onnx.TensorProto
     ids = helper.make_tensor_value_info("input_ids", kind.INT64, [1, "n"])
     out = helper.make_tensor_value_info(logits, kind.FLOAT, [1, "n", config.vocab])
@@ -83,9 +103,7 @@ def write(checkpoint: Checkpoint, config: ModelConfig, longest: int, folder: Pat
     model = helper.make_model(
         body, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR, producer_name="ingot"
     )
-    path = folder / "model.onnx"
-    path.write_bytes(model.SerializeToString(deterministic=True))
-    return path
+    return model.SerializeToString(deterministic=True), graph.placed, graph.end
 
 
 def _decoder(graph: Graph, c: ModelConfig, longest: int, weight) -> str:

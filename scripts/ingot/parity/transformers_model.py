@@ -6,7 +6,14 @@ Mistral does not have: a right program would be refused, and a wrong one pass.
 
 from pathlib import Path
 
-from ingot.checkpoint.config import ALL, LinearRope, Llama3Rope, ModelConfig, YarnRope, read_config
+from ingot.architecture.config import (
+    ALL,
+    LinearRope,
+    Llama3Rope,
+    ModelConfig,
+    YarnRope,
+    read_config,
+)
 from ingot.checkpoint.files import Checkpoint
 from ingot.refused import Refused
 

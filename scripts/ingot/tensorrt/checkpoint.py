@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingot.checkpoint.config import ARCHITECTURES, Llama3Rope, ModelConfig
+from ingot.architecture.config import ARCHITECTURES, Llama3Rope, ModelConfig
 from ingot.checkpoint.safetensors import Tensor, read_header
 from ingot.fields import read_json
 from ingot.refused import Refused

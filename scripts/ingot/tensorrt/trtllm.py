@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
 
-from ingot.checkpoint.config import ModelConfig
+from ingot.architecture.config import ModelConfig
 from ingot.tensors.dtypes import FLOATS
 from ingot.tensors.layout import FileLayout
 

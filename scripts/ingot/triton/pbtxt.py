@@ -66,22 +66,6 @@ def text(config) -> str:
     return text_format.MessageToString(config)
 
 
-def parsed(content: str):
-    """The ModelConfig that a config.pbtxt says; a ValueError with line and column."""
-    from google.protobuf import text_format
-
-    try:
-        return text_format.Parse(content, definition().ModelConfig())
-    except text_format.ParseError as error:
-        raise ValueError(str(error).splitlines()[0]) from None
-
-
-def kind(tensor) -> tuple[str, tuple[int, ...]]:
-    """Data type and dims of an input or output."""
-    name = definition().DataType.Name(tensor.data_type)
-    return name.removeprefix("TYPE_"), tuple(tensor.dims)
-
-
 def engine_models(engine_config: dict, parameters: dict[str, str]) -> list:
     """The five models; the batch size of each is the engine's, whose config.json `engine_config` is."""
     batch, logits = engine_config["build_config"]["max_batch_size"], logits_type(engine_config)

@@ -129,10 +129,9 @@ OUTPUTS = {
     POSTPROCESSING: (Tensor("OUTPUT", "STRING", (-1,)),),
 }
 
-# The C++ backend stops without these keys; an empty text switches the feature off.
-REQUIRED = ("gpt_model_type", "gpt_model_path", "tokenizer_dir", "guided_decoding_backend",
-            "xgrammar_tokenizer_info_path")  # fmt: skip
-DEFAULTS = {  # the guide's settings, in the words of 1.2.1
+# The guide's settings, in the words of 1.2.1.  The C++ backend stops without the first and the last
+# three; an empty text switches the feature off.
+DEFAULTS = {
     "gpt_model_type": "inflight_fused_batching",
     "batch_scheduler_policy": "max_utilization",
     "kv_cache_free_gpu_mem_fraction": "0.9",

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ingot.checkpoint.config import ModelConfig
+from ingot.architecture.config import ModelConfig
 from ingot.driver.catalogue import schema, targets, toolchains
 from ingot.driver.commands import plan_chart, plan_table
 from ingot.driver.commands.explain import dry_run

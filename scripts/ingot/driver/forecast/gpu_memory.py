@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil
 
-from ingot.checkpoint.config import ModelConfig
+from ingot.architecture.config import ModelConfig
 from ingot.driver.formats.model import parameters
 from ingot.driver.formats.table import SIZES
 

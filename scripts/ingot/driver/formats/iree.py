@@ -1,6 +1,6 @@
 """Rows of the IREE line: archives, programs, and the shortfin server's folder."""
 
-from ingot.checkpoint import llama
+from ingot.architecture import llama
 from ingot.driver.formats.gguf import FLOATS, file_bytes
 from ingot.driver.formats.model import Model
 from ingot.driver.formats.table import (

@@ -5,8 +5,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from ingot.checkpoint import llama
-from ingot.checkpoint.config import ALL, ModelConfig, read_config
+from ingot.architecture import llama
+from ingot.architecture.config import ALL, ModelConfig, read_config
 from ingot.hub.listing import read_listing
 from ingot.refused import Refused
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ingot.checkpoint.files import TEMPLATES
 from ingot.checkpoint.safetensors import INDEX
 from ingot.driver.cache.sources import sources_of
 from ingot.driver.catalogue import toolchains
@@ -111,6 +112,8 @@ class Inputs:
         folder, entry = self.checkpoint(wildcards), self.model(wildcards)
         if "path" in entry:
             names = [name for name in SMALL_FILES if (Path(folder) / name).exists()]
+            templates = sorted(Path(folder, TEMPLATES).glob("*.jinja"))
+            names += [f"{TEMPLATES}/{path.name}" for path in templates]
         else:
             names = entry.get("files") or hub_files(entry["pre_tokenizer"])
         return [f"{folder}/{name}" for name in names]

@@ -8,7 +8,7 @@ import math
 import struct
 from dataclasses import dataclass
 
-from ingot.checkpoint.config import Llama3Rope, ModelConfig
+from ingot.architecture.config import Llama3Rope, ModelConfig
 from ingot.tensors.dtypes import TYPES, TensorType
 
 DROPPED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")

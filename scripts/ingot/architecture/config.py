@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingot.checkpoint import known_fields
+from ingot.architecture import known_fields
 from ingot.fields import Number, Whole, held, read_json
 from ingot.refused import Refused
 

@@ -1,0 +1,144 @@
+"""What a Triton model repository holds: models, engine or checkpoint, tokenizer, how to serve it."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from ingot.architecture.config import read_config
+from ingot.checkpoint.files import Checkpoint
+from ingot.checkpoint.safetensors import read_checkpoint
+from ingot.fields import Whole, read_json
+from ingot.files import sealed
+from ingot.files.sealed import Contents, Ours
+from ingot.refused import Refused
+from ingot.triton import pbtxt, schema
+from ingot.triton.schema import BLS, ENGINE, ENSEMBLE, POSTPROCESSING, PREPROCESSING
+from ingot.triton.server import launch_script
+
+REQUEST = {  # the guide's
+    "text_input": "What is machine learning?",
+    "max_tokens": 20,
+    "bad_words": "",
+    "stop_words": "",
+    "pad_id": 2,
+    "end_id": 2,
+}
+ENGINE_CONFIG = {  # what is read of an engine's config.json
+    "build_config": {"max_batch_size": Whole(), "max_beam_width?": Whole()},
+    "pretrained_config": {"mapping": {"world_size": Whole()}},
+}
+LLMAPI_REQUEST = {"text_input": REQUEST["text_input"], "sampling_param_max_tokens": 20}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Those of its parts; `contents` takes them by name."""
+    parser.add_argument(
+        "--backend",
+        choices=["engine", "llmapi"],
+        default="engine",
+        help="what serves the model (default: engine)",
+    )
+    parser.add_argument("--engine", type=Path, nargs="*", default=[], help="an engine's directory")
+    parser.add_argument(
+        "--checkpoint", type=Path, nargs="*", help="config.json and weights, for the LLM API"
+    )
+    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="tokenizer files")
+    parser.add_argument("--models", type=Path, nargs="+", required=True, help="our model.py files")
+    parser.add_argument("--tp", type=int, default=1, help="tensor parallel size")
+    parser.add_argument("--pp", type=int, default=1, help="number of pipeline stages")
+    parser.add_argument("--runtime", type=json.loads, default={}, help="parameters, as JSON")
+
+
+def contents(
+    backend: str,
+    engine: list[Path],
+    checkpoint: list[Path] | None,
+    tokenizer: list[Path],
+    models: list[Path],
+    tp: int,
+    pp: int,
+    runtime: dict[str, Any],
+) -> Contents:
+    if reason := schema.why_not(backend, runtime):
+        raise Refused(f"trtllm.runtime: {reason}; correct it")
+    if backend == "llmapi":
+        found = of_checkpoint(checkpoint or [], tokenizer, models, tp, pp, runtime)
+    elif len(engine) != 1:
+        raise Refused(f"--engine: {len(engine)} folders, expected one with backend engine")
+    else:
+        found = of_engine(engine[0], tokenizer, models, runtime)
+    # Where a server would leave compiled code: its Python heeds no PYTHONDONTWRITEBYTECODE, and
+    # the folder would not be what SHA256SUMS says any more.
+    code = [name for name in found if name.endswith("/model.py")]
+    return found | {f"{name.rpartition('/')[0]}/__pycache__": "" for name in code}
+
+
+def of_engine(
+    engine: Path, tokenizer: list[Path], models: list[Path], runtime: dict[str, Any]
+) -> Contents:
+    config = read_json(engine / "config.json", ENGINE_CONFIG)
+    world = config["pretrained_config"]["mapping"]["world_size"]
+    beams, asked = config["build_config"].get("max_beam_width", 1), schema.words(runtime)
+    if int(asked.get("max_beam_width") or 1) > beams:
+        raise Refused(
+            f"trtllm.runtime: max_beam_width is {asked['max_beam_width']}, expected {beams} at most as "
+            "the engine's; build it with more"
+        )
+    for rank in range(world):
+        file = engine / f"rank{rank}.engine"
+        if not file.is_file() or not file.stat().st_size:
+            raise Refused(f"{file}: missing or empty, expected {world} ranks; build it again")
+    found: Contents = {
+        f"{model.name}/config.pbtxt": pbtxt.text(model)
+        for model in pbtxt.engine_models(config, {**schema.DEFAULTS, **asked})
+    }
+    for path in models:
+        if path.parent.name in (PREPROCESSING, POSTPROCESSING, BLS):
+            found[f"{path.parent.name}/1/{path.name}"] = path
+    found[f"{ENSEMBLE}/1/README"] = "An ensemble has no files of its own.\n"
+    found[f"{BLS}/1/wiring.json"] = json.dumps(pbtxt.wiring(), indent=2) + "\n"
+    named = {path.name: path for path in tokenizer}
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        if name not in named:
+            raise Refused(f"{name}: not in the checkpoint, expected by the server; add it")
+        for model in (PREPROCESSING, POSTPROCESSING):
+            found[f"{model}/1/tokenizer/{name}"] = named[name]
+    for path in sealed.files(engine):
+        found[f"{ENGINE}/1/{path.name}"] = Ours(path)
+    return found | served(world, REQUEST, llmapi=False)
+
+
+def of_checkpoint(
+    checkpoint: list[Path],
+    tokenizer: list[Path],
+    models: list[Path],
+    tp: int,
+    pp: int,
+    runtime: dict[str, Any],
+) -> Contents:
+    import yaml
+
+    read_config(Checkpoint(checkpoint)["config.json"])
+    read_checkpoint(Checkpoint(checkpoint))
+    arguments = {"backend": "pytorch", "tensor_parallel_size": tp, "pipeline_parallel_size": pp}
+    arguments |= {
+        key: value
+        for key, value in runtime.items()
+        if key not in ("max_batch_size", "decoupled")  # which are of config.pbtxt
+    }
+    config = pbtxt.llmapi_model(runtime.get("max_batch_size", 0), runtime.get("decoupled", True))
+    found: Contents = {f"{ENGINE}/config.pbtxt": pbtxt.text(config)}
+    for path in models:
+        if path.parent.name == "llmapi":
+            found[f"{ENGINE}/1/{path.name}"] = path
+    for path in sorted({*checkpoint, *tokenizer}):
+        fetched = path.suffix == ".safetensors" and path.parent.suffix == ".hf"
+        found[f"{ENGINE}/1/model/{path.name}"] = Ours(path) if fetched else path
+    found[f"{ENGINE}/1/model.yaml"] = yaml.safe_dump(arguments, sort_keys=False)
+    return found | served(tp * pp, LLMAPI_REQUEST, llmapi=True)
+
+
+def served(world: int, request: dict[str, Any], llmapi: bool) -> Contents:
+    """How to serve it, and a request to try."""
+    return {"serve": launch_script(world, llmapi), "smoke.json": json.dumps(request) + "\n"}

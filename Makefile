@@ -17,7 +17,7 @@ endef
 export INSTALL
 
 help: ## list the commands
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
 
 setup: $(READY) ## install the driver (snakemake, ingot) into .venv
 
@@ -68,10 +68,16 @@ bench: $(READY) ## measure the converters' time and memory beside cp and their p
 	@$(VENV)/bin/ingot toolchain $(TOOLCHAINS) >/dev/null
 	@$(VENV)/bin/python bench/convert.py
 
+gpu: $(READY) ## check what this machine's GPU can show of the demo; says what it could not
+	@$(VENV)/bin/python bench/gpu.py
+
+gpu-kit: $(READY) ## collect gpu-kit/, at most 60 MB, for a machine with a GPU that reaches nothing
+	@$(VENV)/bin/python bench/gpu_kit.py gpu-kit
+
 dag: $(READY) ## draw the way to TARGET (default: the demo's bundle) as mermaid
 	@$(VENV)/bin/snakemake --rulegraph mermaid-js -- $(or $(TARGET),artifacts/demo_tp1.shortfin)
 
 tour: $(READY) ## write docs/tour.md, a phrase per file
 	@$(VENV)/bin/python docs/tour.py
 
-.PHONY: help setup build publish demo quick test wheels lint fmt bench dag tour
+.PHONY: help setup build publish demo quick test wheels lint fmt bench gpu gpu-kit dag tour

@@ -32,7 +32,7 @@ TARGETS = {  # what is damaged, and the record of it
     "irpa": "demo.irpa",
     "ranks": "demo_tp2.irpa",
     "trtllm-ckpt": "demo_tp2.trtllm-ckpt",
-    "trtllm-quantised": "demo_tp1.int4_awq.trtllm-ckpt",
+    "trtllm-quantised": "demo_tp2.int4_awq.trtllm-ckpt",
     "onnx": "demo.onnx",
     "vmfb": "demo_tp1.vmfb",
     "shortfin": "demo_tp1.shortfin",

@@ -5,38 +5,22 @@ TensorRT for RTX is proprietary: its license says what may be done with an engin
 """
 
 import argparse
-import json
 from pathlib import Path
 
 from ingot.entry import run
-from ingot.fields import read_json
 from ingot.files import sealed
 from ingot.files.atomic import replacing
 from ingot.tensorrt import rtx
 from ingot.terminal.console import stderr_to_log
 
-LICENSE = """\
-model.engine was built by NVIDIA TensorRT for RTX, which is proprietary software.  Whether and how this
-file may be used or passed on is for its license to say, which comes with the package tensorrt_rtx.
-"""
-
 
 def build_rtx(onnx: Path, targets: list[str], out: Path) -> None:
-    longest = read_json(onnx / "config.json")["max_seq_len"]
+    longest = rtx.longest(onnx)
     with stderr_to_log(f"{out}: building by TensorRT for RTX"), replacing(out) as partial:
         partial.mkdir()
         built = rtx.build_engine(onnx / "model.onnx", targets, longest)
         (partial / "model.engine").write_bytes(built)
-        config = {"targets": targets, "max_seq_len": longest, "versions": version()}
-        (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        (partial / "LICENSE").write_text(LICENSE)
-        sealed.seal(partial)
-
-
-def version() -> dict[str, str]:
-    from importlib.metadata import version as of
-
-    return {name: of(name) for name in ("tensorrt_rtx", "onnx")}
+        sealed.fill(partial, rtx.texts(targets, longest))
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -46,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
         "--targets",
         nargs="+",
         choices=rtx.TARGETS,
-        default=["SM86", "SM89", "SM120"],
+        default=rtx.DEFAULT,
         help="compute capabilities to build for (default: SM86 SM89 SM120)",
     )
     parser.add_argument("--rtx", type=Path, required=True, dest="out", help="the folder to write")

@@ -117,15 +117,24 @@ def write_holes(path: Path, layout: FileLayout) -> None:
 
 
 def run_exporter(argv: list[str], model: ModelConfig, traced: int) -> None:
-    """sharktank's exporter with four changes, made from outside before it is imported."""
+    """sharktank's exporter with five changes, made from outside before it is imported."""
     tell_rope_scaling(model.rope)
     share_rotary_tables()
     share_replicas()
+    divide_as_compiled()
     trace_blocks(model.layers, traced)
     from sharktank.examples import export_paged_llm_v1
 
     sys.argv = ["export_paged_llm_v1", *argv]
     export_paged_llm_v1.main()
+
+
+def divide_as_compiled() -> None:
+    """Divide by an operator that the compiler has code for: decomposed attention over several ranks
+    does it by another name of the same."""
+    import torch
+
+    torch.true_divide = torch.div
 
 
 def tell_rope_scaling(rope: Llama3Rope | None) -> None:

@@ -9,19 +9,22 @@ from pathlib import Path
 
 from ingot.entry import run
 from ingot.fields import read_json
+from ingot.files import sealed
 from ingot.refused import Refused
-from ingot.tensorrt.rtx import build_engine
+from ingot.tensorrt import rtx as rtx_of
 from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
 
 
 def verify_rtx(rtx: Path, onnx: Path, onnx_record: Path, record: Path) -> None:
     sha256 = verification.digest(rtx)
-    graph, config = read_json(onnx_record), read_json(rtx / "config.json")
+    graph, longest = read_json(onnx_record), rtx_of.longest(onnx)
+    texts = rtx_of.texts(rtx_of.DEFAULT, longest)
+    sealed.hold(rtx, {**texts, "model.engine": rtx / "model.engine"})
     if graph["sha256"] != verification.digest(onnx) or graph["result"] != "passed":
         raise Refused(f"{onnx_record}: is not about {onnx}, expected its record; build it again")
     with stderr_to_log(f"{rtx}: building again"):
-        again = build_engine(onnx / "model.onnx", config["targets"], config["max_seq_len"])
+        again = rtx_of.build_engine(onnx / "model.onnx", rtx_of.DEFAULT, longest)
     if again != (rtx / "model.engine").read_bytes():
         raise Refused(
             f"{rtx / 'model.engine'}: a second build gives other bytes, expected the same"

@@ -305,7 +305,7 @@ def safetensors_faults(path: Path) -> Iterator[tuple[str, Plant]]:
     header.pop("__metadata__", None)
     for name, entry in header.items():
         begin, end = (8 + length + at for at in entry["data_offsets"])
-        at = (begin + end) // 2 | 1  # of two bytes the one with sign and exponent
+        at = (begin + end) // 2 | (3 if entry["dtype"] == "F32" else 1)  # sign and exponent
         yield f"{path.name}: {name}: a byte", edited(lambda data, at=at: flip(data, at, 6))
 
 
@@ -387,6 +387,10 @@ def engine_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
     """TensorRT for RTX: bits of the engine, its settings."""
     for name, plant in json_faults(folder / "config.json"):
         yield name, inside("config.json", plant)
+    for name in ("LICENSE", "model.engine"):
+        yield f"{name} missing", inside(name, Path.unlink)
+    change = edited(lambda data: flip(data, 100))
+    yield "LICENSE: byte 100", inside("LICENSE", change)
     size = (folder / "model.engine").stat().st_size
     for n in range(40):
         at = int((n + 0.5) / 40 * size)

@@ -182,7 +182,7 @@ def test_the_demo_over_more_ranks_answers_as_transformers(record, shared, tmp_pa
 
 @pytest.mark.slow
 def test_compiles_for_gpus_that_need_another_attention_kernel(shared, tmp_path):
-    targets = [f"artifacts/demo_tp1.{name}.vmfb" for name in ("sm80", "rdna3")]
+    targets = [f"artifacts/demo_{name}.vmfb" for name in ("tp1.sm80", "tp2.sm80", "tp1.rdna3")]
     done = shared(tmp_path, "--", *targets)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "artifacts/demo_tp1.decomposed.mlir").exists()

@@ -4,7 +4,7 @@ trtllm-build finds a wrong one after minutes, on a GPU, and some never: a bad ra
 answers nonsense.  Here the first thing wrong is one line.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,9 @@ class Quant:
     dtype: str
     packed: int
     scales: dict[str, tuple[str, str]]  # name -> dtype, shape
+    said: dict[str, Any] = field(
+        default_factory=dict
+    )  # what config.json says of it beside its name
 
 
 QUANTS = {  # by quantization.quant_algo
@@ -75,6 +78,7 @@ QUANTS = {  # by quantization.quant_algo
             "weights_scaling_factor": ("F32", "group"),
             "prequant_scaling_factor": ("F16", "in"),
         },
+        {"group_size": GROUP, "has_zero_point": False, "pre_quant_scale": True},
     ),
 }
 
@@ -151,6 +155,11 @@ def _algorithm(path: Path, document: dict) -> str | None:
     if algorithm is not None and (not isinstance(algorithm, str) or algorithm not in QUANTS):
         known = ", ".join(QUANTS)
         raise Refused(f"{path}: quant_algo is {algorithm}, expected null or one of {known}")
+    wanted = {"quant_algo": algorithm, "kv_cache_quant_algo": None}
+    if algorithm:
+        wanted |= {"exclude_modules": ["lm_head"], **QUANTS[algorithm].said}
+    if repr(sorted(quantization.items())) != repr(sorted(wanted.items())):
+        raise Refused(f"{path}: quantization is {quantization}, expected {wanted}; build it again")
     return algorithm
 
 

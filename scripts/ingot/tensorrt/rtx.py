@@ -1,7 +1,9 @@
 """TensorRT for RTX: the one compiler of the TensorRT family that needs no GPU."""
 
+import json
 from pathlib import Path
 
+from ingot.fields import Whole, read_json
 from ingot.refused import Refused
 
 TARGETS = (
@@ -12,6 +14,26 @@ TARGETS = (
     "SM120",
     "SM121",
 )  # that it can build for: no H100, no B200
+
+DEFAULT = ["SM86", "SM89", "SM120"]
+LICENSE = """\
+model.engine was built by NVIDIA TensorRT for RTX, which is proprietary software.  Whether and how this
+file may be used or passed on is for its license to say, which comes with the package tensorrt_rtx.
+"""
+
+
+def longest(onnx: Path) -> int:
+    """How many tokens the graph takes."""
+    return read_json(onnx / "config.json", {"max_seq_len": Whole()})["max_seq_len"]
+
+
+def texts(targets: list[str], longest: int) -> dict[str, str]:
+    """What lies beside the engine."""
+    from importlib.metadata import version
+
+    versions = {name: version(name) for name in ("tensorrt_rtx", "onnx")}
+    config = {"targets": targets, "max_seq_len": longest, "versions": versions}
+    return {"config.json": json.dumps(config, indent=2) + "\n", "LICENSE": LICENSE}
 
 
 def build_engine(path: Path, targets: list[str], longest: int) -> bytes:

@@ -1,0 +1,221 @@
+"""Check what this machine's GPU can show of the demo, and say what it could not.
+
+    python bench/gpu.py [--json FILE] [--driver cuda|hip|local-task] [--hardware NAME]
+    python KIT/bench/gpu.py --kit KIT ...      on a machine that reaches nothing (bench/gpu_kit.py)
+
+Programs are compiled for the GPU, and run by the IREE runtime's own driver: tokens, logits and
+distributions are held against transformers', on one device and on two (two streams where there is
+one GPU).  An engine of TensorRT-LLM in Triton is built and asked where both are installed.
+"""
+
+import argparse
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+HARDWARE = {"cuda": "sm80", "hip": "gfx942", "local-task": "cpu"}  # of models.yaml, by driver
+PROGRAM = {"sm80": ".decomposed", "rdna3": ".decomposed", "cpu": ".f32"}  # that it needs
+LIMIT = 1200  # seconds that a check may take
+DEVICES = """
+import json, iree.runtime as rt
+found = {}
+for name in ("cuda", "hip"):
+    try:
+        found[name] = [one["name"] for one in rt.get_driver(name).query_available_devices()]
+    except Exception as error:
+        said = str(error).splitlines()[0]
+        found[name] = (said.partition("UNAVAILABLE; ")[2] or said)[:64]
+print(json.dumps(found))
+"""
+OFFLOAD = """
+import ctypes
+from ingot.llamacpp import libllama
+offload = libllama.library().llama_supports_gpu_offload
+offload.restype = ctypes.c_bool
+print(int(offload()))
+"""
+
+
+class Impossible(Exception):
+    """What this machine cannot show, and why."""
+
+
+def needed(hardware: str, tp: int) -> dict[str, list[str]]:
+    """The options of verify_vmfb.py, and the artifacts that they name."""
+    ranks = [f"demo_tp{tp}.rank{rank}.irpa" for rank in range(tp)] if tp > 1 else []
+    return {
+        "vmfb": [f"demo_tp{tp}{'' if hardware == 'cpu' else f'.{hardware}'}.vmfb"],
+        "config": [f"demo_tp{tp}{PROGRAM.get(hardware, '')}.config.json"],
+        "parameters": [f"demo_tp{tp}.irpa", *ranks] if ranks else ["demo.irpa"],
+        "reference": ["demo.reference.npz"],
+        "texts": ["demo.texts.json"],
+        "scores": ["demo.scores.npy"],
+    }
+
+
+def said(command: list, **more) -> str:
+    done = subprocess.run(
+        [str(word) for word in command],
+        capture_output=True, text=True, timeout=LIMIT, check=False, **more,
+    )  # fmt: skip
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise RuntimeError(lines[-1][:300])
+    return done.stdout
+
+
+class Here:
+    """The repository: toolchains and artifacts are built as they are needed."""
+
+    def __init__(self):
+        sys.path.insert(0, str(ROOT / "scripts"))
+        from ingot.driver.catalogue import toolchains
+
+        self.build = lambda name: toolchains.build(ROOT, name) / "bin/python"
+
+    def python(self, folder: Path) -> Path:
+        return self.build("iree")
+
+    def artifacts(self, names: list[str], folder: Path, *words: str) -> Path:
+        program = Path(sys.executable).parent / "snakemake"
+        targets = [f"artifacts/{name}" for name in names]
+        said([program, "-s", ROOT / "Snakefile", "-q", "all", *words, "--", *targets], cwd=folder)
+        return folder / "artifacts"
+
+    def libllama(self, folder: Path) -> dict:
+        python = self.build("llamacpp")
+        if not int(said([python, "-c", OFFLOAD], env={"PYTHONPATH": str(ROOT / "scripts")})):
+            raise Impossible("libllama of envs/llamacpp is built for CPUs")
+        return {}
+
+    def triton(self, folder: Path) -> dict:
+        if not shutil.which("trtllm-build"):
+            raise Impossible("trtllm-build is not installed")
+        name = "demo_tp1.triton.verified.json"
+        return checks_of(self.artifacts([name], folder) / name)
+
+
+class Kit:
+    """A folder of wheels and artifacts: nothing is built, and nothing is fetched."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder.resolve()
+        self.made = json.loads((self.folder / "kit.json").read_bytes())
+
+    def python(self, folder: Path) -> Path:
+        if platform.python_version_tuple()[:2] != tuple(self.made["python"]):
+            wanted = ".".join(self.made["python"])
+            raise Impossible(
+                f"Python {platform.python_version()}, expected {wanted} for the wheels"
+            )
+        place = folder / "venv"
+        said([sys.executable, "-m", "venv", place])
+        pip = [place / "bin/python", "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
+        said([*pip, *sorted((self.folder / "wheels").glob("*.whl"))])
+        return place / "bin/python"
+
+    def artifacts(self, names: list[str], folder: Path) -> Path:
+        missing = [name for name in names if not (self.folder / "artifacts" / name).exists()]
+        if missing:
+            raise Impossible(
+                f"{missing[0]} is not in the kit, which is for {self.made['hardware']}"
+            )
+        return self.folder / "artifacts"
+
+    def libllama(self, folder: Path) -> dict:
+        raise Impossible("not in the kit")
+
+    triton = libllama
+
+
+def checks_of(record: Path) -> dict:
+    return json.loads(record.read_bytes())["checks"]
+
+
+def program(where, python: Path, driver: str, hardware: str, tp: int, folder: Path) -> dict:
+    options = needed(hardware, tp)
+    place = where.artifacts([name for names in options.values() for name in names], folder)
+    words = [
+        word for key, names in options.items() for word in (f"--{key}", *(place / n for n in names))
+    ]
+    record = folder / f"tp{tp}.json"
+    command = [python, ROOT / "scripts/verify_vmfb.py", *words, "--device", driver]
+    started = time.monotonic()
+    said([*command, "--record", record])
+    checks = checks_of(record)
+    shown = ("prompts", "greedy_equal", "greedy_ties", "largest_logit_difference", "largest_logit")
+    return {
+        **{key: checks[key] for key in shown},
+        "mean_kl": checks["numbers"]["mean_kl"],
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+def checked(what: str, check) -> dict:
+    try:
+        return {"what": what, "result": "passed", **check()}
+    except Impossible as reason:
+        return {"what": what, "result": "not possible", "why": str(reason)}
+    except (RuntimeError, subprocess.TimeoutExpired) as fault:
+        return {"what": what, "result": "FAILED", "why": str(fault)}
+
+
+def measure(where, driver: str, hardware: str) -> list[dict]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        python: list[Path] = []
+
+        def devices() -> dict:
+            python.append(where.python(folder))
+            found = json.loads(said([python[0], "-c", DEVICES]))
+            if driver == "local-task":
+                return {"driver": driver}
+            asked = [driver] if driver else list(found)
+            seen = [one for one in asked if found[one] and isinstance(found[one], list)]
+            if not seen:
+                reasons = "; ".join(f"{one}: {found[one] or 'no device'}" for one in asked)
+                raise Impossible(f"no GPU: {reasons}")
+            return {"driver": seen[0], "devices": found[seen[0]]}
+
+        rows = [checked("the runtime's devices", devices)]
+        mine = rows[0].get("driver")
+        kind = hardware or HARDWARE.get(mine, "")
+
+        def on(tp: int) -> dict:
+            if not mine:
+                raise Impossible("no device")
+            return program(where, python[0], mine, kind, tp, folder)
+
+        for tp in (1, 2):
+            rows.append(checked(f"demo_tp{tp} for {kind or 'a GPU'}", lambda tp=tp: on(tp)))
+        rows.append(checked("GGUF by libllama's GPU backend", lambda: where.libllama(folder)))
+        rows.append(checked("TensorRT-LLM's engine in Triton", lambda: where.triton(folder)))
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kit", type=Path, help="a folder that bench/gpu_kit.py collected")
+    parser.add_argument(
+        "--driver", choices=list(HARDWARE), help="by default the one that finds a GPU"
+    )
+    parser.add_argument("--hardware", default="", help="of models.yaml, by default the driver's")
+    parser.add_argument("--json", type=Path, default=Path("gpu.json"), help="default: gpu.json")
+    asked = parser.parse_args()
+    rows = measure(Kit(asked.kit) if asked.kit else Here(), asked.driver or "", asked.hardware)
+    asked.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print("| what | result | |\n|---|---|---|")
+    for row in rows:
+        more = [f"{key} {value}" for key, value in row.items() if key not in ("what", "result")]
+        print(f"| {row['what']} | {row['result']} | {', '.join(more)} |")
+    return int(any(row["result"] == "FAILED" for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Collect what bench/gpu.py needs on a machine that reaches nothing: at most 60 MB.
+
+python bench/gpu_kit.py [--hardware sm80] [FOLDER]
+python3.11 FOLDER/bench/gpu.py --kit FOLDER      on that machine
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+from gpu import Here, needed  # noqa: E402
+
+WHEELS = ("iree-base-runtime", "ml_dtypes", "numpy")  # of envs/iree, as its lock pins them
+LARGEST = 60e6  # bytes of a kit
+CATALOGUE = {"models": {"demo": {"corpus_tokens": 1024}}}
+
+
+def wheels(folder: Path) -> None:
+    lock = (ROOT / "envs/iree/requirements.lock").read_text().splitlines()
+    pins = [line for line in lock if line.split("==")[0] in WHEELS]
+    assert len(pins) == len(WHEELS), pins
+    (folder / "pins.txt").write_text("\n".join(pins) + "\n")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes",
+         "-r", folder / "pins.txt", "-d", folder],
+        check=True,
+    )  # fmt: skip
+
+
+def collect(folder: Path, hardware: str) -> float:
+    (folder / "wheels").mkdir(parents=True)
+    wheels(folder / "wheels")
+    names = {n for tp in (1, 2) for found in needed(hardware, tp).values() for n in found}
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        (place / "mine.yaml").write_text(json.dumps(CATALOGUE))
+        built = Here().artifacts(sorted(names), place, "--configfile", "mine.yaml")
+        (folder / "artifacts").mkdir()
+        for file in sorted(names):
+            shutil.copyfile(built / file, folder / "artifacts" / file)
+    for part in ("scripts/ingot", "scripts/verify_vmfb.py", "bench/gpu.py"):
+        source, target = ROOT / part, folder / part
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source, target)
+    made = {"hardware": hardware, "python": list(map(str, sys.version_info[:2]))}
+    (folder / "kit.json").write_text(json.dumps(made) + "\n")
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("gpu-kit"), help="to write")
+    parser.add_argument("--hardware", default="sm80", help="of models.yaml (default: sm80)")
+    asked = parser.parse_args()
+    if asked.folder.exists():
+        sys.exit(f"{asked.folder}: exists, expected a new folder; remove it")
+    size = collect(asked.folder, asked.hardware)
+    print(f"{asked.folder}: {size / 1e6:.1f} MB for {asked.hardware}")
+    if size > LARGEST:
+        sys.exit(f"{asked.folder}: more than {LARGEST / 1e6:.0f} MB; leave something out")
+
+
+if __name__ == "__main__":
+    main()

@@ -15,8 +15,8 @@ from ingot.files.atomic import replacing
 from ingot.parity.hard_texts import DIALOGUES, STRINGS
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
+from ingot.verify.clock import strftime_now
 
-DATED = "strftime_now"
 WINDOW = 512  # tokens, or the context where it is shorter
 LARGEST = 10**9  # bytes of float32 distributions, as score_corpus.py writes them
 LEAST = 256  # tokens of a corpus, below which its numbers say nothing
@@ -68,14 +68,16 @@ def load(checkpoint: Checkpoint):
 
 
 def rendered(tokenizer, messages: list[dict[str, str]]) -> str | None:
-    """None where there is no template, one that says the date, or one that refuses the dialogue."""
+    """None where there is no template, or the default one refuses the dialogue."""
     from jinja2.exceptions import TemplateError
 
     template = tokenizer.chat_template
-    if not isinstance(template, str) or DATED in template:  # what it says today is wrong tomorrow
+    if not template or (isinstance(template, dict) and "default" not in template):
         return None
     try:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, strftime_now=strftime_now
+        )
     except TemplateError:
         return None
 

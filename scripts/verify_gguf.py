@@ -33,8 +33,8 @@ from ingot.parity.texts import Texts
 from ingot.refused import Refused
 from ingot.tensors.dtypes import TYPES
 from ingot.terminal.progress import Progress
-from ingot.verify import verification
-from ingot.verify.values import Comparison, chunks, row_order, values
+from ingot.verify import clock, verification
+from ingot.verify.values import Comparison, chunks, forget, row_order, values
 
 COMPUTED = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}  # what libllama multiplies in
 
@@ -98,7 +98,7 @@ def compared(
         raise Refused(f"{gguf}: {len(found)} tensors, expected {len(specs)}; build it again")
     comparison, together = Comparison(gguf), hashlib.sha256()
     errors: dict[str, float] = {}  # largest per type
-    progress = Progress(gguf.name, len(specs))
+    progress = Progress(gguf.name, sum(int(tensor.n_bytes) for tensor in reader.tensors))
     for spec in specs:
         tensor = found[spec.name]
         kind = tensor.tensor_type.name
@@ -116,15 +116,16 @@ def compared(
             def rows(first: int, last: int, tensor=tensor, order=order):
                 got = dequantized(tensor, order[first:last])
                 together.update(got.tobytes())
+                forget(reader)
                 return got
 
             comparison.tensor(spec.name, kind, source, rows)
         else:
-            error = requantised(gguf, spec, tensor, sources[spec.source], config, matrix)
+            error = requantised(gguf, spec, tensor, sources[spec.source], config, matrix, reader)
             errors[kind] = max(errors.get(kind, 0), round(error, 6))
             comparison.counts["values"] += int(np.prod(spec.shape))
             comparison.equal(False)
-        progress.add(1)
+        progress.add(int(tensor.n_bytes))
     checks = comparison.checks()
     if errors:
         known = {kind: limits.ERROR[kind] for kind in errors}
@@ -139,6 +140,7 @@ def requantised(
     source: Tensor,
     config: ModelConfig,
     matrix: Imatrix | None,
+    reader,
 ) -> float:
     """Relative error of a quantised tensor; its bytes must be those that ggml makes of the source."""
     kind = TYPES[tensor.tensor_type.name]
@@ -147,6 +149,7 @@ def requantised(
     for first, last in chunks(source.shape):
         wanted = values(source, first, last)
         raw = np.ascontiguousarray(tensor.data[order[first:last]])
+        forget(reader)
         if not np.array_equal(libllama.quantised(wanted, kind, columns).reshape(raw.shape), raw):
             raise Refused(
                 f"{gguf}: tensor {spec.name} is not the checkpoint's in {kind.name}; build it again"
@@ -197,7 +200,7 @@ def ran(
     longest = max(len(answer.prompt) + len(answer.tokens) for answer in answers)
     room = max(longest, *map(len, texts.corpus))
     with Llama(gguf, min(room, config.context)) as model:
-        checks = texts.checks(gguf, model.ids, model.chat)
+        checks = texts.checks(gguf, model.ids, lambda said: model.chat(said, clock.NOON))
         if dtype in COMPUTED:
             checks |= continued(gguf, model, answers, COMPUTED[dtype])
         numbers = divergence.measure(gguf, texts, scores, model.logits)

@@ -10,7 +10,10 @@ NAMED = [
     {"name": "default", "template": "{{ messages }}"},
     {"name": "tool use", "template": "{{ tools }}"},
 ]
-PLAIN = "{% for message in messages %}{{ message['content'] }}{{ eos_token }}{% endfor %}"
+PLAIN = (
+    "{{ strftime_now('%d %b %Y') }}{% for message in messages %}{{ message['content'] }}{{ eos_token }}"
+    "{% endfor %}"
+)
 
 
 def named_templates(tokenizer: dict, settings: dict, config: dict) -> None:

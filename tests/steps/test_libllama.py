@@ -17,7 +17,7 @@ with Llama(Path(sys.argv[1]), 64) as model:
     again = [model.logits(ids).argmax(axis=-1).tolist() for _ in range(2)]
     assert again[0] == again[1], "the cache is emptied between"
     print("asked:", model.tokens, model.trained_context, model.start, ids[-1], model.text_of(again[0][-1]))
-    print("asked:", repr(model.chat([{{"role": "user", "content": " hi "}}])))
+    print("asked:", repr(model.chat([{{"role": "user", "content": " hi "}}], 0)))
 """
 
 

@@ -165,6 +165,19 @@ def test_pins_are_read_from_a_lock_and_not_from_what_builds_it(inputs, tmp_path)
     assert key.about(job)["pins"]["cmake"] == "4.4.4"
 
 
+def test_ranks_of_two_models_that_hold_the_same_have_one_key():
+    def keyed(model, ranks=2):
+        names = [f"artifacts/{model}_tp2.rank{n}.irpa" for n in range(ranks)]
+        job = Job(
+            "verify_vmfb", inputs=(Input("parameters", tuple(names), listed=True),),
+            wildcards={"model": model, "tp": "2"}, shell="run {input.parameters}",
+        )  # fmt: skip
+        return key.fields(job, lambda path: "sha256:0")
+
+    assert keyed("demo") == keyed("twin") == keyed("a_tp2") != keyed("demo", 3)
+    assert keyed("demo")["inputs"]["parameters"][0] == ["{model}_tp2.rank0.irpa", "sha256:0"]
+
+
 def test_the_chart_has_a_colour_for_every_kind_of_bytes():
     bytes_now = dict.fromkeys(CHART, 0)
     way = {

@@ -13,7 +13,7 @@ from ingot.parity import divergence, hard_texts, limits, trtllm_model
 from ingot.parity.texts import Texts
 from ingot.refused import Refused
 from ingot.tensorrt.checkpoint import QUANTS
-from ingot.verify import tokenizer_folder
+from ingot.verify import clock, tokenizer_folder
 
 ARTIFACT = Path("artifacts/m.gguf")
 
@@ -122,6 +122,8 @@ def test_a_bundles_template_is_rendered_as_transformers_does(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     messages = [{"role": "user", "content": " hi "}]
     assert tokenizer_folder.chat_of(tmp_path)(messages) == "hi</s>"
+    (tmp_path / "chat_template.jinja").write_text("{{ strftime_now('%d %b %Y') }}")
+    assert tokenizer_folder.chat_of(tmp_path)(messages) == clock.strftime_now("31 Jul 2024")
     (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no') }}")
     with pytest.raises(Refused, match=r"chat_template: .*raise_exception"):
         tokenizer_folder.chat_of(tmp_path)(messages)

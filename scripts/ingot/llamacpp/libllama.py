@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import sys
+import time
 from ctypes import (
     POINTER,
     c_bool,
@@ -68,6 +69,8 @@ def library() -> ctypes.CDLL:
     )  # fmt: skip
     found.ggml_quantize_requires_imatrix.restype = c_bool
     listen(found, to_stdout)
+    os.environ["TZ"] = "UTC"  # a template's date, as strftime_now has it
+    time.tzset()
     found.llama_backend_init()
     return found
 
@@ -211,8 +214,11 @@ class Llama:
             return ""
         return ctypes.string_at(self.lib.llama_vocab_get_text(self.vocab, token)).decode()
 
-    def chat(self, messages: list[dict[str, str]]) -> str:
-        """A dialogue and an answer's opening, by the file's template and llama.cpp's own engine."""
+    def chat(self, messages: list[dict[str, str]], now: int) -> str:
+        """A dialogue and an answer's opening, by the file's template and llama.cpp's own engine.
+
+        `now` are seconds of 1970, for a template that says the date.
+        """
         template = self.lib.llama_model_chat_template(self.model, None)
         if not template:
             raise Refused(f"{self.gguf}: tokenizer.chat_template is missing; build it again")
@@ -225,7 +231,7 @@ class Llama:
         failed = c_int(0)
         source = json.dumps(known).encode()
         said = self.lib.ingot_render(
-            ctypes.string_at(template), source, ctypes.byref(failed)
+            ctypes.string_at(template), source, c_int64(now), ctypes.byref(failed)
         ).decode()
         if failed:
             raise Refused(

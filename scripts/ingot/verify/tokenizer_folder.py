@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ingot.fields import read_json
 from ingot.refused import Refused
+from ingot.verify.clock import strftime_now
 
 Messages = list[dict[str, str]]
 
@@ -25,6 +26,8 @@ def chat_of(folder: Path) -> Callable[[Messages], str] | None:
     source = settings.get("chat_template")
     if (folder / "chat_template.jinja").exists():
         source = (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    if isinstance(source, list):  # named ones
+        source = {one["name"]: one["template"] for one in source}.get("default")
     if not isinstance(source, str):
         return None
     # as transformers sets it
@@ -38,7 +41,9 @@ def chat_of(folder: Path) -> Callable[[Messages], str] | None:
     def chat(messages: Messages) -> str:
         try:
             template = environment.from_string(source)
-            return template.render(messages=messages, add_generation_prompt=True, **named)
+            return template.render(
+                messages=messages, add_generation_prompt=True, strftime_now=strftime_now, **named
+            )
         except TemplateError as error:
             word = str(error).splitlines()[0]
             raise Refused(

@@ -51,10 +51,18 @@ def fields(job: Job, digest_of: Callable[[str], str]) -> dict[str, Any]:
         elif role == "lock":
             key["lock"] = {os.path.relpath(p, ROOT / "envs"): digest_of(p) for p in paths}
         elif one.listed or role not in used.get("input", ()):  # their names may say what they are
-            key["inputs"][role] = [[os.path.basename(p), digest_of(p)] for p in paths]
+            key["inputs"][role] = [[_name(job, p), digest_of(p)] for p in paths]
         else:
             key["inputs"][role] = digest_of(paths[0])
     return key
+
+
+def _name(job: Job, path: str) -> str:
+    """A file's name without the model's: rank files of two models are one set when they hold the same."""
+    name, model = os.path.basename(path), job.wildcards.get("model")
+    if model and re.match(rf"{re.escape(model)}[._]", name):
+        return "{model}" + name[len(model) :]
+    return name
 
 
 def _used(job: Job) -> dict[str, set[str]]:

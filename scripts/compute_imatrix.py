@@ -40,7 +40,7 @@ def compute_imatrix(gguf: Path, text: Path, imatrix: Path) -> None:
             raise Refused(
                 f"{text}: {len(ids)} tokens, expected {LEAST * length} or more; name a longer text"
             )
-        progress = Progress(imatrix.name, len(windows))
+        progress = Progress(imatrix.name, len(windows), "windows")
         for window in windows:
             model.logits([*model.start, *window[len(model.start) :]])
             progress.add(1)

@@ -127,6 +127,10 @@ def test_progress_is_silent_on_a_log_for_short_work_and_a_tenth_a_line_for_long(
         long.add(1)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 10 and lines[-1].startswith("long: 100 %")
+    counted = progress.Progress("counted", 4, "windows")
+    now[0] += 8
+    counted.add(1)
+    assert capsys.readouterr().err == "counted:  25 %  1 of 4 windows  24 s left\n"
 
 
 def test_a_toolchains_words_go_to_the_log_and_come_back_afterwards(capfd):

@@ -12,6 +12,7 @@ import numpy as np
 
 from ingot.parity.texts import Texts
 from ingot.refused import Refused
+from ingot.terminal.progress import Progress
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -77,6 +78,7 @@ def measure(
         raise Refused(
             f"{scores}: {len(reference)} tokens, expected {rows[-1]} of the texts; score them again"
         )
+    progress = Progress(f"{artifact.name} over the corpus", count, "windows")
     for turn in range(count):
         number = turn * len(texts.corpus) // count
         ids, first = texts.corpus[number], rows[number]
@@ -85,6 +87,7 @@ def measure(
         if not np.isfinite(got).all():
             raise Refused(f"{artifact}: logits are not finite over the corpus; build it again")
         total.add(p, log_softmax(got), np.array(ids[1:]))
+        progress.add(1)
     return {
         **total.numbers(),
         "tokens": sum(map(len, total.kl)),

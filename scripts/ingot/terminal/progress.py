@@ -6,10 +6,11 @@ import time
 
 
 class Progress:
-    """Counts bytes toward `total` and shows them on stderr, at most five times a second."""
+    """Counts bytes, or another `unit`, toward `total` and shows them on stderr, at most five times a
+    second."""
 
-    def __init__(self, what: str, total: int):
-        self.what, self.total, self.done = what, total, 0
+    def __init__(self, what: str, total: int, unit: str = ""):
+        self.what, self.total, self.unit, self.done = what, total, unit, 0
         self.start = time.monotonic()
         self.first = 0  # bytes that were there before we began: they say nothing about speed
         self.shown = 0.0
@@ -38,7 +39,7 @@ class Progress:
         speed = (self.done - self.first) / max(now - self.start, 1e-6)
         left = (self.total - self.done) / speed if speed else 0
         share = 100 * self.done // max(self.total, 1)
-        return (
-            f"{self.what}: {share:3d} %  {self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB"
-            f"  {speed / 1e6:.0f} MB/s  {left:.0f} s left"
-        )
+        count = f"{self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB  {speed / 1e6:.0f} MB/s"
+        if self.unit:
+            count = f"{self.done} of {self.total} {self.unit}"
+        return f"{self.what}: {share:3d} %  {count}  {left:.0f} s left"

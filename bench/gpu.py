@@ -19,8 +19,12 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from ingot.refused import Refused  # noqa: E402
+
 HARDWARE = {"cuda": "sm80", "hip": "gfx942", "local-task": "cpu"}  # of models.yaml, by driver
-PROGRAM = {"sm80": ".decomposed", "rdna3": ".decomposed", "cpu": ".f32"}  # that it needs
+PROGRAM = {"sm80": ".decomposed", "cpu": ".f32"}  # that it needs
 LIMIT = 1200  # seconds that a check may take
 DEVICES = """
 import json, iree.runtime as rt
@@ -74,7 +78,6 @@ class Here:
     """The repository: toolchains and artifacts are built as they are needed."""
 
     def __init__(self):
-        sys.path.insert(0, str(ROOT / "scripts"))
         from ingot.driver.catalogue import toolchains
 
         self.build = lambda name: toolchains.build(ROOT, name) / "bin/python"
@@ -92,11 +95,13 @@ class Here:
         python = self.build("llamacpp")
         if not int(said([python, "-c", OFFLOAD], env={"PYTHONPATH": str(ROOT / "scripts")})):
             raise Impossible("libllama of envs/llamacpp is built for CPUs")
-        return {}
+        raise Impossible("libllama has a GPU backend here; no check of it is written")
 
     def triton(self, folder: Path) -> dict:
-        if not shutil.which("trtllm-build"):
-            raise Impossible("trtllm-build is not installed")
+        from ingot.driver.catalogue import machine
+
+        if not shutil.which("trtllm-build") or machine.triton_server() == machine.BUNDLED:
+            raise Impossible("trtllm-build, or a Triton with its backend, is not installed")
         name = "demo_tp1.triton.verified.json"
         return checks_of(self.artifacts([name], folder) / name)
 
@@ -106,6 +111,10 @@ class Kit:
 
     def __init__(self, folder: Path):
         self.folder = folder.resolve()
+        if not (self.folder / "kit.json").is_file():
+            sys.exit(
+                f"{folder}: has no kit.json, expected a kit of bench/gpu_kit.py; name its folder"
+            )
         self.made = json.loads((self.folder / "kit.json").read_bytes())
 
     def python(self, folder: Path) -> Path:
@@ -162,7 +171,7 @@ def checked(what: str, check) -> dict:
         return {"what": what, "result": "passed", **check()}
     except Impossible as reason:
         return {"what": what, "result": "not possible", "why": str(reason)}
-    except (RuntimeError, subprocess.TimeoutExpired) as fault:
+    except (RuntimeError, ValueError, OSError, Refused, subprocess.TimeoutExpired) as fault:
         return {"what": what, "result": "FAILED", "why": str(fault)}
 
 

@@ -24,7 +24,10 @@ CATALOGUE = {"models": {"demo": {"corpus_tokens": 1024}}}
 def wheels(folder: Path) -> None:
     lock = (ROOT / "envs/iree/requirements.lock").read_text().splitlines()
     pins = [line for line in lock if line.split("==")[0] in WHEELS]
-    assert len(pins) == len(WHEELS), pins
+    if len(pins) != len(WHEELS):
+        sys.exit(
+            f"envs/iree/requirements.lock: pins {len(pins)} of {', '.join(WHEELS)}; correct WHEELS"
+        )
     (folder / "pins.txt").write_text("\n".join(pins) + "\n")
     subprocess.run(
         [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes",

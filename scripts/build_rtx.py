@@ -14,25 +14,18 @@ from ingot.tensorrt import rtx
 from ingot.terminal.console import stderr_to_log
 
 
-def build_rtx(onnx: Path, targets: list[str], out: Path) -> None:
+def build_rtx(onnx: Path, out: Path) -> None:
     longest = rtx.longest(onnx)
     with stderr_to_log(f"{out}: building by TensorRT for RTX"), replacing(out) as partial:
         partial.mkdir()
-        built = rtx.build_engine(onnx / "model.onnx", targets, longest)
+        built = rtx.build_engine(onnx / "model.onnx", longest)
         (partial / "model.engine").write_bytes(built)
-        sealed.fill(partial, rtx.texts(targets, longest))
+        sealed.fill(partial, rtx.texts(longest))
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--onnx", type=Path, required=True, help="artifacts/M.onnx")
-    parser.add_argument(
-        "--targets",
-        nargs="+",
-        choices=rtx.TARGETS,
-        default=rtx.DEFAULT,
-        help="compute capabilities to build for (default: SM86 SM89 SM120)",
-    )
     parser.add_argument("--rtx", type=Path, required=True, dest="out", help="the folder to write")
     build_rtx(**vars(parser.parse_args(argv)))
 

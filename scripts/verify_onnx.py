@@ -13,6 +13,7 @@ from ingot.architecture.config import ModelConfig, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.entry import run
+from ingot.files import sealed
 from ingot.onnx import decoder
 from ingot.parity import divergence, limits
 from ingot.parity import texts as texts_of
@@ -69,6 +70,10 @@ def verify_onnx(
 def weights(checkpoint: Checkpoint, config: ModelConfig, onnx: Path) -> dict:
     """What a record says of the folder's files.  Refused where one is not the checkpoint's."""
     graph, placed, size = decoder.build(config)
+    names = {path.name for path in sealed.files(onnx)}
+    if odd := sorted(names ^ {decoder.GRAPH, decoder.DATA, decoder.SETTINGS}):
+        word = "not part of an export" if odd[0] in names else "missing, expected a part"
+        raise Refused(f"{onnx / odd[0]}: {word}; build it again")
     wanted = {decoder.GRAPH: graph, decoder.SETTINGS: decoder.settings(config).encode()}
     for name, content in wanted.items():
         if (onnx / name).read_bytes() != content:
@@ -78,6 +83,8 @@ def weights(checkpoint: Checkpoint, config: ModelConfig, onnx: Path) -> dict:
         raise Refused(f"{data}: {data.stat().st_size} bytes, expected {size}; build it again")
     sources, comparison = read_checkpoint(checkpoint), Comparison(data)
     for spec, offset in placed:
+        if spec.source not in sources:
+            raise Refused(f"{checkpoint}: tensor {spec.source} is in no shard; fetch it again")
         row = int(np.prod(spec.shape[1:]))
 
         def found(first: int, last: int, start: int = offset, row: int = row) -> np.ndarray:

@@ -19,12 +19,12 @@ from ingot.verify import verification
 def verify_rtx(rtx: Path, onnx: Path, onnx_record: Path, record: Path) -> None:
     sha256 = verification.digest(rtx)
     graph, longest = read_json(onnx_record), rtx_of.longest(onnx)
-    texts = rtx_of.texts(rtx_of.DEFAULT, longest)
+    texts = rtx_of.texts(longest)
     sealed.hold(rtx, {**texts, "model.engine": rtx / "model.engine"})
     if graph["sha256"] != verification.digest(onnx) or graph["result"] != "passed":
         raise Refused(f"{onnx_record}: is not about {onnx}, expected its record; build it again")
     with stderr_to_log(f"{rtx}: building again"):
-        again = rtx_of.build_engine(onnx / "model.onnx", rtx_of.DEFAULT, longest)
+        again = rtx_of.build_engine(onnx / "model.onnx", longest)
     if again != (rtx / "model.engine").read_bytes():
         raise Refused(
             f"{rtx / 'model.engine'}: a second build gives other bytes, expected the same"

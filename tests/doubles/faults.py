@@ -341,10 +341,12 @@ def split_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
 
 
 def onnx_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
-    """Bytes of the weights, where they count; bits of the graph."""
+    """Bytes of the weights, where they count; bits of the graph; a file too few or too many."""
+    yield "a file more", inside("more", lambda path: path.write_text("more"))
     for path in sorted(folder.iterdir()):
         if path.name == "SHA256SUMS":
             continue
+        yield f"{path.name} missing", inside(path.name, Path.unlink)
         size = path.stat().st_size
         for n in range(40):
             at = min(int((n + 0.5) / 40 * size) | 1, size - 1)
@@ -370,6 +372,7 @@ def bundle_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
         change = launch.replace(word, f"{word}x", 1)
         yield f"serve: {word}", inside("serve", lambda path, text=change: path.write_text(text))
     yield "serve is not executable", inside("serve", lambda path: path.chmod(0o644))
+    yield "a linked folder more", inside("more", lambda path: path.symlink_to(path.parent.parent))
     yield "a file more", inside("more", lambda path: path.write_text("more"))
     large = sorted(paths, key=lambda path: path.stat().st_size)[-2:]
 

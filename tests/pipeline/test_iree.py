@@ -132,7 +132,7 @@ def test_a_bundle_with_another_tokenizer_or_template_has_no_record(demo, step, t
         (bundle / name).write_text(change(before))
         assert (bundle / name).read_text() != before
         faults.reseal(bundle)
-        for source, said in ((bundle, "as by transformers"), (DEMO, f"{name}: other bytes than")):
+        for source, said in ((bundle, "as by transformers"), (DEMO, f"{name}: its bytes differ")):
             done = step(
                 "iree", "verify_shortfin.py", *parts(demo, source), "--bundle", bundle, "--reference",
                 demo / "demo.reference.npz", "--texts", demo / "demo.texts.json",

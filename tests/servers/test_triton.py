@@ -360,12 +360,12 @@ def reworded(repository):
 @pytest.mark.parametrize(
     "breaks, reason",
     [
-        (reworded, "tensorrt_llm/config.pbtxt: other bytes than expected"),
+        (reworded, "tensorrt_llm/config.pbtxt: its bytes differ"),
         (
             lambda folder: (folder / "preprocessing/2").mkdir(),
-            "preprocessing/2: in the folder or in",
+            "preprocessing/2: not part of what",
         ),
-        (lambda folder: (folder / "tensorrt_llm/1/rank0.engine").unlink(), "rank0.engine: in the"),
+        (lambda folder: (folder / "tensorrt_llm/1/rank0.engine").unlink(), "rank0.engine: missing"),
     ],
     ids=["a word", "a second version", "a rank's engine"],
 )

@@ -156,13 +156,13 @@ class FakeTensorRT:
 def test_an_engine_that_cannot_be_built_is_one_line(fails, reason, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", FakeTensorRT(fails))
     with pytest.raises(Refused, match=reason):
-        rtx.build_engine(tmp_path / "m.onnx", ["SM86"], 512)
+        rtx.build_engine(tmp_path / "m.onnx", 512)
 
 
 def test_an_engine_is_for_the_gpus_and_lengths_asked_for(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", tensorrt := FakeTensorRT(None))
-    assert rtx.build_engine(tmp_path / "m.onnx", ["SM86", "SM89"], 512) == b"engine"
-    assert tensorrt.asked == ["SM86", "SM89", ("input_ids", (1, 1), (1, 64), (1, 512))]
+    assert rtx.build_engine(tmp_path / "m.onnx", 512) == b"engine"
+    assert tensorrt.asked == [*rtx.TARGETS, ("input_ids", (1, 1), (1, 64), (1, 512))]
 
 
 @pytest.mark.parametrize(

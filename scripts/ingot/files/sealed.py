@@ -67,15 +67,15 @@ def fill(folder: Path, contents: Contents) -> None:
 def hold(folder: Path, contents: Contents) -> int:
     """How many files a folder holds, when they are `contents` and no other; else one line, and the end."""
     found = {path.relative_to(folder).as_posix(): path for path in files(folder)}
-    empty = {
+    extra = {  # a server would take a folder for a model, a linked or an empty one too
         path.relative_to(folder).as_posix()
         for path in folder.rglob("*")
-        if path.is_dir() and not any(path.iterdir())
+        if path.is_dir() and (path.is_symlink() or not any(path.iterdir()))
     }
-    if odd := sorted(set(found) ^ set(contents) | empty):
-        raise Refused(
-            f"{folder / odd[0]}: in the folder or in its plan, not in both; build it again"
-        )
+    if extra := sorted(set(found) - set(contents) | extra):
+        raise Refused(f"{folder / extra[0]}: not part of what was assembled; build it again")
+    if missing := sorted(set(contents) - set(found)):
+        raise Refused(f"{folder / missing[0]}: missing, expected a part; build it again")
     for name, content in contents.items():
         path, source = found[name], content.path if isinstance(content, Ours) else content
         script = isinstance(source, str) and source.startswith(SCRIPT)
@@ -84,8 +84,8 @@ def hold(folder: Path, contents: Contents) -> int:
         else:
             wanted = file_digest(source)
         if file_digest(path) != wanted:
-            other = "what it is made of" if isinstance(source, str) else source
-            raise Refused(f"{path}: other bytes than expected by {other}; build it again")
+            other = "what its sources give" if isinstance(source, str) else f"those of {source}"
+            raise Refused(f"{path}: its bytes differ, expected {other}; build it again")
         if script and not path.stat().st_mode & 0o100:
             raise Refused(f"{path}: not executable, expected a script; build it again")
     return len(contents)

@@ -1,7 +1,7 @@
 """A checkpoint's special tokens as GGUF key/value pairs: their ids, and which are added to a prompt.
 
-As llama.cpp's SpecialVocab reads them (gguf-py/gguf/vocab.py of the commit in envs/llamacpp), its
-turns included: a token whose setting is an object is another than its text to the post-processor.
+As llama.cpp's SpecialVocab reads them (gguf-py/gguf/vocab.py of the commit in envs/llamacpp), quirks
+included: a token that is set as an object never equals its text in the post-processor.
 """
 
 from typing import Any
@@ -84,6 +84,8 @@ def _post_processed(processor: dict, names: Names) -> dict[str, bool]:
         if step.get("type") == "ByteLevel":
             adds.setdefault("bos", False)
             adds.setdefault("eos", False)
+        elif step.get("type") == "RobertaProcessing":
+            adds |= dict.fromkeys(ADDED, True)
         elif step.get("type") == "TemplateProcessing":
             adds |= _template(step.get("single", []), step.get("pair", []), names)
     return adds
@@ -106,9 +108,8 @@ def _template(single: list[dict], pair: list[dict], names: Names) -> dict[str, b
         adds["eos"] = True
     if separator := _separators(pair, first, last):
         ends = (names["sep"], names["eos"])
-        adds["sep"] = (separator[0] in ends and not last) or (
-            len(separator) == 2 and separator[1] in ends
-        )
+        known = [one is not None and one in ends for one in separator]
+        adds["sep"] = (known[0] and not last) or (len(known) == 2 and known[1])
         if adds["sep"]:
             names["sep"] = names["sep"] or names["eos"]
     return adds

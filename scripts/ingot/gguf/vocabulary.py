@@ -169,7 +169,7 @@ def _texts(
 
 
 def _placed(path: Path, vocab: dict[str, int], added: list[dict]) -> dict[int, dict]:
-    """Added tokens by id.  Refused where the tokenizers library gives one another than the file says:
+    """Added tokens by id.  Refused where the tokenizers library gives one a different id from the file's:
     it counts on from the vocabulary, so that each id behind a gap would be another token's."""
     known, free = dict(vocab), len(vocab)
     for token in added:

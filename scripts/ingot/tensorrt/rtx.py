@@ -6,16 +6,7 @@ from pathlib import Path
 from ingot.fields import Whole, read_json
 from ingot.refused import Refused
 
-TARGETS = (
-    "SM75",
-    "SM80",
-    "SM86",
-    "SM89",
-    "SM120",
-    "SM121",
-)  # that it can build for: no H100, no B200
-
-DEFAULT = ["SM86", "SM89", "SM120"]
+TARGETS = ("SM86", "SM89", "SM120")  # it could build for SM75, SM80, SM121 too: no H100, no B200
 LICENSE = """\
 model.engine was built by NVIDIA TensorRT for RTX, which is proprietary software.  Whether and how this
 file may be used or passed on is for its license to say, which comes with the package tensorrt_rtx.
@@ -27,17 +18,17 @@ def longest(onnx: Path) -> int:
     return read_json(onnx / "config.json", {"max_seq_len": Whole()})["max_seq_len"]
 
 
-def texts(targets: list[str], longest: int) -> dict[str, str]:
+def texts(longest: int) -> dict[str, str]:
     """What lies beside the engine."""
     from importlib.metadata import version
 
     versions = {name: version(name) for name in ("tensorrt_rtx", "onnx")}
-    config = {"targets": targets, "max_seq_len": longest, "versions": versions}
+    config = {"targets": TARGETS, "max_seq_len": longest, "versions": versions}
     return {"config.json": json.dumps(config, indent=2) + "\n", "LICENSE": LICENSE}
 
 
-def build_engine(path: Path, targets: list[str], longest: int) -> bytes:
-    """The engine's bytes: the same whenever the graph, the targets and the version are."""
+def build_engine(path: Path, longest: int) -> bytes:
+    """The engine's bytes: the same whenever the graph and the version are."""
     import tensorrt_rtx as trt
 
     logger = trt.Logger(trt.Logger.WARNING)
@@ -48,8 +39,8 @@ def build_engine(path: Path, targets: list[str], longest: int) -> bytes:
     if not parser.parse_from_file(str(path)):
         raise Refused(f"{path.name}: {parser.get_error(0).desc()}; the graph is ours: report it")
     config = builder.create_builder_config()
-    config.num_compute_capabilities = len(targets)
-    for number, target in enumerate(targets):
+    config.num_compute_capabilities = len(TARGETS)
+    for number, target in enumerate(TARGETS):
         config.set_compute_capability(getattr(trt.ComputeCapability, target), number)
     profile = builder.create_optimization_profile()
     profile.set_shape("input_ids", (1, 1), (1, min(64, longest)), (1, longest))
@@ -57,6 +48,6 @@ def build_engine(path: Path, targets: list[str], longest: int) -> bytes:
     built = builder.build_serialized_network(network, config)
     if built is None:
         raise Refused(
-            f"{path.name}: no engine for {', '.join(targets)}; the log has the builder's words"
+            f"{path.name}: no engine for {', '.join(TARGETS)}; the log has the builder's words"
         )
     return bytes(built)

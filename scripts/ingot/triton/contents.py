@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.architecture.config import read_config
-from ingot.checkpoint.files import Checkpoint
+from ingot.checkpoint.files import Checkpoint, name_of
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.fields import Whole, read_json
 from ingot.files import sealed
@@ -24,6 +24,7 @@ REQUEST = {  # the guide's
     "pad_id": 2,
     "end_id": 2,
 }
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 ENGINE_CONFIG = {  # what is read of an engine's config.json
     "build_config": {"max_batch_size": Whole(), "max_beam_width?": Whole()},
     "pretrained_config": {"mapping": {"world_size": Whole()}},
@@ -98,10 +99,8 @@ def of_engine(
             found[f"{path.parent.name}/1/{path.name}"] = path
     found[f"{ENSEMBLE}/1/README"] = "An ensemble has no files of its own.\n"
     found[f"{BLS}/1/wiring.json"] = json.dumps(pbtxt.wiring(), indent=2) + "\n"
-    named = {path.name: path for path in tokenizer}
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        if name not in named:
-            raise Refused(f"{name}: not in the checkpoint, expected by the server; add it")
+    named = tokenizer_files(tokenizer)
+    for name in TOKENIZER:
         for model in (PREPROCESSING, POSTPROCESSING):
             found[f"{model}/1/tokenizer/{name}"] = named[name]
     for path in sealed.files(engine):
@@ -119,6 +118,9 @@ def of_checkpoint(
 ) -> Contents:
     import yaml
 
+    if not checkpoint:
+        raise Refused("--checkpoint: missing, expected config.json and weights; name them")
+    tokenizer_files(tokenizer)
     read_config(Checkpoint(checkpoint)["config.json"])
     read_checkpoint(Checkpoint(checkpoint))
     arguments = {"backend": "pytorch", "tensor_parallel_size": tp, "pipeline_parallel_size": pp}
@@ -134,9 +136,18 @@ def of_checkpoint(
             found[f"{ENGINE}/1/{path.name}"] = path
     for path in sorted({*checkpoint, *tokenizer}):
         fetched = path.suffix == ".safetensors" and path.parent.suffix == ".hf"
-        found[f"{ENGINE}/1/model/{path.name}"] = Ours(path) if fetched else path
+        found[f"{ENGINE}/1/model/{name_of(path)}"] = Ours(path) if fetched else path
     found[f"{ENGINE}/1/model.yaml"] = yaml.safe_dump(arguments, sort_keys=False)
     return found | served(tp * pp, LLMAPI_REQUEST, llmapi=True)
+
+
+def tokenizer_files(tokenizer: list[Path]) -> dict[str, Path]:
+    """By name.  Refused where one is missing that every server needs."""
+    named = {path.name: path for path in tokenizer}
+    for name in TOKENIZER:
+        if name not in named:
+            raise Refused(f"{name}: not in the checkpoint, expected by the server; add it")
+    return named
 
 
 def served(world: int, request: dict[str, Any], llmapi: bool) -> Contents:

@@ -27,7 +27,7 @@ def chat_of(folder: Path) -> Callable[[Messages], str] | None:
     if (folder / "chat_template.jinja").exists():
         source = (folder / "chat_template.jinja").read_text(encoding="utf-8")
     if isinstance(source, list):  # named ones
-        source = {one["name"]: one["template"] for one in source}.get("default")
+        source = {one.get("name"): one["template"] for one in source}.get("default")
     if not isinstance(source, str):
         return None
     # as transformers sets it

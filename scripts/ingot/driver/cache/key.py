@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ingot.checkpoint import identity
+from ingot.checkpoint.files import name_of
 from ingot.driver.job import Job
 from ingot.files import digest
 
-VERSION = 1
+VERSION = 2
 LOCK = "requirements.lock"
 ROOT = Path(__file__).resolve().parents[4]
 FREE = ("output", "log", "threads", "resources", "sys", "PYTHON")  # these affect no byte
@@ -58,9 +59,10 @@ def fields(job: Job, digest_of: Callable[[str], str]) -> dict[str, Any]:
 
 
 def _name(job: Job, path: str) -> str:
-    """A file's name without the model's: rank files of two models are one set when they hold the same."""
-    name, model = os.path.basename(path), job.wildcards.get("model")
-    if model and re.match(rf"{re.escape(model)}[._]", name):
+    """A file's name, of an artifact without the model's: ranks of two models that hold the same are one
+    set."""
+    name, model = name_of(Path(path)), job.wildcards.get("model")
+    if model and os.path.dirname(path) == "artifacts" and name.startswith(f"{model}_tp"):
         return "{model}" + name[len(model) :]
     return name
 

@@ -13,19 +13,15 @@ from ingot.iree.shortfin import Server
 from ingot.refused import Refused
 
 BUNDLE = "artifacts/demo_tp1.shortfin"
-TARGETS = (
-    "artifacts/demo.gguf.verified.json",
-    "artifacts/demo.irpa.verified.json",
-    "artifacts/demo_tp1.vmfb.verified.json",
-    f"{BUNDLE}.verified.json",
-)
+PROGRAM = "artifacts/demo_tp1.vmfb.verified.json"
+# Not the GGUF file's own record: for it llama.cpp is compiled, ten minutes.
+TARGETS = ("artifacts/demo.irpa.verified.json", PROGRAM, f"{BUNDLE}.verified.json")
 STEPS = (  # rule, its log's name, what it makes
     ("safetensors_to_gguf", "demo", "demo.gguf"),
     ("gguf_to_irpa", "demo", "demo.irpa"),
     ("export_mlir", "demo_tp1.f32", "demo_tp1.f32.mlir"),
     ("compile_vmfb", "demo_tp1", "demo_tp1.vmfb"),
     ("bundle_shortfin", "demo_tp1", "demo_tp1.shortfin"),
-    ("verify_gguf", "demo", "demo.gguf.verified.json"),
     ("verify_irpa", "demo", "demo.irpa.verified.json"),
     ("generate_reference", "demo", "demo.reference.npz"),
     ("verify_vmfb", "demo_tp1", "demo_tp1.vmfb.verified.json"),
@@ -60,7 +56,7 @@ def run(root: Path, options: Namespace) -> None:
 
 
 def _numbers(root: Path) -> None:
-    checks = json.loads((root / TARGETS[2]).read_text())["checks"]
+    checks = json.loads((root / PROGRAM).read_text())["checks"]
     share = checks["largest_logit_difference"] / checks["largest_logit"]
     print(
         f"\n{checks['greedy_equal']} of {checks['prompts']} prompts of "

@@ -245,9 +245,3 @@ def test_an_rtx_engine_comes_of_a_graph_that_gives_the_references_tokens(shared,
     names = {path.name for path in (tmp_path / "artifacts/demo.rtx").iterdir()}
     assert names >= {"model.engine", "config.json", "LICENSE", "SHA256SUMS"}
     assert "proprietary" in (tmp_path / "artifacts/demo.rtx/LICENSE").read_text()
-
-
-def test_an_rtx_engine_of_a_gpu_that_it_cannot_build_for_is_refused(step, tmp_path):
-    words = ("--onnx", tmp_path, "--targets", "SM90", "--rtx", tmp_path / "out")
-    done = step("rtx", "build_rtx.py", *words)
-    assert done.returncode == 2 and "invalid choice: 'SM90'" in done.stderr

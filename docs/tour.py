@@ -26,6 +26,8 @@ ROOMS = {  # in the order in which to read them
     "scripts/ingot/parity": "what transformers makes of a model, and how far an artifact is from it",
     "scripts/ingot/store": "what was built, by content; knows no Snakemake",
     "scripts/ingot/storekeeping": "who needs what of the store, and what may go",
+    "scripts/ingot/registry": "an OCI registry, spoken to: names, credentials, bytes",
+    "scripts/ingot/publishing": "an artifact as a registry has it, and back",
     "scripts/ingot/driver": "what runs beside Snakemake, in the driver's own environment",
     "scripts/ingot/driver/formats": "one row per format",
     "scripts/ingot/driver/catalogue": "what may be asked for, and on this machine",

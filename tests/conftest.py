@@ -115,6 +115,7 @@ def shared(snakemake, tmp_path_factory):
         environment = {**(environment or {}), "INGOT_STORE": str(place)}
         return snakemake(cwd, *arguments, environment=environment, **options)
 
+    run.store = place
     return run
 
 

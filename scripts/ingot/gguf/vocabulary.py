@@ -136,6 +136,10 @@ def _byte_fallback(path: Path, tokenizer: dict, config: ModelConfig) -> list[KV]
         tokens.append(text)
         types.append(kind)
         scores.append(-float(rank[text]) if kind == NORMAL and text in rank else -1000.0)
+    return _scored(tokens, scores, types)
+
+
+def _scored(tokens: list[str], scores: list[float], types: list[int]) -> list[KV]:
     return [
         KV("tokenizer.ggml.model", "str", "llama"),
         KV("tokenizer.ggml.pre", "str", "default"),
@@ -235,10 +239,4 @@ def _sentencepiece(checkpoint: Checkpoint, config: ModelConfig, settings: dict) 
         if int(number) < count:
             text, kind = _added(token)
             tokens[int(number)], scores[int(number)], types[int(number)] = text, -1000.0, kind
-    return [
-        KV("tokenizer.ggml.model", "str", "llama"),
-        KV("tokenizer.ggml.pre", "str", "default"),
-        KV("tokenizer.ggml.tokens", "[str]", tokens),
-        KV("tokenizer.ggml.scores", "[f32]", scores),
-        KV("tokenizer.ggml.token_type", "[i32]", types),
-    ]
+    return _scored(tokens, scores, types)

@@ -18,6 +18,8 @@ from ingot.driver.commands import (
     matrix,
     numbers,
     plan,
+    publish,
+    pull,
     status,
     store,
     targets,
@@ -25,7 +27,7 @@ from ingot.driver.commands import (
     wheels,
 )
 from ingot.entry import run
-from ingot.refused import one_line
+from ingot.refused import Refused, one_line
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMANDS = (
@@ -35,6 +37,8 @@ COMMANDS = (
     status,
     matrix,
     numbers,
+    publish,
+    pull,
     store,
     doctor,
     toolchain,
@@ -72,6 +76,12 @@ def main(argv: list[str] | None = None) -> int | None:
         except BrokenPipeError:  # the reader, such as head, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return None
+        except OSError as error:  # a full disk, a folder of somebody else's
+            if error.filename is None:
+                raise
+            raise Refused(
+                f"{error.filename}: {error.strerror}, expected to use it; mend that"
+            ) from None
     return status
 
 

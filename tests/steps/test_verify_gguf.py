@@ -46,7 +46,7 @@ def test_every_dtype_is_verified_and_says_what_was_rounded(ok, peers, tmp_path):
 def test_a_sentencepiece_model_that_transformers_rewrote_has_its_tokens(
     ok, peers, python, sentencepiece, tmp_path
 ):
-    """llama.cpp's own converter gives every token the same score: libllama then splits otherwise."""
+    """By scores that follow the merges: llama.cpp's own converter gives every token the same."""
     checkpoint = checkpoints.llama2(tmp_path / "checkpoint", sentencepiece)
     pieces = subprocess.run(
         [python("convert"), "-c", PIECES, checkpoint / "tokenizer.model"], capture_output=True, check=True

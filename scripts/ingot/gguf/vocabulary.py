@@ -114,7 +114,7 @@ def _bpe(path: Path, tokenizer: dict, config: ModelConfig, pre_tokenizer: str) -
 def _byte_fallback(path: Path, tokenizer: dict, config: ModelConfig) -> list[KV]:
     """Of a tokenizer.model that transformers rewrote; a score says which merge comes first.
 
-    llama.cpp gives every token a score of -1000, and merges from left to right: other tokens.
+    llama.cpp gives every token -1000: of two merges that compete libllama then takes the left one.
     """
     text_of, added = _texts(path, tokenizer, config)
     unknown = tokenizer["model"].get("unk_token")

@@ -167,11 +167,11 @@ def _place(connection: Connection, answer) -> str:
 
 def put_manifest(connection: Connection, manifest: dict, name: str = "") -> tuple[str, int]:
     """The digest and size of a manifest or index, once the registry has it; `name` may be a tag."""
-    data = canonical(manifest)
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    path = f"{connection.reference.repository}/manifests/{name or digest}"
-    connection.ask("PUT", path, (201,), lambda: data, {"Content-Type": manifest["mediaType"]})
-    return digest, len(data)
+    content = of_bytes(canonical(manifest))
+    path = f"{connection.reference.repository}/manifests/{name or content.digest}"
+    headers = {"Content-Type": manifest["mediaType"]}
+    connection.ask("PUT", path, (201,), lambda: content.source, headers)
+    return content.digest, content.size
 
 
 def get_manifest(connection: Connection, name: str) -> tuple[dict, str]:

@@ -12,10 +12,8 @@ from pathlib import Path
 
 from ingot.driver.commands.explain import dry_run
 from ingot.driver.commands.targets import add_catalogue
-from ingot.publishing.published import Artifact, publish
 from ingot.refused import Refused
 from ingot.registry import reference
-from ingot.registry.connection import Connection
 from ingot.store.records import Record, Store
 from ingot.terminal.progress import Progress
 
@@ -32,6 +30,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
+    from ingot.publishing.published import Artifact, publish
+    from ingot.registry.connection import Connection  # no other command needs urllib3
+
     place = reference.parse(options.to)
     if not place.tag or place.digest:
         raise Refused(

@@ -7,10 +7,8 @@ all of it has come.
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ingot.publishing import restore
 from ingot.refused import Refused
 from ingot.registry import reference
-from ingot.registry.connection import Connection
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -29,6 +27,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
+    from ingot.publishing import restore
+    from ingot.registry.connection import Connection  # no other command needs urllib3
+
     place = reference.parse(options.reference)
     connection = Connection(place, "pull", options.plain_http)
     target = options.target or Path(restore.title_of(connection))

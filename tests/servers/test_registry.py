@@ -15,7 +15,7 @@ import pytest
 import registry as registries
 from conftest import ROOT
 from ingot.driver.commands import publish, pull
-from ingot.publishing import modelpack, published, restore
+from ingot.publishing import listed, modelpack, published, restore
 from ingot.refused import Refused
 from ingot.registry import connection as connections
 from ingot.registry import credentials, reference, transfer
@@ -23,10 +23,11 @@ from ingot.registry.connection import Connection
 from ingot.registry.tar_layer import TarLayer
 from ingot.store.records import TITLE, Action, Store
 
-pytestmark = pytest.mark.skipif(
+needs_servers = pytest.mark.skipif(
     not (registries.installed() and shutil.which("skopeo")),
     reason="needs docker-registry and skopeo, as .ci/run gets them",
 )
+pytestmark = needs_servers
 KEY = "ab" * 32
 FILES = {"model.irpa": os.urandom(3 << 20), "config.json": b"{}\n", "deep/tokenizer.json": b"[1]\n"}
 SCRIPT = b"#!/bin/sh\n"
@@ -71,7 +72,12 @@ def artifact(tmp_path, monkeypatch, store):
         kept = found.record(Action("bundle", KEY, {"rule": "bundle"}, [output], {}, {}))
         verified = tmp_path / f"{title}.verified.json"
         one = published.Artifact(found, kept, output, verified)
-        said = {"sha256": sha256 or one.digest, "result": "passed", "reference": "r", **record}
+        said = {
+            "sha256": sha256 or one.digest,
+            "result": "passed",
+            "reference": "r",
+            "checks": {},
+        } | record
         verified.write_text(json.dumps(said))
         return one
 
@@ -82,8 +88,14 @@ def to(host, name="a/b", tag="1.0"):
     return reference.parse(f"oci://{host}/{name}:{tag}")
 
 
-def push(host, one, **words):
-    return published.publish(Connection(to(host, **words), "pull,push"), one, "1.0", None)
+def push(host, one, key=None, **words):
+    connection = Connection(to(host, **words), "pull,push")
+    origin = published.Origin({"buildDefinition": {"buildType": "test"}}, b"{}", key)
+    return published.publish(connection, one, "1.0", None, origin)
+
+
+def get(connection, target, only):
+    return restore.pull(listed.read(connection), target, only)
 
 
 def same(folder):
@@ -99,7 +111,7 @@ def test_what_was_published_comes_back_by_us_and_by_skopeo(server, artifact, tmp
     digest, sent = push(server.host, artifact())
     assert sent > 2 * len(FILES["model.irpa"])  # as a raw layer, and as a tar
     assert push(server.host, artifact()) == (digest, 0)
-    restore.pull(Connection(to(server.host)), tmp_path / "back", [])
+    get(Connection(to(server.host)), tmp_path / "back", [])
     assert same(tmp_path / "back") and os.access(tmp_path / "back/serve", os.X_OK)
     layout = f"oci:{tmp_path}/layout:1.0"
     policy = tmp_path / "policy.json"
@@ -188,7 +200,7 @@ def test_a_push_survives_what_passes(fault, server, artifact, tmp_path):
         proxy.fault(method, pattern, times=2, **what)
         name = f"push/{hashlib.sha256(repr(fault).encode()).hexdigest()[:8]}"
         push(proxy.host, artifact(), name=name)
-    restore.pull(Connection(to(server.host, name)), tmp_path / "back", [])
+    get(Connection(to(server.host, name)), tmp_path / "back", [])
     assert same(tmp_path / "back")
 
 
@@ -204,7 +216,7 @@ def test_a_pull_goes_on_where_it_was_cut(cut, kept, server, artifact, tmp_path):
     push(server.host, artifact(single=True), name="single")
     with registries.Proxy(server) as proxy:
         proxy.fault("GET", "blobs/sha256", cut=cut)
-        restore.pull(Connection(to(proxy.host, "single")), tmp_path / "back", [])
+        get(Connection(to(proxy.host, "single")), tmp_path / "back", [])
         assert ranges(proxy) == [None, kept]
     assert (tmp_path / "back").read_bytes() == FILES["model.irpa"]
 
@@ -219,9 +231,9 @@ def test_a_later_run_goes_on_too_and_begins_again_where_no_range_is_known(
         proxy.fault("GET", "blobs/sha256", cut=1_100_000)
         proxy.fault("GET", "blobs/sha256", times=5, cut=0)
         with pytest.raises(Refused, match="was cut 6 times; pull again, it goes on"):
-            restore.pull(found, tmp_path / "r/back", [])
+            get(found, tmp_path / "r/back", [])
         proxy.fault("GET", "blobs/sha256", whole=True)
-        restore.pull(found, tmp_path / "r/back", [])
+        get(found, tmp_path / "r/back", [])
         assert ranges(proxy)[-1] == f"bytes={1 << 20}-"
     assert (tmp_path / "r/back").read_bytes() == FILES["model.irpa"]
     assert [path.name for path in (tmp_path / "r").iterdir()] == ["back"]
@@ -234,8 +246,8 @@ def test_what_another_pull_left_is_no_part_of_this_one(server, artifact, tmp_pat
         found = Connection(to(proxy.host, "left"))
         proxy.fault("GET", "blobs/sha256", times=6, cut=0)
         with pytest.raises(Refused, match="was cut 6 times"):
-            restore.pull(found, tmp_path / "r/back", ["model.irpa"])
-        restore.pull(found, tmp_path / "r/back", ["config.json"])
+            get(found, tmp_path / "r/back", ["model.irpa"])
+        get(found, tmp_path / "r/back", ["config.json"])
     assert [path.name for path in (tmp_path / "r/back").iterdir()] == ["config.json"]
 
 
@@ -254,20 +266,20 @@ def test_wrong_bytes_are_never_taken(what, said, server, artifact, tmp_path):
     with registries.Proxy(server) as proxy:
         proxy.fault("GET", "blobs/sha256", times=99, **what)
         with pytest.raises(Refused, match=said):
-            restore.pull(Connection(to(proxy.host, "single")), tmp_path / "empty/back", [])
+            get(Connection(to(proxy.host, "single")), tmp_path / "empty/back", [])
     assert not (tmp_path / "empty/back").exists()
-    restore.pull(Connection(to(server.host, "single")), tmp_path / "empty/back", [])
+    get(Connection(to(server.host, "single")), tmp_path / "empty/back", [])
     assert (tmp_path / "empty/back").read_bytes() == FILES["model.irpa"]
     assert [path.name for path in (tmp_path / "empty").iterdir()] == ["back"]
 
 
 def test_one_file_of_a_bundle_is_pulled_alone(server, artifact, tmp_path):
     push(server.host, artifact())
-    restore.pull(Connection(to(server.host)), tmp_path / "one", ["deep/tokenizer.json"])
+    get(Connection(to(server.host)), tmp_path / "one", ["deep/tokenizer.json"])
     found = [path for path in (tmp_path / "one").rglob("*") if path.is_file()]
     assert found == [tmp_path / "one/deep/tokenizer.json"]
     with pytest.raises(Refused, match=r"has no other\.json, expected a file of it"):
-        restore.pull(Connection(to(server.host)), tmp_path / "none", ["other.json"])
+        get(Connection(to(server.host)), tmp_path / "none", ["other.json"])
 
 
 def test_an_index_names_its_manifests_by_digest_alone(server, artifact, tmp_path):
@@ -279,7 +291,7 @@ def test_an_index_names_its_manifests_by_digest_alone(server, artifact, tmp_path
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transfer, "get_manifest", lambda connection, name: (index, name))
         with pytest.raises(Refused, match="'latest' is no sha256 digest"):
-            restore.pull(found, tmp_path / "back", [])
+            get(found, tmp_path / "back", [])
 
 
 def test_a_damaged_store_publishes_nothing(server, artifact):
@@ -320,7 +332,7 @@ HOSTILE = {
 def test_a_name_that_would_leave_the_folder_is_refused(name, server, tmp_path):
     hostile(server, "hostile", [name])
     with pytest.raises(Refused, match=r"would leave the folder|expected a path inside"):
-        restore.pull(Connection(to(server.host, "hostile")), tmp_path / "deep/back", [])
+        get(Connection(to(server.host, "hostile")), tmp_path / "deep/back", [])
     assert sorted(path.name for path in tmp_path.iterdir()) in ([], ["deep"])
 
 
@@ -339,7 +351,7 @@ def test_a_name_that_would_leave_the_folder_is_refused(name, server, tmp_path):
 def test_names_that_are_one_file_are_refused(names, said, server, tmp_path):
     hostile(server, "twice", names)
     with pytest.raises(Refused, match=said):
-        restore.pull(Connection(to(server.host, "twice")), tmp_path / "back", [])
+        get(Connection(to(server.host, "twice")), tmp_path / "back", [])
     assert not (tmp_path / "back").exists()
 
 
@@ -382,7 +394,7 @@ def test_a_password_and_tls_of_its_own(artifact, tmp_path, monkeypatch):
             push(server.host, artifact())
         log_in(tmp_path, server.host)
         digest, _ = push(server.host, artifact())
-        restore.pull(Connection(to(server.host)), tmp_path / "back", [])
+        get(Connection(to(server.host)), tmp_path / "back", [])
     assert same(tmp_path / "back") and digest
 
 
@@ -393,7 +405,7 @@ def test_tokens_are_asked_for_and_asked_for_again_when_they_end(server, artifact
         log_in(tmp_path, proxy.host)
         proxy.fault("PUT", "uploads", ended=True)
         push(proxy.host, artifact(), name="tokens")
-        restore.pull(Connection(to(proxy.host, "tokens")), tmp_path / "back", [])
+        get(Connection(to(proxy.host, "tokens")), tmp_path / "back", [])
         assert same(tmp_path / "back") and proxy.issued >= 2
 
 
@@ -488,16 +500,18 @@ def test_other_hosts_are_spoken_to_by_tls_alone(server, artifact, tmp_path):
         with pytest.raises(
             Refused, match=r"leads to http://127\.0\.0\.2:1/blob, expected https"
         ) as said:
-            restore.pull(Connection(to(proxy.host, "single")), tmp_path / "back", [])
+            get(Connection(to(proxy.host, "single")), tmp_path / "back", [])
     assert registries.SECRET not in str(said.value)
 
 
 def test_commands_refuse_before_they_ask_anybody(tmp_path):
     def asked(**words):
-        return Namespace(**{"configfile": None, "plain_http": False, "only": [], **words})
+        return Namespace(
+            **{"configfile": None, "plain_http": False, "only": [], "key": [], **words}
+        )
 
     with pytest.raises(Refused, match="expected a tag, such as"):
-        publish.run(ROOT, asked(target="artifacts/m", to="oci://h/a"))
+        publish.run(ROOT, asked(target="artifacts/m", to="oci://h/a", key=None))
     (tmp_path / "here").write_text("mine")
     with pytest.raises(Refused, match="here: exists, expected nothing there"):
         pull.run(ROOT, asked(reference="oci://127.0.0.1:1/a:1", target=tmp_path / "here"))

@@ -17,7 +17,7 @@ FILES = {step.stem: sources_of(step) for step in STEPS}
 SHARED = sorted(
     path
     for path in (SCRIPTS / "ingot").rglob("*.py")
-    if not {"driver", "store", "registry", "publishing"} & set(path.parts)
+    if not {"driver", "store", "registry", "trust", "publishing"} & set(path.parts)
 )
 TOOLCHAIN_PACKAGES = {
     "gguf", "iree", "numpy", "onnx", "optimum", "safetensors", "sentencepiece", "sharktank",

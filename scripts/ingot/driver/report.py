@@ -16,10 +16,10 @@ from ingot.driver.cluster.jobs import Cluster
 from ingot.driver.forecast import schedule
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.job import Job
+from ingot.driver.release.dry_run import ANSWER
 from ingot.refused import Refused
 
 LINES = 40  # that are shown
-ANSWER = "INGOT_EXPLAIN"  # the file that a dry run of ours writes the decisions to, as JSON
 
 
 def tell(

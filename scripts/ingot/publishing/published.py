@@ -1,4 +1,4 @@
-"""An artifact in a registry: its two faces, its verification record, its action, as one index."""
+"""An artifact in a registry: its two faces, its records, and how it was made, as one index."""
 
 import hashlib
 import json
@@ -9,17 +9,32 @@ from typing import Any
 
 from ingot.fields import read_json
 from ingot.files import sealed
+from ingot.files.digest import canonical
 from ingot.files.shared import make_folder
 from ingot.publishing import modelpack
-from ingot.publishing.modelpack import IMAGE, MODEL, ROLE, described
+from ingot.publishing.listed import Listed
+from ingot.publishing.modelpack import (
+    ACTION,
+    IMAGE,
+    MODEL,
+    PROVENANCE,
+    ROLE,
+    SBOM,
+    TITLE,
+    VERIFICATION,
+    described,
+)  # fmt: skip
+from ingot.publishing.trusted import RECORD, SUBJECT
 from ingot.refused import Refused
 from ingot.registry import transfer
 from ingot.registry.connection import Connection
 from ingot.registry.tar_layer import TarLayer
 from ingot.registry.transfer import Content
-from ingot.store.records import MANIFEST, TITLE, Record, Store
+from ingot.store.records import MANIFEST, Record, Store
+from ingot.trust import envelope, provenance
 
-VERIFICATION = "application/vnd.ingot.verification.v1+json"
+VERIFIED = "application/vnd.ingot.verification.v1+json"
+BILL = "application/vnd.cyclonedx+json"
 EMPTY = "application/vnd.oci.empty.v1+json"
 STAND_IN = "+standin"
 
@@ -64,15 +79,13 @@ class Artifact:
 
     def checked(self) -> dict[str, Any]:
         """The verification record.  Refused where it is not passed, or about other bytes."""
-        found = read_json(self.verified)
-        if found.get("result") != "passed":
-            raise Refused(
-                f"{self.verified}: {found.get('result')}, expected passed; verify it again"
-            )
-        if found.get("sha256") != self.digest:
+        found = read_json(self.verified, RECORD)
+        if found["result"] != "passed":
+            raise Refused(f"{self.verified}: {found['result']}, expected passed; verify it again")
+        if found["sha256"] != self.digest:
             raise Refused(
                 f"{self.title}: sha256 {self.digest[:12]}, but its record is about "
-                f"{str(found.get('sha256'))[:12]}; verify it again"
+                f"{found['sha256'][:12]}; verify it again"
             )
         if STAND_IN in json.dumps([found, self.store.config(self.record)]):
             raise Refused(
@@ -81,64 +94,123 @@ class Artifact:
         return found
 
 
-def publish(connection: Connection, artifact: Artifact, tag: str, progress) -> tuple[str, int]:
+@dataclass(frozen=True)
+class Origin:
+    """How it was made, and by what; signed where there is a key."""
+
+    predicate: dict[str, Any]  # of provenance.py
+    bill: bytes  # of sbom.py
+    key: Any = None
+
+
+class _Index:
+    """An index as it grows: contents to send first, then a manifest per role."""
+
+    def __init__(self):
+        self.contents: list[Content] = []
+        self.manifests: dict[str, dict[str, Any]] = {}
+
+    def blob(self, data: bytes, kind: str, **notes: str) -> dict[str, Any]:
+        content = transfer.of_bytes(data)
+        self.contents.append(content)
+        return described(kind, content.digest, content.size, **notes)
+
+    def file(self, digest: str, size: int, source: Path | TarLayer) -> None:
+        self.contents.append(Content(digest, size, source))
+
+    def document(self, role: str, data: bytes, kind: str, title: str) -> None:
+        """A manifest around one document."""
+        layers = [self.blob(data, kind, **{TITLE: title})]
+        config = self.blob(b"{}", EMPTY)
+        self.manifests[role] = modelpack.manifest(config, layers, artifactType=kind)
+
+    def digest(self, role: str) -> str:
+        return transfer.of_bytes(canonical(self.manifests[role])).digest
+
+
+def publish(
+    connection: Connection, artifact: Artifact, tag: str, progress, origin: Origin
+) -> tuple[str, int]:
     """Push everything, the index last; its digest, and how many bytes were sent."""
     verification = artifact.checked()
     artifact.whole()
-    store, record = artifact.store, artifact.record
-    contents: list[Content] = []
-
-    def blob(data: bytes, kind: str, **notes: str) -> dict[str, Any]:
-        content = transfer.of_bytes(data)
-        contents.append(content)
-        return described(kind, content.digest, content.size, **notes)
-
-    raw, tars = [], []
-    for one in artifact.files:
-        path, executable = store.blob(one["digest"]), bool(one.get("executable"))
-        contents.append(Content(one["digest"], one["size"], path))
-        raw.append(modelpack.layer(one["path"], one["digest"], one["size"], executable))
-        tar = TarLayer(one["path"], one["size"], path, executable)
-        digest = tar_digest(store, one, tar)
-        contents.append(Content(digest, tar.nbytes, tar))
-        tars.append(described(modelpack.TAR, digest, tar.nbytes))
-    form = artifact.title.partition(".")[2]
-    family = artifact.title.partition(".")[0]
-    text = artifact.verified.read_bytes()
-    config = store.blob(record.manifest["config"]["digest"])
-    contents.append(Content(record.manifest["config"]["digest"], config.stat().st_size, config))
-    for layer in record.manifest["layers"]:  # of further outputs of the action
-        contents.append(Content(layer["digest"], layer["size"], store.blob(layer["digest"])))
-    model_config = modelpack.model_config(artifact.title, family, form, raw)
-    model = modelpack.manifest(
-        blob(model_config, modelpack.MODEL_CONFIG),
-        raw,
-        artifactType=modelpack.ARTIFACT,
-        annotations={TITLE: artifact.title},
-    )
-    image = modelpack.manifest(blob(modelpack.image_config(tars), modelpack.IMAGE_CONFIG), tars)
-    report = modelpack.manifest(
-        blob(b"{}", EMPTY),
-        [blob(text, VERIFICATION, **{TITLE: artifact.verified.name})],
-        artifactType=VERIFICATION,
-    )
-    sent = transfer.push(connection, contents, progress)
+    found, record = _Index(), artifact.record
+    _faces(found, artifact)
+    _action(found, artifact)
+    found.document(VERIFICATION, artifact.verified.read_bytes(), VERIFIED, artifact.verified.name)
+    found.document(SBOM, origin.bill, BILL, f"{artifact.title}.cdx.json")
+    statement, kind = _statement(found, artifact, origin)
+    found.document(PROVENANCE, statement, kind, f"{artifact.title}.sigstore.json")
+    sent = transfer.push(connection, found.contents, progress)
     manifests = []
-    for role, one in {
-        MODEL: model,
-        IMAGE: image,
-        "action": record.manifest,
-        "verification": report,
-    }.items():
+    for role, one in found.manifests.items():
         digest, size = transfer.put_manifest(connection, one)
         entry = described(MANIFEST, digest, size, **{ROLE: role})
         if role == IMAGE:
             entry["platform"] = {"architecture": "amd64", "os": "linux"}
         manifests.append(entry)
     notes = {TITLE: artifact.title, "ingot.rule": record.rule, "ingot.key": record.key}
-    notes["ingot.reference"] = str(verification.get("reference", ""))
+    notes["ingot.reference"] = verification["reference"]
     digest, _ = transfer.put_manifest(connection, modelpack.index(manifests, **notes), tag)
     return digest, sent
+
+
+def sign_too(listed: Listed, key: Any, tag: str) -> str:
+    """Put another signature of the same statement beside those of an index; its new digest."""
+    _, bundle = listed.only_layer(listed.digests(PROVENANCE)[0])
+    said, _ = envelope.parts(listed.reference, bundle)
+    one = _Index()
+    one.document(
+        PROVENANCE, envelope.sign(json.loads(said), key), envelope.BUNDLE, "second.sigstore.json"
+    )
+    transfer.push(listed.connection, one.contents)
+    digest, size = transfer.put_manifest(listed.connection, one.manifests[PROVENANCE])
+    entries = [*listed.index["manifests"], described(MANIFEST, digest, size, **{ROLE: PROVENANCE})]
+    digest, _ = transfer.put_manifest(
+        listed.connection, {**listed.index, "manifests": entries}, tag
+    )
+    return digest
+
+
+def _faces(found: _Index, artifact: Artifact) -> None:
+    """The files as raw layers, and each as a tar."""
+    raw, tars, store = [], [], artifact.store
+    for one in artifact.files:
+        path, executable = store.blob(one["digest"]), bool(one.get("executable"))
+        found.file(one["digest"], one["size"], path)
+        raw.append(modelpack.layer(one["path"], one["digest"], one["size"], executable))
+        tar = TarLayer(one["path"], one["size"], path, executable)
+        digest = tar_digest(store, one, tar)
+        found.file(digest, tar.nbytes, tar)
+        tars.append(described(modelpack.TAR, digest, tar.nbytes))
+    family, _, form = artifact.title.partition(".")
+    config = modelpack.model_config(artifact.title, family, form, raw)
+    found.manifests[MODEL] = modelpack.manifest(
+        found.blob(config, modelpack.MODEL_CONFIG),
+        raw,
+        artifactType=modelpack.ARTIFACT,
+        annotations={TITLE: artifact.title},
+    )
+    config = modelpack.image_config(tars)
+    found.manifests[IMAGE] = modelpack.manifest(found.blob(config, modelpack.IMAGE_CONFIG), tars)
+
+
+def _action(found: _Index, artifact: Artifact) -> None:
+    """The store's own record, with further outputs of the action."""
+    manifest = found.manifests[ACTION] = artifact.record.manifest
+    for layer in (manifest["config"], *manifest["layers"]):
+        found.file(layer["digest"], layer["size"], artifact.store.blob(layer["digest"]))
+
+
+def _statement(found: _Index, artifact: Artifact, origin: Origin) -> tuple[bytes, str]:
+    """Provenance of every manifest so far, and of each file."""
+    subjects = {f"{SUBJECT}{role}": found.digest(role) for role in found.manifests}
+    subjects |= {one["path"]: one["digest"] for one in artifact.files}
+    bare = {name: digest.removeprefix("sha256:") for name, digest in subjects.items()}
+    said = envelope.statement(bare, provenance.KIND, origin.predicate)
+    if origin.key is None:
+        return canonical(said), envelope.PAYLOAD
+    return envelope.sign(said, origin.key), envelope.BUNDLE
 
 
 def tar_digest(store: Store, file: dict[str, Any], layer: TarLayer) -> str:

@@ -16,20 +16,14 @@ from threading import Event
 from typing import Any
 from unicodedata import normalize
 
-from ingot.fields import Whole, held
 from ingot.files.durable import sync
 from ingot.publishing import modelpack
+from ingot.publishing.listed import Listed
 from ingot.refused import Refused
 from ingot.registry import transfer
-from ingot.registry.connection import Connection
 from ingot.registry.reference import DIGEST
-from ingot.store.records import TITLE
 from ingot.terminal.progress import Progress
 
-SIZE = Whole(0, 2**63 - 1)
-DESCRIPTOR = {"mediaType": str, "digest": str, "size": SIZE, "annotations?": {str: str}}
-LAYERS = {"layers": [DESCRIPTOR]}
-INDEX = {"manifests": [DESCRIPTOR]}
 MOST = 100_000  # files of an artifact
 LONGEST, COMPONENT = 1024, 200  # bytes of a name, and of a part of it
 
@@ -44,7 +38,6 @@ class File:
 
 def files_of(reference: str, manifest: dict[str, Any]) -> list[File]:
     """The files that a ModelPack manifest names.  Refused: names that leave the folder, or come twice."""
-    held(reference, manifest, LAYERS)
     found: list[File] = []
     for layer in manifest["layers"]:
         notes = layer.get("annotations", {})
@@ -103,38 +96,6 @@ def _stay_inside(reference: str, names: list[str]) -> None:
         raise Refused(f"{reference}: {odd[0]!r} is a file and a folder; not taken")
 
 
-def model_manifest(connection: Connection) -> tuple[dict[str, Any], str]:
-    """The ModelPack manifest behind a reference, itself or out of an index; and its digest."""
-    manifest, digest = transfer.get_manifest(connection, connection.reference.name or "latest")
-    if manifest["mediaType"] == modelpack.INDEX:
-        held(str(connection.reference), manifest, INDEX)
-        mine = [
-            one for one in manifest["manifests"]
-            if one.get("annotations", {}).get(modelpack.ROLE) == modelpack.MODEL
-        ]  # fmt: skip
-        if len(mine) != 1:
-            raise Refused(
-                f"{connection.reference}: an index of {len(mine)} models, expected one; name it by digest"
-            )
-        if not DIGEST.fullmatch(mine[0]["digest"]):
-            raise Refused(
-                f"{connection.reference}: {mine[0]['digest']!r:.80} is no sha256 digest; not taken"
-            )
-        manifest, digest = transfer.get_manifest(connection, mine[0]["digest"])
-    return manifest, digest
-
-
-def title_of(connection: Connection) -> str:
-    """The artifact's own name."""
-    manifest, _ = model_manifest(connection)
-    held(str(connection.reference), manifest, {"annotations": {TITLE: str}})
-    title = manifest["annotations"][TITLE]
-    _stay_inside(str(connection.reference), [title])
-    if "/" in title or title.startswith("."):
-        raise Refused(f"{connection.reference}: {title!r} is no plain name; say where to put it")
-    return title
-
-
 @contextmanager
 def coming(target: Path, what: str) -> Iterator[Path]:
     """A name beside `target` for what is coming, which another pull of `what` goes on with.
@@ -159,11 +120,11 @@ def coming(target: Path, what: str) -> Iterator[Path]:
                     return
 
 
-def pull(connection: Connection, target: Path, only: list[str]) -> list[File]:
+def pull(listed: Listed, target: Path, only: list[str]) -> list[File]:
     """Write the artifact to `target`, a folder, or the file itself where it is a single one."""
-    manifest, digest = model_manifest(connection)
-    reference = str(connection.reference)
-    files = files_of(reference, manifest)
+    digest, connection = listed.one(modelpack.MODEL), listed.connection
+    reference = listed.reference
+    files = files_of(reference, listed.manifest(digest))
     if unknown := sorted(set(only) - {file.name for file in files}):
         raise Refused(f"{reference}: has no {unknown[0]}, expected a file of it; check --only")
     single = len(files) == 1 and "/" not in files[0].name

@@ -196,6 +196,19 @@ def get_manifest(connection: Connection, name: str) -> tuple[dict, str]:
     return manifest, digest
 
 
+def get(connection: Connection, descriptor: dict) -> bytes:
+    """A small blob, whole.  Refused: other bytes than the descriptor's digest and size say."""
+    digest = descriptor["digest"]
+    if not DIGEST.fullmatch(digest):
+        raise Refused(f"{connection.reference}: {digest!r:.80} is no sha256 digest; not taken")
+    found = connection.ask(
+        "GET", f"{connection.reference.repository}/blobs/{digest}", (200,)
+    ).content
+    if len(found) != descriptor["size"] or of_bytes(found).digest != digest:
+        raise Refused(f"{connection.reference}: other bytes come as {digest}; not taken")
+    return found
+
+
 def pull(
     connection: Connection,
     digest: str,

@@ -24,6 +24,7 @@ from ingot.driver.commands import (
     store,
     targets,
     toolchain,
+    verify,
     wheels,
 )
 from ingot.entry import run
@@ -39,6 +40,7 @@ COMMANDS = (
     numbers,
     publish,
     pull,
+    verify,
     store,
     doctor,
     toolchain,

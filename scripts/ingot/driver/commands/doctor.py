@@ -10,9 +10,9 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ingot.driver.commands.explain import dry_run
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.health import doctor
+from ingot.driver.release.dry_run import dry_run
 from ingot.refused import Refused, printable
 
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ingot.driver.catalogue import schema, targets
-from ingot.driver.commands.explain import dry_run
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import cells
 from ingot.driver.formats.rows import FORMATS, OFFERED, RECORD
+from ingot.driver.release.dry_run import dry_run
 from ingot.refused import Refused
 
 FINAL = ("gguf", "irpa", "shortfin", "trtllm", "triton", "onnx")  # that somebody serves

@@ -17,13 +17,13 @@ from pathlib import Path
 from ingot.architecture.config import ModelConfig
 from ingot.driver.catalogue import schema, targets, toolchains
 from ingot.driver.commands import plan_chart, plan_table
-from ingot.driver.commands.explain import dry_run
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import gpu_memory, schedule
 from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past, spread
 from ingot.driver.formats.model import parameters
 from ingot.driver.formats.rows import FORMATS
+from ingot.driver.release.dry_run import dry_run
 from ingot.refused import Refused
 from ingot.store.records import Store
 

@@ -1,7 +1,7 @@
 """Get a published artifact: `ingot pull oci://host/repository:tag [FOLDER]`.
 
 Every byte is held against its digest, every name stays in the folder, and nothing has its name before
-all of it has come.
+all of it has come.  With --key, or INGOT_TRUSTED_KEYS, only what that key signed.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -9,6 +9,17 @@ from pathlib import Path
 
 from ingot.refused import Refused
 from ingot.registry import reference
+
+
+def add_reference(parser: ArgumentParser) -> None:
+    """What the commands share that read a registry."""
+    parser.add_argument(
+        "--key", type=Path, action="append", default=[], metavar="FILE",
+        help="a public key, or a folder of them (default: INGOT_TRUSTED_KEYS)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plain-http", action="store_true", help="without TLS, to a host that is not this machine"
+    )
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -21,20 +32,26 @@ def add_options(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="one file of it; may be repeated",
     )
-    parser.add_argument(
-        "--plain-http", action="store_true", help="without TLS, to a host that is not this machine"
-    )
+    add_reference(parser)
 
 
 def run(root: Path, options: Namespace) -> None:
-    from ingot.publishing import restore
-    from ingot.registry.connection import Connection  # no other command needs urllib3
+    from ingot.publishing import listed, restore, trusted  # no other command needs urllib3
+    from ingot.registry.connection import Connection
 
-    place = reference.parse(options.reference)
-    connection = Connection(place, "pull", options.plain_http)
-    target = options.target or Path(restore.title_of(connection))
-    if target.exists() or target.is_symlink():
-        raise Refused(f"{target}: exists, expected nothing there; name another, or move it away")
-    files = restore.pull(connection, target, options.only)
+    place, keys = reference.parse(options.reference), trusted.keys(options.key)
+    _free(options.target)
+    found = listed.read(Connection(place, "pull", options.plain_http))
+    if keys:
+        trusted.check(found, keys)
+    target = options.target or Path(found.title())
+    _free(target)
+    files = restore.pull(found, target, options.only)
     size = sum(file.size for file in files)
-    print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB, every digest right")
+    signed = ", signed by a trusted key" if keys else ""
+    print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB, every digest right{signed}")
+
+
+def _free(target: Path | None) -> None:
+    if target and (target.exists() or target.is_symlink()):
+        raise Refused(f"{target}: exists, expected nothing there; name another, or move it away")

@@ -1,0 +1,40 @@
+"""Check what was published, without its bytes: `ingot verify oci://host/repository:tag --key cosign.pub`.
+
+The signature covers each manifest of the index, the manifests name every file by digest, the provenance
+says what it was made from, and the verification record is about these files and passed.  `ingot pull
+--key` checks the same, and then each byte.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from ingot.driver.commands.pull import add_reference
+from ingot.refused import Refused
+from ingot.registry import reference
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("reference", help="oci://host/repository:tag, or @sha256:<hex>")
+    parser.add_argument("--json", action="store_true", help="machine-readable: the whole statement")
+    add_reference(parser)
+
+
+def run(root: Path, options: Namespace) -> None:
+    from ingot.publishing import listed, trusted  # no other command needs urllib3
+    from ingot.registry.connection import Connection
+
+    keys = trusted.keys(options.key)
+    if not keys:
+        raise Refused("--key: missing, expected a public key that you trust; name it")
+    place = reference.parse(options.reference)
+    found = listed.read(Connection(place, "pull", options.plain_http))
+    good = trusted.check(found, keys)
+    if options.json:
+        print(json.dumps(good.statement))
+        return
+    sources = good.build.get("resolvedDependencies", [])
+    print(f"{found.reference}: {good.title}")
+    print(f"signed by      {', '.join(name[:16] for name in good.signers)}")
+    print(f"made from      {len(sources)} files, each by digest")
+    print(f"verified       against {good.record['reference']}: {good.record['result']}")

@@ -1,0 +1,134 @@
+"""How a target came to be: the records of its actions, from the sources on, and what it was built by."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from ingot.driver.catalogue import schema, targets
+from ingot.driver.formats.rows import RECORD
+from ingot.driver.release.dry_run import dry_run
+from ingot.files import digest
+from ingot.hub.listing import read_listing
+from ingot.publishing.published import Artifact, Origin
+from ingot.refused import Refused
+from ingot.store.records import Record, Store
+from ingot.trust import envelope, provenance, sbom
+from ingot.trust.provenance import RESOLVE, Step
+
+HUB = "https://huggingface.co/"
+LISTING = "/listing.json"
+KEY = "INGOT_SIGNING_KEY"  # a private key's path
+
+
+class OnRecord:
+    """What is on record of some targets and of all that they are made from."""
+
+    def __init__(self, root: Path, store: Store, wanted: list[str], catalogue: str | None = None):
+        self.root, self.store, self.catalogue = root, store, schema.load(root, catalogue)
+        self.jobs = dry_run(root, wanted, catalogue)
+        self.makers = {path: job for job in self.jobs for path in job["outputs"]}
+        for target in wanted:
+            if target not in self.makers or not self.record(target):
+                raise Refused(
+                    f"{target}: not on record, expected it built and verified; snakemake "
+                    f"{' '.join(wanted)}"
+                )
+
+    def record(self, path: str) -> Record | None:
+        """Of the action that makes `path`; None of a source, and of what is not cached."""
+        job = self.makers.get(path, {})
+        return self.store.lookup(job["rule"], job["key"]) if "key" in job else None
+
+    def output(self, path: str) -> dict[str, Any]:
+        """What the record says of `path`."""
+        record = self.record(path)
+        assert record
+        return record.outputs[self.makers[path]["outputs"].index(path)]
+
+    def steps(self, target: str) -> list[Step]:
+        """The actions on the way to `target`, in an order in which they can run."""
+        found: dict[str, Step] = {}
+
+        def visit(path: str) -> None:
+            for one in self.makers.get(path, {}).get("inputs", ()):
+                visit(one)
+            if (record := self.record(path)) and record.key not in found:
+                found[record.key] = provenance.step(self.store, record)
+
+        visit(target)
+        return list(found.values())
+
+    def hub(self) -> dict[str, str]:
+        """The address of a hub's repository at its commit, by the digest of the listing."""
+        found = {}
+        for path in (path for path in self.makers if path.endswith(LISTING)):
+            record, place = self.record(path), Path(path)
+            if record:
+                place = self.store.blob(record.outputs[0]["digest"])
+            if place.is_file():
+                said = read_listing(place)
+                name = record.outputs[0]["digest"] if record else digest.of(place)
+                found[name] = f"{HUB}{said['hub']}{RESOLVE}{said['revision']}/"
+        return found
+
+    def origin(self, target: str, key: Any = None) -> Origin:
+        model = targets.model_of(target)
+        entry = portable(self.catalogue["models"][model])
+        steps = self.steps(target)
+        said = provenance.predicate(target, {model: entry}, steps, self.hub(), commit(self.root))
+        names = {name for step in steps for name in step.fields.get("lock", {})}
+        locks = [self.root / "envs" / name for name in names if name.endswith(".lock")]
+        output = self.output(target)
+        sha256 = output["digest"].partition(":")[2]
+        return Origin(
+            said, sbom.sbom(output["title"], sha256, entry.get("license", ""), locks), key
+        )
+
+    def artifact(self, target: str, folder: Path) -> Artifact:
+        """The target with its verification record, which is written into `folder` as it was.
+
+        Not what stands in the working folder: that may have been edited.
+        """
+        record, said = self.record(target), self.output(target + RECORD)
+        assert record
+        written = folder / said["title"]
+        if not self.store.has(said["digest"]):
+            raise Refused(f"{said['title']}: not in the store any more; verify it again")
+        written.write_bytes(self.store.blob(said["digest"]).read_bytes())
+        return Artifact(self.store, record, self.output(target), written)
+
+
+def portable(value: Any) -> Any:
+    """A catalogue's entry without what is a path of this machine."""
+    if isinstance(value, dict):
+        kept = {name: portable(one) for name, one in value.items()}
+        return {name: one for name, one in kept.items() if one is not None}
+    if isinstance(value, list):
+        return [portable(one) for one in value]
+    return None if isinstance(value, str) and value.startswith(("/", "~")) else value
+
+
+def signing_key(named: Path | None) -> Any:
+    """The private key that is named, or that the environment names; None without one."""
+    place = named or (Path(os.environ[KEY]) if os.environ.get(KEY) else None)
+    return envelope.private_key(place) if place else None
+
+
+def commit(root: Path) -> str:
+    """The commit that is checked out at `root`; empty where there is none, or something is edited."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", "-C", root, *words], capture_output=True, text=True, check=False
+        )
+        return done.stdout.strip() if done.returncode == 0 else "?"
+
+    try:
+        edited, found = (
+            git("status", "--porcelain", "--untracked-files=no"),
+            git("rev-parse", "HEAD"),
+        )
+    except OSError:  # no git
+        return ""
+    return "" if edited or len(found) != 40 else found

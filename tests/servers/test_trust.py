@@ -1,0 +1,268 @@
+"""What is signed, and what that is worth: our bundles by another's verifier, and changed in every place."""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+from test_registry import artifact, get, needs_servers, push, quick, server, to
+
+from conftest import ROOT
+from ingot.publishing import listed, published, trusted
+from ingot.publishing.modelpack import MODEL, PROVENANCE, ROLE
+from ingot.refused import Refused
+from ingot.registry import transfer
+from ingot.registry.connection import Connection
+from ingot.trust import envelope, provenance, sbom
+
+__all__ = ["artifact", "quick", "server"]  # fixtures
+pytestmark = needs_servers
+PACKAGES = ("@sigstore/verify@3.1.1", "@sigstore/bundle@4.0.0", "@sigstore/protobuf-specs@0.5.2")
+
+
+def key_pair(folder, name="key"):
+    """A private key, and the file of its public one, both by openssl as the documents say."""
+    private, public = folder / f"{name}.pem", folder / f"{name}.pub"
+    for words in (
+        ["ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", private],
+        ["ec", "-in", private, "-pubout", "-out", public],
+    ):
+        subprocess.run(["openssl", *words], check=True, capture_output=True)
+    return envelope.private_key(private), public
+
+
+@pytest.fixture
+def key(tmp_path):
+    return key_pair(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def sigstore(tmp_path_factory):
+    """sigstore(bundle, public key) is the subject that Sigstore's verifier finds signed; or fails."""
+    if not (shutil.which("node") and shutil.which("npm")):
+        pytest.skip("needs node and npm, for Sigstore's own verifier")
+    folder = tmp_path_factory.mktemp("sigstore")
+    words = ["npm", "install", "--prefix", folder, "--no-audit", "--no-fund", *PACKAGES]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode:
+        pytest.skip(f"npm cannot install Sigstore's verifier: {done.stderr.splitlines()[-1:]}")
+
+    def run(bundle, public):
+        place = folder / "bundle.json"
+        place.write_bytes(bundle)
+        program = ROOT / "tests/doubles/sigstore_verify.mjs"
+        words = ["node", program, folder, place, public]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        return done.stdout.strip() if done.returncode == 0 else done.stderr
+
+    return run
+
+
+def bundle_of(found):
+    return found.only_layer(found.one(PROVENANCE))[1]
+
+
+def test_sigstores_own_verifier_accepts_our_bundle_and_no_other(
+    server, artifact, key, sigstore, tmp_path
+):
+    push(server.host, artifact(), key[0], name="signed")
+    found = listed.read(Connection(to(server.host, "signed")))
+    bundle = bundle_of(found)
+    assert sigstore(bundle, key[1]) == found.one(MODEL).removeprefix("sha256:")
+    other = key_pair(tmp_path, "other")[1]
+    assert "SIGNATURE_ERROR" in sigstore(bundle, other)
+    said = json.loads(bundle)
+    payload = bytearray(base64.b64decode(said["dsseEnvelope"]["payload"]))
+    payload[payload.index(b"sha256") + 10] ^= 1
+    said["dsseEnvelope"]["payload"] = base64.b64encode(payload).decode()
+    assert "SIGNATURE_ERROR" in sigstore(json.dumps(said).encode(), key[1])
+
+
+def test_what_was_signed_is_pulled_and_says_who_and_how(server, artifact, key, tmp_path):
+    push(server.host, artifact(), key[0], name="signed")
+    found = listed.read(Connection(to(server.host, "signed")))
+    good = trusted.check(found, trusted.keys([key[1]]))
+    assert good.signers == [envelope.name(key[0].public_key())]
+    assert (good.title, good.record["result"]) == ("m.shortfin", "passed")
+    get(Connection(to(server.host, "signed")), tmp_path / "back", [])
+
+
+def changed(server, name, edit):
+    """The index of a published artifact as somebody with write access may make it."""
+    found = listed.read(Connection(to(server.host, name), "pull,push"))
+    index = json.loads(json.dumps(found.index))
+    edit(found, index)
+    transfer.put_manifest(found.connection, index, "evil")
+    return listed.read(Connection(to(server.host, name, "evil")))
+
+
+def replaced(role, edit):
+    """Put another manifest in the place of a role's."""
+
+    def run(found, index):
+        manifest = found.manifest(found.one(role))
+        edit(manifest, found)
+        digest, size = transfer.put_manifest(found.connection, manifest)
+        (entry,) = [one for one in index["manifests"] if one["annotations"][ROLE] == role]
+        entry.update(digest=digest, size=size)
+
+    return run
+
+
+def other_layer(manifest, found):
+    content = transfer.of_bytes(
+        b'{"result": "passed", "sha256": "0", "reference": "", "checks": {}}'
+    )
+    transfer.push(found.connection, [content])
+    manifest["layers"][0].update(digest=content.digest, size=content.size)
+
+
+def dropped(role):
+    return lambda found, index: index.update(
+        manifests=[one for one in index["manifests"] if one["annotations"][ROLE] != role]
+    )
+
+
+def added(found, index):
+    entry = dict(index["manifests"][0], annotations={ROLE: "readme"})
+    index["manifests"].append(entry)
+
+
+def twice(found, index):
+    index["manifests"].append(index["manifests"][0])
+
+
+ATTACKS = {
+    "another file": (replaced("model", other_layer), "its model is sha256:.* was signed"),
+    "another tar": (replaced("image", other_layer), "its image is sha256:.* was signed"),
+    "another record": (replaced("verification", other_layer), "its verification is sha256"),
+    "another action": (replaced("action", other_layer), "its action is sha256"),
+    "another bill": (replaced("sbom", other_layer), "its sbom is sha256"),
+    "no record": (dropped("verification"), "its verification is None, but sha256:.* was signed"),
+    "no signature": (dropped("provenance"), "not signed, expected a signature"),
+    "one more": (added, "its readme is sha256:.*, but None was signed"),
+    "one twice": (twice, "lists 2 of the role model, expected one"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=list(ATTACKS))
+def test_an_index_that_was_changed_is_not_trusted(attack, server, artifact, key):
+    edit, said = attack
+    push(server.host, artifact(), key[0], name="attacked")
+    keys = trusted.keys([key[1]])
+    trusted.check(listed.read(Connection(to(server.host, "attacked"))), keys)
+    with pytest.raises(Refused, match=said):
+        trusted.check(changed(server, "attacked", edit), keys)
+
+
+def test_another_key_or_a_bundle_of_something_else_is_not_trusted(server, artifact, key, tmp_path):
+    push(server.host, artifact(), key[0], name="one")
+    other = trusted.keys([key_pair(tmp_path, "other")[1]])
+    with pytest.raises(Refused, match="no signature of a trusted key"):
+        trusted.check(listed.read(Connection(to(server.host, "one"))), other)
+    push(server.host, artifact(single=True), key[0], name="two")
+    bundle = bundle_of(listed.read(Connection(to(server.host, "two"))))
+
+    def swapped(manifest, found):
+        content = transfer.of_bytes(bundle)
+        transfer.push(found.connection, [content])
+        manifest["layers"][0].update(digest=content.digest, size=content.size)
+
+    with pytest.raises(Refused, match=r"its action is sha256:.*, but sha256:.* was signed"):
+        trusted.check(
+            changed(server, "one", replaced("provenance", swapped)), trusted.keys([key[1]])
+        )
+    push(server.host, artifact(), None, name="unsigned")
+    with pytest.raises(Refused, match="not signed, expected a signature of a trusted key"):
+        trusted.check(listed.read(Connection(to(server.host, "unsigned"))), trusted.keys([key[1]]))
+
+
+def test_a_second_party_may_sign_beside_the_first(server, artifact, key, tmp_path):
+    push(server.host, artifact(), key[0], name="both")
+    other, public = key_pair(tmp_path, "other")
+    found = listed.read(Connection(to(server.host, "both"), "pull,push"))
+    published.sign_too(found, other, "1.0")
+    found = listed.read(Connection(to(server.host, "both")))
+    assert len(trusted.check(found, trusted.keys([key[1], public])).signers) == 2
+    assert len(trusted.check(found, trusted.keys([public])).signers) == 1
+
+
+BROKEN = {
+    "nothing": b"",
+    "a list": b"[]",
+    "deep": b"[" * 100_000,
+    "no envelope": b"{}",
+    "two signatures": json.dumps(
+        {"mediaType": envelope.BUNDLE, "dsseEnvelope": {
+            "payload": "", "payloadType": envelope.PAYLOAD, "signatures": [{"sig": ""}] * 2}}
+    ).encode(),
+    "no base64": json.dumps(
+        {"mediaType": envelope.BUNDLE, "dsseEnvelope": {
+            "payload": "%", "payloadType": envelope.PAYLOAD, "signatures": [{"sig": "ü"}]}}
+    ).encode(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bundle", BROKEN.values(), ids=list(BROKEN))
+def test_what_is_no_bundle_is_one_line(bundle, key):
+    with pytest.raises(Refused, match="m: "):
+        envelope.opened("m", bundle, [key[0].public_key()])
+
+
+@pytest.mark.parametrize("said", [{}, {"_type": "x"}, [], {"_type": envelope.STATEMENT}])
+def test_a_signed_text_that_is_no_statement_is_refused(said, key):
+    with pytest.raises(Refused):
+        envelope.opened("m", envelope.sign(said, key[0]), [key[0].public_key()])
+
+
+def test_a_key_of_another_kind_is_refused(tmp_path):
+    rsa = tmp_path / "rsa.pem"
+    subprocess.run(["openssl", "genrsa", "-out", rsa, "2048"], check=True, capture_output=True)
+    for path in (rsa, tmp_path / "missing"):
+        with pytest.raises(Refused, match="expected PEM of P-256"):
+            envelope.private_key(path)
+        with pytest.raises(Refused, match="expected PEM of P-256"):
+            envelope.public_key(path)
+
+
+def test_a_bill_names_each_package_once_and_is_the_same_each_time(tmp_path):
+    locks = [ROOT / "envs/convert/requirements.lock", ROOT / "envs/hub/requirements.lock"]
+    text = sbom.sbom("m.gguf", "ab" * 32, "apache-2.0", locks)
+    assert text == sbom.sbom("m.gguf", "ab" * 32, "apache-2.0", reversed(locks))
+    said = json.loads(text)
+    refs = [one["bom-ref"] for one in said["components"]]
+    assert len(refs) == len(set(refs)) and {"toolchain:convert", "toolchain:hub"} <= set(refs)
+    (numpy,) = [one for one in said["components"] if one["name"] == "numpy"]
+    assert numpy["purl"] == f"pkg:pypi/numpy@{numpy['version']}" and numpy["hashes"]
+    assert {one["ref"] for one in said["dependencies"]} <= {"artifact", *refs}
+
+
+def test_provenance_names_the_hubs_files_by_address_and_the_rest_by_name():
+    listing, config = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
+    fetch = provenance.Step(
+        "fetch_file", "k1", {"config.json": config}, {"inputs": {"listing": listing}}
+    )
+    build = provenance.Step(
+        "build", "k2", {"m.gguf": f"sha256:{'3' * 64}"},
+        {"inputs": {"config": config, "text": f"sha256:{'4' * 64}"}, "code": {"a.py": "sha256:5"},
+         "lock": {"hub/requirements.lock": "sha256:6"}},
+    )  # fmt: skip
+    said = provenance.predicate(
+        "artifacts/m.gguf", {}, [fetch, build], {listing: "https://h/m/resolve/c/"}
+    )
+    found = {one["uri"]: one["digest"] for one in said["buildDefinition"]["resolvedDependencies"]}
+    assert found == {
+        "scripts/a.py": {"sha256": "5"}, "envs/hub/requirements.lock": {"sha256": "6"},
+        "listing": {"sha256": "1" * 64}, "text": {"sha256": "4" * 64},
+        "https://h/m/resolve/c/config.json": {"sha256": "2" * 64},
+    }  # fmt: skip
+
+
+def test_nothing_of_this_machine_is_in_what_is_published(tmp_path):
+    from ingot.driver.release.origin import portable
+
+    entry = {"path": "/home/me/m", "name": "M", "deep": [{"x": "~/y", "z": 1}], "tp": [1]}
+    assert portable(entry) == {"name": "M", "deep": [{"z": 1}], "tp": [1]}
+    assert os.environ.get("HOME", "/") not in json.dumps(portable(entry))

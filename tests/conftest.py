@@ -156,6 +156,13 @@ def store(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def folder(tmp_path, monkeypatch, store):
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("source")
+    return tmp_path
+
+
+@pytest.fixture
 def filled(store, tmp_path, monkeypatch):
     """A store with the record of a folder: a file, a link, and one more file below."""
     monkeypatch.chdir(tmp_path)

@@ -91,14 +91,16 @@ class Proxy:
 
     A fault is of the next `times` requests of a method whose path a pattern is found in:
     `status` (with `headers`) instead of the answer, a body `cut` after so many bytes, a byte of the body
-    flipped (`flip`), a range ignored (`whole`), `extra` bytes behind it, an upload cut after `cut_upload`
-    bytes, or tokens that have `ended`.
+    flipped (`flip`), the `body` of something else, one that is `endless` or comes at so many bytes/s
+    (`slow`), an answer after a `delay` of seconds, a range ignored (`whole`), `extra` bytes behind it, an
+    upload cut after `cut_upload` bytes, or tokens that have `ended`.
     """
 
     def __init__(self, registry: Registry, token: bool = False):
         self.registry, self.token, self.faults = registry, token, []
         self.seen: list[tuple[str, str, dict]] = []  # method, path, headers
         self.issued, self.ended, self.lock = 0, 0, threading.Lock()  # numbers of tokens
+        self.slow = 0  # bytes/s
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -155,6 +157,10 @@ class Proxy:
             challenge = f'Bearer realm="http://{self.host}/token",service="ingot-test",scope="x"'
             self._send(handler, 401, b"{}", {"WWW-Authenticate": challenge})
             return
+        time.sleep(fault.get("delay", 0))
+        if "endless" in fault:
+            self._send_for_ever(handler)
+            return
         if "status" in fault:
             self._send(handler, fault["status"], b"{}", fault.get("headers", {}))
             return
@@ -172,13 +178,23 @@ class Proxy:
             data = (
                 data[: fault["flip"]] + bytes([data[fault["flip"]] ^ 1]) + data[fault["flip"] + 1 :]
             )
-        data += bytes(fault.get("extra", 0))
+        data = fault.get("body", data + bytes(fault.get("extra", 0)))
         headers = {
             key: value for key, value in found.getheaders()
             if key.lower() in ("location", "content-type", "range", "content-range")
         }  # fmt: skip
         size = int(found.headers.get("Content-Length") or 0)
+        self.slow = fault.get("slow", 0)
         self._send(handler, found.status, data, headers, fault.get("cut"), size)
+
+    def _send_for_ever(self, handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(10_000):
+                handler.wfile.write(bytes(1 << 16))
+        handler.close_connection = True
 
     def _send(self, handler, status, data, headers, cut=None, size=None) -> None:
         handler.send_response(status)
@@ -188,6 +204,11 @@ class Proxy:
         handler.end_headers()
         if handler.command != "HEAD":
             with contextlib.suppress(OSError):
+                while self.slow and data:
+                    handler.wfile.write(data[: self.slow // 10])
+                    handler.wfile.flush()
+                    data = data[self.slow // 10 :]
+                    time.sleep(0.1)
                 handler.wfile.write(data if cut is None else data[:cut])
         if cut is not None:
             handler.wfile.flush()

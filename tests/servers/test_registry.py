@@ -211,7 +211,7 @@ def ranges(proxy):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("cut, kept", [(0, None), (2_500_000, f"bytes={2 << 20}-")])
+@pytest.mark.parametrize("cut, kept", [(0, None), (2_500_000, "bytes=2500000-")])
 def test_a_pull_goes_on_where_it_was_cut(cut, kept, server, artifact, tmp_path):
     push(server.host, artifact(single=True), name="single")
     with registries.Proxy(server) as proxy:
@@ -234,7 +234,7 @@ def test_a_later_run_goes_on_too_and_begins_again_where_no_range_is_known(
             get(found, tmp_path / "r/back", [])
         proxy.fault("GET", "blobs/sha256", whole=True)
         get(found, tmp_path / "r/back", [])
-        assert ranges(proxy)[-1] == f"bytes={1 << 20}-"
+        assert ranges(proxy)[-1] == "bytes=1100000-"
     assert (tmp_path / "r/back").read_bytes() == FILES["model.irpa"]
     assert [path.name for path in (tmp_path / "r").iterdir()] == ["back"]
 

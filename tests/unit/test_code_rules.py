@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from conftest import ROOT
-from ingot.driver.cache import sources
-from ingot.driver.cache.sources import sources_of
+from ingot.driver.rules import sources
+from ingot.driver.rules.sources import sources_of
 
 SCRIPTS = ROOT / "scripts"
 STEPS = sorted(SCRIPTS.glob("*.py"))

@@ -30,6 +30,7 @@ from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past
 from ingot.driver.health import doctor
 from ingot.driver.job import Graph, Input, Job, Output
+from ingot.driver.remote import settings
 from ingot.files import claim, memo
 from ingot.refused import Refused, one_line
 from ingot.store.records import Store
@@ -167,7 +168,7 @@ class Session:
     def begin(self, graph: Graph, dry: bool, by_user: dict) -> None:
         """`by_user`: resources of rules that the command line sets."""
         store = Store()
-        self.contents = Contents(graph, store, dry)
+        self.contents = Contents(graph, store, dry, shared_cache(store, dry))
         self.decider = Decider(self.contents)
         past = Past(store, ask.cores) if cluster.used() else Past(store)
         folders = [Path(os.environ[CONFIGS])] if os.environ.get(CONFIGS) else []
@@ -230,6 +231,25 @@ class Session:
             decide(dag)
         make_way(self.contents, self.decision)
         dag.workflow.iocache.exists_local.clear()  # files have come and gone
+
+    def share(self) -> None:
+        """Write to the shared cache what it lacks of the targets that need not be built."""
+        remote = self.contents.remote
+        if remote and remote.writes:
+            self.contents.share(
+                job for job in self.contents.graph.targets if job not in self.decision.run
+            )
+            if not self.decision.run:
+                remote.close()
+
+
+def shared_cache(store: Store, dry: bool) -> Any:
+    """None where there is none: importing what speaks to it takes 0.1 s."""
+    if found := settings.read():
+        from ingot.driver.remote.remote import Remote
+
+        return Remote(found, store, dry)
+    return None
 
 
 def log_of(theirs: Any) -> str:
@@ -452,6 +472,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             while session.adopt():
                 decide(dag)
             session.restore(dag)
+            session.share()
             session.expect()
             # ours is kept in the store; Snakemake's would fail a finished job on a full disk
             object.__setattr__(dag.workflow.execution_settings, "keep_metadata", False)

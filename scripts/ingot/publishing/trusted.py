@@ -15,6 +15,7 @@ from ingot.refused import Refused
 from ingot.trust import envelope, provenance
 
 KEYS = "INGOT_TRUSTED_KEYS"  # a public key, or a folder of them: *.pem, *.pub
+SIGNS = "INGOT_SIGNING_KEY"  # a private key's path
 SUBJECT = "ingot:"  # before a role, among the subjects of the statement
 RECORD = {"sha256": str, "result": str, "reference": str, "checks": {}}
 
@@ -41,6 +42,12 @@ def keys(named: list[Path]) -> list:
         inside = sorted(path for path in place.glob("*") if path.suffix in (".pem", ".pub"))
         found += [envelope.public_key(path) for path in (inside if place.is_dir() else [place])]
     return found
+
+
+def signing_key(named: Path | None) -> Any:
+    """The private key that is named, or that the environment names; None without one."""
+    place = named or (Path(os.environ[SIGNS]) if os.environ.get(SIGNS) else None)
+    return envelope.private_key(place) if place else None
 
 
 def check(listed: Listed, trusted: list) -> Trusted:

@@ -51,12 +51,22 @@ class Cut(Refused):
 class Connection:
     """To the registry of `reference`; `access` is pull, or pull,push.  Threads may share it."""
 
-    def __init__(self, reference: Reference, access: str = "pull", plain: bool = False):
-        """`plain` permits HTTP without TLS to a host that is not this machine."""
+    def __init__(
+        self,
+        reference: Reference,
+        access: str = "pull",
+        plain: bool = False,
+        silence: float = SILENCE,
+        tries: int = TRIES,
+        slowest: float = 0,
+    ):
+        """`plain` permits HTTP without TLS to a host that is not this machine; `silence` in seconds;
+        `slowest` in bytes/s, below which a download is refused."""
+        self.tries, self.slowest = tries, slowest
         self.reference, self.access, self.plain = reference, access, plain
         self.pool = urllib3.PoolManager(
             maxsize=8, block=True, retries=False, blocksize=BLOCK,
-            timeout=urllib3.Timeout(connect=15, read=SILENCE),
+            timeout=urllib3.Timeout(connect=min(15, silence), read=silence),
         )  # fmt: skip
         self.lock, self.logging_in = threading.Lock(), threading.Lock()
         self.tokens: dict[str, str] = {}  # Authorization by scope
@@ -91,13 +101,16 @@ class Connection:
         headers: dict[str, str] | None = None,
         source: str = "",
         stream: bool = False,
-        tries: int = TRIES,
+        tries: int | None = None,
     ):
         """The answer to one request below /v2/, or to a whole URL; tried again where that may help.
 
         An Answer for any other status.  Of a streamed answer the caller reads the body.
         """
-        what = f"{self.reference.host}: {method} {path.partition('?')[0]}"
+        what, tries = (
+            f"{self.reference.host}: {method} {path.partition('?')[0]}",
+            tries or self.tries,
+        )
         url = path if "://" in path else self.base + path
         scope, renewed = self.scope(source), False
         for attempt in range(tries):

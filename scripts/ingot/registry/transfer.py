@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
@@ -16,12 +17,13 @@ import urllib3
 
 from ingot.files.digest import canonical
 from ingot.refused import Refused
-from ingot.registry.connection import AGAIN, TRIES, Answer, Connection, Cut, pause
+from ingot.registry.connection import AGAIN, Answer, Connection, Cut, pause
 from ingot.registry.reference import DIGEST
 from ingot.registry.tar_layer import TarLayer
 
 BLOCK = 1 << 20
 WORKERS = 4  # blobs at once
+SETTLED = 10.0  # seconds until a connection's speed says something
 MANIFESTS = (
     "application/vnd.oci.image.index.v1+json", "application/vnd.oci.image.manifest.v1+json",
 )  # fmt: skip
@@ -124,7 +126,7 @@ def _put(connection: Connection, content: Content, tell: Seen, stop: Event) -> i
     """One streamed PUT.  A cut upload cannot be gone on with: the blob is begun again."""
     repository, source = connection.reference.repository, content.source
     headers = {**OCTETS, "Content-Length": str(content.size)}
-    for attempt in range(TRIES):
+    for attempt in range(connection.tries):
         done = 0
 
         def counted(count: int) -> None:
@@ -145,7 +147,7 @@ def _put(connection: Connection, content: Content, tell: Seen, stop: Event) -> i
         except (Answer, Cut) as error:
             tell(-done)
             status, wait = getattr(error, "status", 0), getattr(error, "wait", None)
-            if attempt + 1 == TRIES or (status and status not in AGAIN):
+            if attempt + 1 == connection.tries or (status and status not in AGAIN):
                 raise
             stop.wait(pause(attempt, wait))
             if stop.is_set():
@@ -174,12 +176,13 @@ def put_manifest(connection: Connection, manifest: dict, name: str = "") -> tupl
     return content.digest, content.size
 
 
-def get_manifest(connection: Connection, name: str) -> tuple[dict, str]:
-    """The manifest that a tag or digest names, and its digest.  Refused: other bytes than a digest's."""
+def find_manifest(connection: Connection, name: str) -> tuple[dict, str] | None:
+    """The manifest that a tag or digest names, and its digest; None where there is none.  Refused: other
+    bytes than a digest's."""
     path = f"{connection.reference.repository}/manifests/{name}"
     found = connection.ask("GET", path, (200, 404), headers={"Accept": ", ".join(MANIFESTS)})
     if found.status == 404:
-        raise Refused(f"{connection.reference}: missing, expected a manifest; check its name")
+        return None
     digest = f"sha256:{hashlib.sha256(found.content).hexdigest()}"
     if DIGEST.fullmatch(name) and digest != name:
         raise Refused(
@@ -194,6 +197,13 @@ def get_manifest(connection: Connection, name: str) -> tuple[dict, str]:
             f"{connection.reference}: no OCI manifest, expected one; check its name"
         ) from None
     return manifest, digest
+
+
+def get_manifest(connection: Connection, name: str) -> tuple[dict, str]:
+    """The same.  Refused where there is none."""
+    if found := find_manifest(connection, name):
+        return found
+    raise Refused(f"{connection.reference}: missing, expected a manifest; check its name")
 
 
 def get(connection: Connection, descriptor: dict) -> bytes:
@@ -222,8 +232,8 @@ def pull(
     Refused: other bytes than the digest's, more or fewer than `size`.
     """
     path, told = f"{connection.reference.repository}/blobs/{digest}", 0
-    stop = stop or Event()
-    for attempt in range(TRIES):
+    stop, started, came = stop or Event(), time.monotonic(), 0
+    for attempt in range(connection.tries):
         found = hashlib.sha256()
         with target.open("a+b") as out:
             done = _hashed(out, found, size)
@@ -236,7 +246,13 @@ def pull(
                 for data in _body(answer, size - done, stop):
                     out.write(data)  # buffered: all of it, or an OSError
                     found.update(data)
-                    done += len(data)
+                    done, came = done + len(data), came + len(data)
+                    took = time.monotonic() - started
+                    if took > SETTLED and came < connection.slowest * took:
+                        raise Refused(
+                            f"{connection.reference.host}: {came / took:.0f} bytes/s, expected "
+                            f"{connection.slowest:.0f} at least; not waited for"
+                        )
                     if seen:
                         seen(done - told)
                         told = done
@@ -253,7 +269,9 @@ def pull(
                 "it again"
             )
         stop.wait(pause(attempt) if attempt else 0)
-    raise Cut(f"{connection.reference}: {digest} was cut {TRIES} times; pull again, it goes on")
+    raise Cut(
+        f"{connection.reference}: {digest} was cut {connection.tries} times; pull again, it goes on"
+    )
 
 
 def _hashed(out, found, size: int) -> int:
@@ -272,7 +290,7 @@ def _body(answer, most: int, stop: Event) -> Iterator[bytes]:
     """A body's blocks, one beyond `most` bytes at the longest; it ends early where it is cut."""
     try:
         came = 0
-        while came <= most and not stop.is_set() and (data := answer.read(BLOCK)):
+        while came <= most and not stop.is_set() and (data := answer.read1(BLOCK)):
             came += len(data)
             yield data
     except (urllib3.exceptions.HTTPError, OSError):

@@ -14,6 +14,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ FILE = "application/vnd.ingot.file.v1"
 TITLE = "org.opencontainers.image.title"
 NAME = "org.opencontainers.image.ref.name"
 DAY = 86400  # seconds
+KEY = re.compile(r"[0-9a-f]{64}")
 LAYOUT = '{"imageLayoutVersion":"1.0.0"}'
 
 
@@ -151,19 +153,57 @@ class Store(Blobs):
         """The record at `pointer`; None when it is damaged, or not of the form that we know."""
         try:
             name, _, text = regular_bytes(pointer).partition(b"\n")
-            if name.decode() != f"sha256:{hashlib.sha256(text).hexdigest()}":
-                return None
+        except OSError:
+            return None
+        found = self.parsed(text, pointer.parent.name)
+        said = (pointer.name, name.decode("latin-1"))
+        return found if found and (found.key, found.digest) == said else None
+
+    def parsed(self, text: bytes, rule: str) -> Record | None:
+        """The record whose manifest `text` is; None when it is none of `rule`, or of another form."""
+        try:
             manifest = json.loads(text)
             notes = manifest["annotations"]
             outputs = json.loads(notes["ingot.outputs"])
             if b"\\ud" in text:  # half of a character, which nobody could write again
                 digest.canonical([manifest, outputs])
-            if (notes["ingot.rule"], notes["ingot.key"]) != (pointer.parent.name, pointer.name):
+            if notes["ingot.rule"] != rule or not KEY.fullmatch(notes["ingot.key"]):
                 return None
             form.check(manifest, outputs, list(_layers(outputs)))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, Refused):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, Refused):
             return None
-        return Record(pointer.parent.name, pointer.name, manifest, outputs, name.decode(), pointer)
+        name = f"sha256:{hashlib.sha256(text).hexdigest()}"
+        pointer = self.root / "actions" / rule / notes["ingot.key"]
+        return Record(rule, notes["ingot.key"], manifest, outputs, name, pointer)
+
+    def adopt(self, record: Record, recipe: str) -> None:
+        """Put down a record that another store made, and the recipe by which it was found; its files may
+        come later, or never."""
+        text = digest.canonical(record.manifest)
+        if self.put_bytes(text) != record.digest:
+            raise Refused(
+                f"{record.title}: its record is not as we write it, expected that; not taken"
+            )
+        make_folder(record.path.parent, self.root)
+        with self.temporary(record.path) as partial:
+            partial.write_bytes(record.digest.encode() + b"\n" + text)
+        if KEY.fullmatch(recipe):
+            place = self.root / "recipes" / record.rule / recipe
+            make_folder(place.parent, self.root)
+            with self.temporary(place) as partial:
+                partial.write_text(record.key)
+
+    @property
+    def knows_recipes(self) -> bool:
+        return (self.root / "recipes").is_dir()
+
+    def of_recipe(self, rule: str, recipe: str) -> Record | None:
+        """The record that was adopted by a recipe."""
+        try:
+            key = regular_bytes(self.root / "recipes" / rule / recipe).decode("latin-1")
+        except OSError:
+            return None
+        return self.lookup(rule, key) if KEY.fullmatch(key) else None
 
     def records(self, rule: str = "*") -> Iterator[Record]:
         for pointer in sorted(self.root.glob(f"actions/{rule}/[0-9a-f]*")):

@@ -44,7 +44,7 @@ def fsck(store: Store) -> dict[str, Any]:
         else:
             damaged.append(name)
             remove(pointer)
-    for place in store.root.rglob("*.partial"):
+    for place in (*store.root.rglob("*.partial"), *store.blobs.glob(".*.coming")):
         with contextlib.suppress(OSError):
             if time.time() - place.lstat().st_mtime > LEFT_BEHIND and not alive(place):
                 remove(place)

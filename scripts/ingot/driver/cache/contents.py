@@ -2,8 +2,9 @@
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from ingot.checkpoint import identity
 from ingot.driver.cache import key
@@ -83,8 +84,9 @@ def _shard(path: Path) -> str:
 class Contents:
     """Keys and records of the jobs of one run, found when they are asked for."""
 
-    def __init__(self, graph: Graph, store: Store, dry: bool = False):
+    def __init__(self, graph: Graph, store: Store, dry: bool = False, remote: Any = None):
         self.graph, self.store = graph, store
+        self.remote = remote  # a remote.Remote, whose imports take 0.1 s; None where there is none
         self.writable = not dry and store.prepare()  # a dry run waits for no lock
         self.sources = Sources()
         self.finished: set[Job] = set()
@@ -92,6 +94,8 @@ class Contents:
         self.keys: dict[Job, tuple[str, dict]] = {}  # with the fields
         self.records: dict[Job, Record | None] = {}  # once the key is known
         self.samples: dict[str, set[str]] = {}  # rule: samples of the shards that are on record
+        self.recipes: dict[Job, str] = {}
+        self.gone: set[Job] = set()  # whose files the shared cache did not give
 
     def key(self, job: Job) -> tuple[str, dict]:
         """The key of a job's action and its fields.  UnknownInput while an input is not known."""
@@ -133,16 +137,105 @@ class Contents:
                 self.store.config(one).get("about", {}) for one in self.store.records(job.rule)
             ]
             self.samples[job.rule] = {s for a in found for s in a.get("samples", {}).values()}
-        return identity.sample(shard) in self.samples[job.rule]
+        return bool(self.remote) or identity.sample(shard) in self.samples[job.rule]
 
     def record(self, job: Job) -> Record | None:
         """The record of a job's action.  UnknownInput while its key is not known."""
-        found, _ = self.key(job)
+        try:
+            found, _ = self.key(job)
+        except UnknownInput:
+            if record := self._by_recipe(job):
+                return record
+            raise
         if job not in self.records:
             self.records[job] = record = self.store.lookup(job.rule, found)
             if record and self.writable:
                 self.store.used(record)
         return self.records[job]
+
+    # The shared cache
+
+    def recipe(self, job: Job) -> str:
+        """The digest of an action by how its inputs are made, in place of what they hold: known before
+        any of them is.  UnknownInput where a source's content is not."""
+        if job not in self.recipes:
+            self.recipes[job] = digest.of_json(key.fields(job, lambda path: self._made(job, path)))
+        return self.recipes[job]
+
+    def _made(self, job: Job, path: str) -> str:
+        maker = self.graph.maker(job, path)
+        if maker is None or not maker.cached:
+            return self.of(job, path)
+        return f"recipe:{self.recipe(maker)}:{maker.writes.index(path)}"
+
+    def _by_recipe(self, job: Job) -> Record | None:
+        """A record that came from the shared cache, of which no input may be known here."""
+        try:
+            if job in self.gone or not self.store.knows_recipes:
+                return None
+            record = self.store.of_recipe(job.rule, self.recipe(job))
+        except (UnknownInput, OSError):
+            return None
+        if record:
+            self.keys[job], self.records[job] = (record.key, {}), record
+        return record
+
+    def _tag(self, job: Job) -> str | None:
+        """What the shared cache knows a job by; None where we know its record, or it cannot."""
+        if not job.cached or job in self.gone or job in self.graph.forced:
+            return None
+        try:
+            return None if self.record(job) else f"ac-{self.key(job)[0]}"
+        except (UnknownInput, OSError):
+            pass
+        try:
+            return f"re-{self.recipe(job)}"
+        except (UnknownInput, OSError):
+            return None
+
+    def look_up(self, jobs: Iterable[Job]) -> bool:
+        """Ask the shared cache for the records of jobs that we have none of; did it know any?"""
+        if self.remote is None:
+            return False
+        tags = {job: tag for job in jobs if (tag := self._tag(job))}
+        self.remote.ask((job.rule, tag) for job, tag in tags.items())
+        known = False
+        for job, tag in tags.items():
+            record = self.remote.answers.get(tag)
+            if record and len(record.outputs) == len(job.outputs):
+                known = True
+                self.keys.setdefault(job, (record.key, {}))
+                self.records[job] = record
+                with self.held(), contextlib.suppress(OSError, Refused):
+                    if self.writable:
+                        self.store.adopt(record, tag.removeprefix("re-"))
+        return known
+
+    def elsewhere(self, job: Job, record: Record) -> bool:
+        """Does the shared cache say that it has what we have on record, but not the bytes of?"""
+        if self.remote is None or job in self.gone:
+            return False
+        if record.key not in self.remote.known:
+            self.remote.ask([(job.rule, f"ac-{record.key}")])
+        return record.key in self.remote.known
+
+    def share(self, jobs: Iterable[Job]) -> None:
+        """Send what the shared cache lacks of jobs that are on record here: it may be younger than they."""
+        tags = {}
+        for job in jobs:
+            with contextlib.suppress(UnknownInput, OSError):
+                if job.cached and (record := self.record(job)) and self.keys[job][1]:
+                    tags[job] = record, self.recipe(job)
+        self.remote.ask((record.rule, f"re-{recipe}") for record, recipe in tags.values())
+        for record, recipe in tags.values():
+            if not self.remote.answers.get(f"re-{recipe}"):
+                self.remote.send(record, recipe)
+
+    def give_up(self, job: Job) -> None:
+        """The files on record are nowhere: the job is decided as if the shared cache knew nothing of it."""
+        self.gone.add(job)
+        self.keys.pop(job, None)
+        self.records.pop(job, None)
 
     def unchanged(self, job: Job, path: str) -> bool:
         """Does the input still hold what it did when the job was decided?"""

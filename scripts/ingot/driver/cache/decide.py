@@ -38,11 +38,24 @@ class Decider:
 
         `done` are the jobs that have run or are running.
         """
-        decision, seen = Decision(), {}
+        while (
+            True
+        ):  # until the shared cache has nothing to add: by an input's record a key is known
+            decision, learned = self._walk(done)
+            if not learned:
+                return decision
+
+    def _walk(self, done: frozenset[Job] | set[Job]) -> tuple[Decision, bool]:
+        """The decision by what is known; and whether more became known on the way."""
+        decision, seen, learned = Decision(), {}, False
         stack = [(job, None) for job in self.graph.targets]
         stack += [(job, None) for job in self.graph.jobs if job in self.graph.forced - done]
+        asked = 0  # of the stack, those that the shared cache was asked for: all at once
         while stack:
+            if asked < len(stack):
+                learned |= self.contents.look_up(job for job, _ in stack[asked:] if job not in done)
             job, files = stack.pop()
+            asked = len(stack)
             wanted = set(job.writes if files is None else files) - seen.get(job, set())
             first = job not in seen
             seen.setdefault(job, set()).update(wanted)
@@ -56,7 +69,7 @@ class Decider:
                 decision.run[job] = why
                 decision.restore.pop(job, None)
                 stack += self.graph.needs[job].items()
-        return decision
+        return decision, learned
 
     def _settle(self, job: Job, wanted: set[str], decision: Decision) -> str | None:
         """Why `job` must run; None when it need not, with what is to be restored noted."""
@@ -77,7 +90,7 @@ class Decider:
             output = record.outputs[job.writes.index(path)]
             if os.path.exists(path) and digest.of(path) == output["digest"]:
                 continue
-            if not self.store.whole(output):
+            if not self.store.whole(output) and not self.contents.elsewhere(job, record):
                 return f"{path} was built before, but its bytes have left the store"
             decision.restore.setdefault(job, {})[path] = output
         return None

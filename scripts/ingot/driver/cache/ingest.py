@@ -61,6 +61,8 @@ class Ingest:
                     contents.records[job] = record = self.store.record(action)
                 note_folder(self.store, [found])
                 self._to_disk(record)
+                if contents.remote:
+                    contents.remote.send(record, contents.recipe(job))
             else:
                 self._only_here(job)
         except (OSError, ValueError, UnknownInput, Refused) as error:
@@ -76,6 +78,8 @@ class Ingest:
     def close(self) -> None:
         """The run ends when all that it stored is on the disk, and in the index."""
         if self.disk is None:
+            if self.contents.remote:
+                self.contents.remote.close()
             return
         with self.syncing.all_tasks_done:
             done = lambda: not self.syncing.unfinished_tasks  # noqa: E731
@@ -85,6 +89,8 @@ class Ingest:
                 self.syncing.all_tasks_done.wait_for(done)
         with contextlib.suppress(OSError):
             self.store.index()
+        if self.contents.remote:
+            self.contents.remote.close()
 
     def _to_disk(self, record: Record) -> None:
         """Meanwhile the build goes on.  One that is stopped does not wait for its disk."""

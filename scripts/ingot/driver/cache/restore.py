@@ -7,22 +7,47 @@ from pathlib import Path
 from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.decide import Decision
 from ingot.driver.job import Job
+from ingot.refused import Refused
 from ingot.storekeeping import aside
 
 
 def restore(contents: Contents, decision: Decision) -> set[Job]:
     """Put the files back; the jobs whose files could not be, for which all is decided again."""
-    bad = set()
+    bad = fetch(contents, decision)
     with contents.held():
         for job, files in decision.restore.items():
             for path, output in files.items():
                 try:
+                    if job in bad:
+                        continue
                     aside.keep(contents.store, path)
                     contents.store.restore(output, Path(path))
                 except OSError as error:
-                    print(f"{path}: not restored ({error}); it is built again", file=sys.stderr)
+                    _give_up(contents, job, path, error)
                     bad.add(job)
     return bad
+
+
+def fetch(contents: Contents, decision: Decision) -> set[Job]:
+    """Bring what the shared cache has and the store lacks; the jobs whose files do not come.
+
+    gc does not wait for it: the run's lease keeps what has come.
+    """
+    bad = set()
+    for job, files in decision.restore.items() if contents.remote else ():
+        for path, output in files.items():
+            try:
+                if job not in bad and not contents.store.whole(output):
+                    contents.remote.fetch(output, path)
+            except (OSError, Refused) as error:
+                _give_up(contents, job, path, error)
+                bad.add(job)
+    return bad
+
+
+def _give_up(contents: Contents, job: Job, path: str, error: Exception) -> None:
+    print(f"{path}: not restored ({error}); it is built again", file=sys.stderr)
+    contents.give_up(job)
 
 
 def make_way(contents: Contents, decision: Decision) -> None:

@@ -33,8 +33,9 @@ def add_options(parser: ArgumentParser) -> None:
 def run(root: Path, options: Namespace) -> None:
     # no other command needs urllib3 and cryptography
     from ingot.driver.formats.rows import RECORD
-    from ingot.driver.release.origin import OnRecord, signing_key
+    from ingot.driver.release.origin import OnRecord
     from ingot.publishing.published import publish
+    from ingot.publishing.trusted import signing_key
     from ingot.registry.connection import Connection
 
     place = reference.parse(options.to)

@@ -1,6 +1,5 @@
 """How a target came to be: the records of its actions, from the sources on, and what it was built by."""
 
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ from ingot.hub.listing import read_listing
 from ingot.publishing.published import Artifact, Origin
 from ingot.refused import Refused
 from ingot.store.records import Record, Store
-from ingot.trust import envelope, provenance, sbom
+from ingot.trust import provenance, sbom
 from ingot.trust.provenance import RESOLVE, Step
 
 HUB = "https://huggingface.co/"
 LISTING = "/listing.json"
-KEY = "INGOT_SIGNING_KEY"  # a private key's path
 
 
 class OnRecord:
@@ -107,12 +105,6 @@ def portable(value: Any) -> Any:
     if isinstance(value, list):
         return [portable(one) for one in value]
     return None if isinstance(value, str) and value.startswith(("/", "~")) else value
-
-
-def signing_key(named: Path | None) -> Any:
-    """The private key that is named, or that the environment names; None without one."""
-    place = named or (Path(os.environ[KEY]) if os.environ.get(KEY) else None)
-    return envelope.private_key(place) if place else None
 
 
 def commit(root: Path) -> str:

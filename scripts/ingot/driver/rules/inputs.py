@@ -7,11 +7,11 @@ from typing import Any
 
 from ingot.checkpoint.files import TEMPLATES
 from ingot.checkpoint.safetensors import INDEX
-from ingot.driver.cache.sources import sources_of
 from ingot.driver.catalogue import toolchains
 from ingot.driver.formats import rows
 from ingot.driver.formats.iree import archives
 from ingot.driver.formats.model import SMALL_FILES, hub_files, shard_names
+from ingot.driver.rules.sources import sources_of
 from ingot.llamacpp import quants
 
 

@@ -1,0 +1,192 @@
+"""The shared cache, asked and written to; whatever it does, the build goes on.
+
+Records are looked up in parallel, before anything runs; a blob is fetched when something needs it, and
+written back behind the build.  What fails ends the matter for this run, in one line.
+"""
+
+import fcntl
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from ingot.driver.remote import entry
+from ingot.driver.remote.settings import Settings
+from ingot.files import digest
+from ingot.refused import Refused
+from ingot.registry import reference, transfer
+from ingot.registry.connection import Answer, Connection
+from ingot.store.records import Record, Store
+from ingot.terminal.progress import Progress
+
+AT_ONCE = 8  # look-ups
+PATIENCE = 30.0  # seconds that the look-ups of one moment may take
+SILENCE = 15.0  # seconds without a byte
+TRIES = 3
+SLOWEST = 100_000  # bytes/s on average, below which building is taken to be quicker
+QUIET = 2.0  # seconds of waiting for the registry at the end of a run; longer is said
+
+
+class Remote:
+    """`looks` is for dry runs: nothing is fetched or written, here or there."""
+
+    def __init__(self, settings: Settings, store: Store, looks: bool = False):
+        self.settings, self.store = settings, store
+        self.writes = settings.writes and not looks
+        self.place = reference.parse(settings.reference)
+        self.why_not = ""  # it is left alone for the rest of this run
+        self.answers: dict[str, Record | None] = {}  # by tag
+        self.known: set[str] = set()  # the keys of those records
+        self.sending: queue.Queue[tuple[Record, str]] = queue.Queue()
+        self.sender: threading.Thread | None = None
+        self.sent = 0  # bytes
+        self._connection: Connection | None = None
+        self.lock = threading.Lock()
+
+    @property
+    def connection(self) -> Connection:
+        with self.lock:
+            if self._connection is None:
+                access = "pull,push" if self.writes else "pull"
+                self._connection = Connection(
+                    self.place, access, self.settings.plain, SILENCE, TRIES, SLOWEST
+                )
+            return self._connection
+
+    def give_up(self, reason: object) -> None:
+        with self.lock:
+            told, self.why_not = self.why_not, self.why_not or str(reason)
+        if not told:
+            print(f"shared cache: left alone in this run ({reason})", file=sys.stderr)
+
+    # Records
+
+    def ask(self, wanted: Iterable[tuple[str, str]]) -> None:
+        """Look up what was not looked up yet: pairs of a rule and a tag."""
+        new = [pair for pair in dict.fromkeys(wanted) if pair[1] not in self.answers]
+        if not new or self.why_not:
+            return
+        started = time.monotonic()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for (_, tag), found in zip(new, pool.map(self._look_up, new), strict=True):
+                self.answers[tag] = found
+                self.known |= {found.key} if found else set()
+        if (took := time.monotonic() - started) > PATIENCE:
+            self.give_up(f"{self.place.host} took {took:.0f} s to answer {len(new)} questions")
+
+    def _look_up(self, pair: tuple[str, str]) -> Record | None:
+        rule, tag = pair
+        if self.why_not:
+            return None
+        what = f"{self.place}:{tag[:15]}"
+        try:
+            found = transfer.find_manifest(self.connection, tag)
+            if found is None:
+                return None
+            one = entry.opened(what, found[0], self.settings.keys, rule, tag)
+            manifest = one.manifest or transfer.get_manifest(self.connection, one.digest)[0]
+            record = self.store.parsed(digest.canonical(manifest), rule)
+            if record is None or record.digest != one.digest:
+                raise Refused(f"{what}: a record of another form than ours; not taken")
+            if tag.startswith("ac-") and tag != entry.tag("ac", record.key):
+                raise Refused(f"{what}: the record of another action; not taken")
+            return record
+        except Answer as error:
+            self.give_up(error)
+        except Refused as error:
+            if "expected an answer" in str(error):
+                self.give_up(error)
+            else:
+                print(f"shared cache: {error}", file=sys.stderr)
+        except OSError as error:
+            self.give_up(error)
+        return None
+
+    # Files
+
+    def fetch(self, output: dict[str, Any], title: str) -> None:
+        """Bring the files of an output that the store lacks.  Refused or an OSError: they do not come."""
+        files = {
+            one["digest"]: one["size"] for one in output.get("entries", [output])
+            if "digest" in one and not self.store.has(one["digest"])
+        }  # fmt: skip
+        if self.why_not:
+            raise Refused(f"{title}: {self.why_not}")
+        progress = Progress(f"fetching {title}", sum(files.values()))
+
+        def one(pair: tuple[str, int], stop: threading.Event) -> None:
+            name, size = pair
+            self._fetch(name, size, progress, stop)
+
+        transfer.in_parallel(one, files.items())
+        total = sum(files.values()) / 1e6
+        print(f"{title}: {total:.1f} MB fetched from the shared cache", file=sys.stderr)
+
+    def _fetch(self, name: str, size: int, progress: Progress, stop: threading.Event) -> None:
+        """One blob; what a cut left is gone on with, by whichever run comes next."""
+        blob = self.store.blob(name)
+        coming = blob.with_name(f".{blob.name}.coming")
+        with coming.open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another run may fetch it just now
+            if self.store.has(name):
+                coming.unlink(missing_ok=True)
+                return
+            try:
+                transfer.pull(self.connection, name, size, coming, progress.add, stop)
+                coming.chmod(0o444)
+                digest.finished(coming, blob, blob.name)
+            finally:
+                with suppress(OSError):
+                    if not coming.stat().st_size:
+                        coming.unlink()
+        self.store.persist(name)
+
+    # Written back
+
+    def send(self, record: Record, recipe: str) -> None:
+        """Behind the build: what the action gave, then its record."""
+        if not self.writes or self.why_not:
+            return
+        if self.sender is None:
+            self.sender = threading.Thread(target=self._send_all, name="remote", daemon=True)
+            self.sender.start()
+        self.sending.put((record, recipe))
+
+    def _send_all(self) -> None:
+        while True:
+            record, recipe = self.sending.get()
+            try:
+                if not self.why_not:
+                    self._send(record, recipe)
+            except (Refused, OSError) as error:
+                self.give_up(error)
+            except Exception as error:  # the thread goes on: close() waits for its queue
+                self.give_up(repr(error))
+            self.sending.task_done()
+
+    def _send(self, record: Record, recipe: str) -> None:
+        files = (record.manifest["config"], *record.manifest["layers"])
+        contents = [
+            transfer.Content(one["digest"], one["size"], self.store.blob(one["digest"]))
+            for one in files
+        ]
+        self.sent += transfer.push(self.connection, contents)
+        transfer.put_manifest(self.connection, record.manifest)
+        index = entry.index(record, recipe, self.settings.signs)
+        for tag in [entry.tag("ac", record.key), *([entry.tag("re", recipe)] if recipe else [])]:
+            transfer.put_manifest(self.connection, index, tag)
+
+    def close(self) -> None:
+        """The run ends when all that was to be sent is, or cannot be."""
+        done = lambda: not self.sending.unfinished_tasks  # noqa: E731
+        with self.sending.all_tasks_done:
+            if self.sender and not self.sending.all_tasks_done.wait_for(done, QUIET):
+                left = self.sending.unfinished_tasks
+                print(f"shared cache: sending {left} artifacts", file=sys.stderr, flush=True)
+                self.sending.all_tasks_done.wait_for(done)
+        if self.sent:
+            print(f"shared cache: {self.sent / 1e6:.1f} MB sent", file=sys.stderr)

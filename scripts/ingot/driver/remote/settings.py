@@ -1,0 +1,58 @@
+"""The shared cache that the environment, or the site file, names; and what of it is believed.
+
+INGOT_REMOTE=oci://host/repository     oci+http:// without TLS to a host that is not this machine
+INGOT_REMOTE_POLICY=read-only          or read-write, the default where CI is set; or off
+INGOT_TRUSTED_KEYS=FILE-or-folder      public keys: no record counts but what one of them signed
+INGOT_REMOTE_TRUST=registry            or: whoever may write the registry is trusted
+INGOT_SIGNING_KEY=FILE                 what is written is signed by it
+"""
+
+import os
+from dataclasses import dataclass
+
+from ingot.refused import Refused
+
+NAME, POLICY, TRUST = "INGOT_REMOTE", "INGOT_REMOTE_POLICY", "INGOT_REMOTE_TRUST"
+READ, WRITE, OFF = "read-only", "read-write", "off"
+REGISTRY = "registry"
+PLAIN = "oci+http://"
+
+
+@dataclass(frozen=True)
+class Settings:
+    reference: str
+    writes: bool
+    keys: tuple  # public ones; empty where the registry is trusted
+    signs: object = None  # our private key
+    plain: bool = False
+
+
+def read() -> Settings | None:
+    """None where there is no shared cache.  Refused: one that nobody vouches for."""
+    place = os.environ.get(NAME, "")
+    policy = os.environ.get(POLICY) or (WRITE if os.environ.get("CI") else READ)
+    if not place or policy == OFF:
+        return None
+    from ingot.publishing import trusted
+    from ingot.registry import reference
+
+    if policy not in (READ, WRITE):
+        raise Refused(f"{POLICY}: {policy}, expected {READ}, {WRITE} or {OFF}; correct it")
+    trust, keys = os.environ.get(TRUST, ""), tuple(trusted.keys([]))
+    if trust not in ("", REGISTRY):
+        raise Refused(f"{TRUST}: {trust}, expected {REGISTRY} or nothing; correct it")
+    if not keys and not trust:
+        raise Refused(
+            f"{NAME}: {place}, but nobody's records are trusted; name public keys in {trusted.KEYS}, or "
+            f"set {TRUST}={REGISTRY} if all who may write there are"
+        )
+    signs = trusted.signing_key(None)
+    if policy == WRITE and keys and signs is None:
+        raise Refused(
+            f"{trusted.SIGNS}: missing, expected the key to sign by; name it, or set {POLICY}={READ}"
+        )
+    plain = place.startswith(PLAIN)
+    found = reference.parse(place.replace(PLAIN, reference.SCHEME, 1))
+    if found.tag or found.digest:
+        raise Refused(f"{NAME}: {place}, expected no tag; leave it out")
+    return Settings(str(found), policy == WRITE, keys, signs, plain)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ingot.driver.cache.contents import Contents
+from ingot.driver.cache.contents import Contents, UnknownInput
 from ingot.driver.cache.decide import Decision
 from ingot.driver.cache.differences import nearest
 from ingot.driver.cluster.jobs import Cluster
@@ -44,7 +44,12 @@ def tell(
             f"total: {restored} files to restore, {len(decision.run)} jobs to run", file=sys.stderr
         )
     if answer := os.environ.get(ANSWER):
-        Path(answer).write_text(json.dumps(described(contents, decision, costs, cluster)))
+        found = described(contents, decision, costs, cluster)
+        for job, one in zip(contents.graph.jobs, found, strict=True):
+            with contextlib.suppress(UnknownInput, OSError):
+                if job.cached:
+                    one |= {"recipe": contents.recipe(job), "fields": contents.recipe_fields(job)}
+        Path(answer).write_text(json.dumps(found))
     elif dry and decision.run:
         jobs = described(contents, decision, costs)
         print(schedule.summary(jobs, contents.graph.asked(), os.cpu_count()), file=sys.stderr)

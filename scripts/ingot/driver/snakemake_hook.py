@@ -168,7 +168,7 @@ class Session:
     def begin(self, graph: Graph, dry: bool, by_user: dict) -> None:
         """`by_user`: resources of rules that the command line sets."""
         store = Store()
-        self.contents = Contents(graph, store, dry, shared_cache(store, dry))
+        self.contents = Contents(graph, store, dry, settings.remote(store, dry))
         self.decider = Decider(self.contents)
         past = Past(store, ask.cores) if cluster.used() else Past(store)
         folders = [Path(os.environ[CONFIGS])] if os.environ.get(CONFIGS) else []
@@ -241,15 +241,6 @@ class Session:
             )
             if not self.decision.run:
                 remote.close()
-
-
-def shared_cache(store: Store, dry: bool) -> Any:
-    """None where there is none: importing what speaks to it takes 0.1 s."""
-    if found := settings.read():
-        from ingot.driver.remote.remote import Remote
-
-        return Remote(found, store, dry)
-    return None
 
 
 def log_of(theirs: Any) -> str:

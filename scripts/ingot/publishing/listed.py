@@ -1,6 +1,6 @@
 """What a published index lists, by role; each manifest held against its digest, nothing else believed."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -41,6 +41,10 @@ class Listed:
                 raise Refused(f"{self.reference}: {digest!r:.80} is no sha256 digest; not taken")
         return found
 
+    def at(self, digest: str) -> "Listed":
+        """An index that this one lists."""
+        return read(self.connection, digest)
+
     def one(self, role: str) -> str:
         """The digest of the only manifest of a role."""
         found = self.digests(role)
@@ -73,19 +77,13 @@ class Listed:
         return title
 
 
-def read(connection: Connection) -> Listed:
-    """What stands behind the connection's reference."""
-    found, digest = transfer.get_manifest(connection, connection.reference.name or "latest")
+def read(connection: Connection, digest: str = "") -> Listed:
+    """What stands behind the connection's reference, or behind a digest of its repository."""
+    name = digest or connection.reference.name or "latest"
+    found, digest = transfer.get_manifest(connection, name)
     if found["mediaType"] == modelpack.INDEX:
         held(str(connection.reference), found, INDEX)
         return Listed(connection, found, digest)
     held(str(connection.reference), found, MANIFEST)
     entry = modelpack.described(modelpack.MANIFEST, digest, 0, **{ROLE: modelpack.MODEL})
     return Listed(connection, {"manifests": [entry]}, digest)
-
-
-def at(listed: Listed) -> Listed:
-    """The same by digest: what is asked for next is not what a moved tag names meanwhile."""
-    connection = listed.connection
-    connection.reference = replace(connection.reference, digest=listed.digest)
-    return listed

@@ -54,17 +54,24 @@ class Artifact:
 
     @property
     def files(self) -> list[dict[str, Any]]:
-        """Path inside the artifact, digest, size, executable: of each file."""
-        single = {"path": self.title, **{k: self.output[k] for k in ("digest", "size")}}
-        return [one for one in self.output.get("entries", [single]) if "digest" in one]
+        """Path inside the artifact, digest, size, executable: of each file.
+
+        What one action writes as several files is one artifact: the root of a set is nothing without
+        its ranks.
+        """
+        if self.output["kind"] == "folder":
+            return [one for one in self.output["entries"] if "digest" in one]
+        together = [one for one in self.record.outputs if one["kind"] == "file"]
+        return [
+            {"path": one["title"], "digest": one["digest"], "size": one["size"]} for one in together
+        ]
 
     @property
     def digest(self) -> str:
         """What a verification record names: a file's, or that of a folder's SHA256SUMS."""
-        for one in self.files:
-            if self.output["kind"] == "file" or one["path"] == sealed.SUMS:
-                return one["digest"].removeprefix("sha256:")
-        return ""
+        name = self.title if self.output["kind"] == "file" else sealed.SUMS
+        found = {one["path"]: one["digest"] for one in self.files}
+        return found.get(name, "").removeprefix("sha256:")
 
     def whole(self) -> None:
         """Refused where the store has not every byte any more, or what a registry cannot hold."""
@@ -103,7 +110,7 @@ class Origin:
     key: Any = None
 
 
-class _Index:
+class Index:
     """An index as it grows: contents to send first, then a manifest per role."""
 
     def __init__(self):
@@ -134,7 +141,7 @@ def publish(
     """Push everything, the index last; its digest, and how many bytes were sent."""
     verification = artifact.checked()
     artifact.whole()
-    found, record = _Index(), artifact.record
+    found, record = Index(), artifact.record
     _faces(found, artifact)
     _action(found, artifact)
     found.document(VERIFICATION, artifact.verified.read_bytes(), VERIFIED, artifact.verified.name)
@@ -159,7 +166,7 @@ def sign_too(listed: Listed, key: Any, tag: str) -> str:
     """Put another signature of the same statement beside those of an index; its new digest."""
     _, bundle = listed.only_layer(listed.digests(PROVENANCE)[0])
     said, _ = envelope.parts(listed.reference, bundle)
-    one = _Index()
+    one = Index()
     one.document(
         PROVENANCE, envelope.sign(json.loads(said), key), envelope.BUNDLE, "second.sigstore.json"
     )
@@ -172,7 +179,7 @@ def sign_too(listed: Listed, key: Any, tag: str) -> str:
     return digest
 
 
-def _faces(found: _Index, artifact: Artifact) -> None:
+def _faces(found: Index, artifact: Artifact) -> None:
     """The files as raw layers, and each as a tar."""
     raw, tars, store = [], [], artifact.store
     for one in artifact.files:
@@ -195,14 +202,14 @@ def _faces(found: _Index, artifact: Artifact) -> None:
     found.manifests[IMAGE] = modelpack.manifest(found.blob(config, modelpack.IMAGE_CONFIG), tars)
 
 
-def _action(found: _Index, artifact: Artifact) -> None:
+def _action(found: Index, artifact: Artifact) -> None:
     """The store's own record, with further outputs of the action."""
     manifest = found.manifests[ACTION] = artifact.record.manifest
     for layer in (manifest["config"], *manifest["layers"]):
         found.file(layer["digest"], layer["size"], artifact.store.blob(layer["digest"]))
 
 
-def _statement(found: _Index, artifact: Artifact, origin: Origin) -> tuple[bytes, str]:
+def _statement(found: Index, artifact: Artifact, origin: Origin) -> tuple[bytes, str]:
     """Provenance of every manifest so far, and of each file."""
     subjects = {f"{SUBJECT}{role}": found.digest(role) for role in found.manifests}
     subjects |= {one["path"]: one["digest"] for one in artifact.files}

@@ -52,6 +52,12 @@ def signing_key(named: Path | None) -> Any:
 
 def check(listed: Listed, trusted: list) -> Trusted:
     """Refused unless a trusted key signed every manifest of the index, and the verification passed."""
+    said, signers = signed(listed, trusted, provenance.KIND)
+    return Trusted(listed.title(), signers, said, verification(listed))
+
+
+def signed(listed: Listed, trusted: list, kind: str) -> tuple[dict[str, Any], list[str]]:
+    """The statement over all manifests of an index, and which trusted keys signed one of `kind`."""
     what, said, signers = listed.reference, None, []
     documents = [listed.only_layer(digest) for digest in listed.digests(PROVENANCE)]
     reason = Refused(f"{what}: not signed, expected a signature of a trusted key; not taken")
@@ -65,11 +71,16 @@ def check(listed: Listed, trusted: list) -> Trusted:
         said, signers = said or found, [*signers, envelope.name(key)]
     if said is None:
         raise reason
-    if said["predicateType"] != provenance.KIND:
-        raise Refused(
-            f"{what}: signed is a {said['predicateType']}, expected provenance; not taken"
-        )
-    return Trusted(listed.title(), signers, said, verification(listed))
+    if said["predicateType"] != kind:
+        raise Refused(f"{what}: signed is a {said['predicateType']}, expected {kind}; not taken")
+    return said, signers
+
+
+def unchecked(listed: Listed) -> dict[str, Any]:
+    """The statement of an index, whoever made it, signed or not."""
+    kind, text = listed.only_layer(listed.digests(PROVENANCE)[0])
+    payload = envelope.parts(listed.reference, text)[0] if kind == envelope.BUNDLE else text
+    return envelope.read_statement(listed.reference, payload)
 
 
 def _same_manifests(listed: Listed, said: dict[str, Any]) -> None:
@@ -101,7 +112,7 @@ def verification(listed: Listed) -> dict[str, Any]:
         one.get("annotations", {}).get(modelpack.FILEPATH, ""): one["digest"].partition(":")[2]
         for one in layers
     }
-    about = named.get(sealed.SUMS) or (next(iter(named.values())) if len(named) == 1 else "")
+    about = named.get(sealed.SUMS) or named.get(listed.title(), "")
     if found["result"] != "passed" or found["sha256"] != about:
         raise Refused(
             f"{listed.reference}: its verification {found['result']}, of {found['sha256'][:12]}, expected "

@@ -32,7 +32,7 @@ FORM = {
     "predicateType": str,
     "predicate": {},
 }
-SHA256 = ec.ECDSA(hashes.SHA256())
+SHA256 = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)  # RFC 6979
 
 
 def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -77,7 +77,7 @@ def statement(subjects: dict[str, str], kind: str, predicate: dict[str, Any]) ->
 
 
 def sign(said: dict[str, Any], key: ec.EllipticCurvePrivateKey) -> bytes:
-    """The bundle.  Of one statement and key no two are the same bytes: ECDSA draws a number."""
+    """The bundle: the same bytes for one statement and key, so that a registry has it already."""
     payload = canonical(said)
     envelope = {
         "payload": base64.b64encode(payload).decode(),
@@ -98,7 +98,7 @@ def opened(
             key.verify(signature, _encoded(payload), SHA256)
         except InvalidSignature:
             continue
-        return _statement(what, payload), key
+        return read_statement(what, payload), key
     known = ", ".join(name(key)[:12] for key in keys) or "none"
     raise Refused(f"{what}: no signature of a trusted key ({known}), expected one; not taken")
 
@@ -122,7 +122,8 @@ def parts(what: str, bundle: bytes) -> tuple[bytes, bytes]:
         ) from None
 
 
-def _statement(what: str, payload: bytes) -> dict[str, Any]:
+def read_statement(what: str, payload: bytes) -> dict[str, Any]:
+    """The statement that a payload is.  Refused: what is none."""
     try:
         found = json.loads(payload)
     except (ValueError, RecursionError):

@@ -159,8 +159,11 @@ class Contents:
         """The digest of an action by how its inputs are made, in place of what they hold: known before
         any of them is.  UnknownInput where a source's content is not."""
         if job not in self.recipes:
-            self.recipes[job] = digest.of_json(key.fields(job, lambda path: self._made(job, path)))
+            self.recipes[job] = digest.of_json(self.recipe_fields(job))
         return self.recipes[job]
+
+    def recipe_fields(self, job: Job) -> dict[str, Any]:
+        return key.fields(job, lambda path: self._made(job, path))
 
     def _made(self, job: Job, path: str) -> str:
         maker = self.graph.maker(job, path)

@@ -203,6 +203,7 @@ ROWS = (
         name="vmfb",
         what="the program compiled for the model's hardware, or for the one named",
         steps={"compile_vmfb": compile, "verify_vmfb": run_through(Cost(3, 390, 100, 550))},
+        varies={"compile_vmfb": (2, "iree-compile numbers several devices' calls by chance")},
         sizes=own_sizes,
         variants=hardware_names,
         refuse=refuse_program,

@@ -10,6 +10,7 @@ FORMATS: dict[str, Format] = {row.name: row for row in ROWS}
 OFFERED = tuple(row for row in ROWS if not row.intermediate)
 RECORD = ".verified.json"
 STEPS: dict[str, Step] = {step: work for row in ROWS for step, work in row.steps.items()}
+VARIES = {step: why for row in ROWS for step, why in row.varies.items()}
 STEPS |= {"toolchain": written(Cost(0.2), 0)}
 _ENDINGS = sorted(FORMATS, key=len, reverse=True)  # .trtllm-ckpt before .trtllm
 

@@ -87,6 +87,8 @@ class Format:
     devices: str = "hardware"  # the catalogue's table of what it is built for
     servers: tuple[str, ...] = ("shortfin", "vllm")  # whose layouts `ingot plan` shows
     intermediate: bool = False  # not offered as a target
+    # Steps whose bytes are not the same each time: from which tensor parallel size on, and why.
+    varies: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 def whole_model(_: dict) -> tuple[None]:

@@ -149,6 +149,7 @@ ROWS = (
         no_record="an engine is verified by serving it; ask for the .triton's record",
         chart="engine",
         gpus={"build_engine": one_gpu},
+        varies={"build_engine": (1, "TensorRT chooses kernels by timing them")},
         devices="gpus",
         servers=("tensorrt-llm",),
     ),

@@ -13,11 +13,16 @@ ANSWER = "INGOT_EXPLAIN"  # the file that a dry run writes its decisions to, as 
 
 
 def dry_run(
-    root: Path, targets: list[str], catalogue: str | None = None, *more: str, **environment: str
+    root: Path,
+    targets: list[str],
+    catalogue: str | None = None,
+    *more: str,
+    cwd: Path | None = None,
+    **environment: str,
 ) -> list[dict]:
     """What Snakemake would do with each job of `targets`, as report.described says it.
 
-    `more`: further words for it.
+    `more`: further words for it; `cwd` is the working folder, by default this one.
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "jobs.json"
@@ -36,6 +41,7 @@ def dry_run(
                 "--",
                 *targets,
             ],
+            cwd=cwd,
             env={**os.environ, **environment, ANSWER: str(answer)},
             capture_output=True,
             text=True,

@@ -22,11 +22,22 @@ LISTING = "/listing.json"
 class OnRecord:
     """What is on record of some targets and of all that they are made from."""
 
-    def __init__(self, root: Path, store: Store, wanted: list[str], catalogue: str | None = None):
+    def __init__(
+        self,
+        root: Path,
+        store: Store,
+        wanted: list[str],
+        catalogue: str | None = None,
+        built: bool = True,
+        cwd: Path = Path(),
+    ):
+        """Refused, where they are to be `built`: targets that are not on record.  `cwd` is the working
+        folder."""
+        self.cwd = cwd
         self.root, self.store, self.catalogue = root, store, schema.load(root, catalogue)
-        self.jobs = dry_run(root, wanted, catalogue)
+        self.jobs = dry_run(root, wanted, catalogue, cwd=cwd, INGOT_STORE=str(store.root))
         self.makers = {path: job for job in self.jobs for path in job["outputs"]}
-        for target in wanted:
+        for target in wanted if built else ():
             if target not in self.makers or not self.record(target):
                 raise Refused(
                     f"{target}: not on record, expected it built and verified; snakemake "
@@ -61,7 +72,7 @@ class OnRecord:
         """The address of a hub's repository at its commit, by the digest of the listing."""
         found = {}
         for path in (path for path in self.makers if path.endswith(LISTING)):
-            record, place = self.record(path), Path(path)
+            record, place = self.record(path), self.cwd / path
             if record:
                 place = self.store.blob(record.outputs[0]["digest"])
             if place.is_file():

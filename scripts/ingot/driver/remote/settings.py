@@ -9,8 +9,10 @@ INGOT_SIGNING_KEY=FILE                 what is written is signed by it
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from ingot.refused import Refused
+from ingot.store.records import Store
 
 NAME, POLICY, TRUST = "INGOT_REMOTE", "INGOT_REMOTE_POLICY", "INGOT_REMOTE_TRUST"
 READ, WRITE, OFF = "read-only", "read-write", "off"
@@ -56,3 +58,12 @@ def read() -> Settings | None:
     if found.tag or found.digest:
         raise Refused(f"{NAME}: {place}, expected no tag; leave it out")
     return Settings(str(found), policy == WRITE, keys, signs, plain)
+
+
+def remote(store: Store, looks: bool) -> Any:
+    """The shared cache; None where there is none: importing what speaks to it takes 0.1 s."""
+    if found := read():
+        from ingot.driver.remote.remote import Remote
+
+        return Remote(found, store, looks)
+    return None

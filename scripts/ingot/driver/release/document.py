@@ -1,0 +1,106 @@
+"""A release as one document: each cell with its recipe, its bytes and its numbers.
+
+    {"format": 1, "model": ..., "version": ...,
+     "cells": {title: {"target", "recipe", "digest", "bytes", "checks"}},
+     "actions": {recipe: {"rule", "outputs", "fields"}}}
+
+A recipe is the digest of an action's fields, in which each input that an action makes is that one's recipe.
+The numbers are those of the verification record.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from ingot.driver.formats.rows import RECORD
+from ingot.driver.release.origin import OnRecord
+from ingot.fields import Whole, held
+from ingot.refused import Refused
+
+FORMAT = 1
+SIZE = Whole(0, 2**63 - 1)
+CELL = {"target": str, "recipe": str, "digest": str, "bytes": SIZE, "checks": {}}
+FORM = {
+    "format": Whole(1, FORMAT), "model": str, "version": str, "cells": {str: CELL},
+    "actions": {str: {"rule": str, "outputs": [str], "fields": {}}},
+}  # fmt: skip
+
+
+@dataclass
+class Document:
+    model: str
+    version: str
+    cells: dict[str, dict[str, Any]] = field(default_factory=dict)
+    actions: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}@{self.version}"
+
+    def table(self) -> str:
+        """The cells with their sizes and first numbers, for people."""
+        rows = []
+        for title, cell in sorted(self.cells.items()):
+            numbers = [(name, value) for name, value in cell["checks"].items() if _number(value)]
+            shown = ", ".join(f"{name} {value}" for name, value in numbers[:4])
+            rows.append(f"{title:32} {cell['bytes'] / 1e6:12,.1f} MB  {shown}")
+        return "\n".join(rows)
+
+    def text(self) -> bytes:
+        said = {"format": FORMAT, **vars(self)}
+        return json.dumps(said, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def read(what: str, text: bytes) -> Document:
+    """Refused: what is no document of a release."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    held(what, found, FORM)
+    return Document(found["model"], found["version"], found["cells"], found["actions"])
+
+
+def of(found: OnRecord, model: str, version: str, targets: list[str]) -> Document:
+    """The document of targets; one that is not on record has no bytes and no numbers yet."""
+    document = Document(model, version)
+    for target in targets:
+        job = found.makers.get(target, {})
+        if "recipe" not in job:
+            raise Refused(
+                f"{target}: what it is made from is not known here, expected a pinned revision or a "
+                "checkpoint; name it in models.yaml"
+            )
+        cell = {"target": target, "recipe": job["recipe"], "digest": "", "bytes": 0, "checks": {}}
+        if found.record(target):
+            output = found.output(target)
+            cell |= {"digest": output["digest"], "bytes": output["size"]}
+        if found.record(target + RECORD):
+            cell["checks"] = _checks(found, target)
+        document.cells[target.rpartition("/")[2]] = cell
+        _add(document, found, target)
+    return document
+
+
+def _checks(found: OnRecord, target: str) -> dict[str, Any]:
+    said = found.output(target + RECORD)
+    if not found.store.has(said["digest"]):
+        return {}
+    return json.loads(found.store.blob(said["digest"]).read_bytes()).get("checks", {})
+
+
+def _add(document: Document, found: OnRecord, path: str) -> None:
+    """The actions on the way to `path`, by recipe."""
+    job = found.makers.get(path, {})
+    if "recipe" not in job or job["recipe"] in document.actions:
+        return
+    titles = [path.rpartition("/")[2] for path in job["outputs"]]
+    document.actions[job["recipe"]] = {
+        "rule": job["rule"], "outputs": titles, "fields": job["fields"]
+    }  # fmt: skip
+    for one in job["inputs"]:
+        _add(document, found, one)

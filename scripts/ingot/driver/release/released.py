@@ -1,0 +1,85 @@
+"""A release in a registry: an index of its cells' indexes, its document, and a signature over both."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from ingot.driver.release import document
+from ingot.driver.release.document import Document
+from ingot.files.digest import canonical
+from ingot.publishing import listed, modelpack, published, trusted
+from ingot.publishing.listed import Listed
+from ingot.publishing.modelpack import PROVENANCE, ROLE, TITLE, described
+from ingot.publishing.published import Artifact, Origin
+from ingot.publishing.trusted import SUBJECT
+from ingot.refused import Refused
+from ingot.registry import transfer
+from ingot.registry.connection import Connection
+from ingot.trust import envelope
+
+RELEASE, CELL = "release", "cell:"  # roles
+KIND = "urn:ingot:release:1"
+FORM = "application/vnd.ingot.release.v1+json"
+
+
+@dataclass(frozen=True)
+class Released:
+    document: Document
+    signers: list[str]
+    digest: str
+
+
+def cell(
+    connection: Connection, artifact: Artifact, origin: Origin, tag: str
+) -> tuple[dict[str, Any], int]:
+    """Publish one cell: its index's descriptor in the release, and how many bytes were sent."""
+    digest, sent = published.publish(connection, artifact, tag, None, origin)
+    index, _ = transfer.get_manifest(connection, digest)
+    notes = {ROLE: CELL + artifact.title, TITLE: artifact.title}
+    return described(modelpack.INDEX, digest, len(canonical(index)), **notes), sent
+
+
+def publish(
+    connection: Connection, said: Document, cells: dict[str, dict[str, Any]], key: Any
+) -> str:
+    """Put the release's own index, at its version; the digest."""
+    one = published.Index()
+    one.document(RELEASE, said.text(), FORM, f"{said.name}.json")
+    subjects = {SUBJECT + RELEASE: one.digest(RELEASE)}
+    subjects |= {f"{SUBJECT}{CELL}{title}": entry["digest"] for title, entry in cells.items()}
+    if key is not None:
+        bare = {name: digest.removeprefix("sha256:") for name, digest in subjects.items()}
+        statement = envelope.statement(bare, KIND, {"release": said.name})
+        text = envelope.sign(statement, key)
+        one.document(PROVENANCE, text, envelope.BUNDLE, f"{said.name}.sigstore.json")
+    transfer.push(connection, one.contents)
+    entries = list(cells.values())
+    for role, manifest in one.manifests.items():
+        digest, size = transfer.put_manifest(connection, manifest)
+        entries.append(described(modelpack.MANIFEST, digest, size, **{ROLE: role}))
+    index = modelpack.index(entries, **{TITLE: said.name})
+    return transfer.put_manifest(connection, index, said.version)[0]
+
+
+def cells(found: Listed) -> list[str]:
+    """The digests of the cells' indexes; none where it is no release."""
+    return [
+        one["digest"] for one in found.index["manifests"]
+        if one.get("annotations", {}).get(ROLE, "").startswith(CELL)
+    ]  # fmt: skip
+
+
+def read(connection: Connection, keys: list) -> Released:
+    """The release behind a reference; its signature is checked where there are keys to trust."""
+    found = listed.read(connection)
+    signers = trusted.signed(found, keys, KIND)[1] if keys else []
+    _, text = found.only_layer(found.one(RELEASE))
+    said = document.read(found.reference, text)
+    here = {
+        one["annotations"][ROLE].removeprefix(CELL)
+        for one in found.index["manifests"]
+        if one.get("annotations", {}).get(ROLE, "").startswith(CELL)
+    }
+    if here != set(said.cells):
+        odd = sorted(here ^ set(said.cells))
+        raise Refused(f"{found.reference}: {odd[0]} is in its index or its document, not in both")
+    return Released(said, signers, found.digest)

@@ -1,0 +1,131 @@
+"""An artifact built once more from what its provenance names, and held against it step by step.
+
+Nothing is taken from a store or a shared cache: only the sources and the toolchains' locks are.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingot.driver.formats.rows import VARIES
+from ingot.driver.release.origin import OnRecord
+from ingot.fields import held
+from ingot.files import digest
+from ingot.refused import Refused
+from ingot.store.records import Store
+
+STEP = {
+    "rule": str, "key": str, "outputs": {str: str}, "code": {str: str}, "lock": {str: str},
+    "params?": {}, "wildcards?": {},
+}  # fmt: skip
+PREDICATE = {
+    "buildDefinition": {
+        "externalParameters": {"target": str, "model": {str: {}}},
+        "internalParameters": {"source": str, "steps": [STEP]},
+    }
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a statement of provenance says, as far as it is needed to build again."""
+
+    target: str
+    model: dict[str, dict[str, Any]]
+    steps: list[dict[str, Any]]
+    source: str
+
+    @property
+    def name(self) -> str:
+        return next(iter(self.model), "")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    target: str
+    same: list[str]  # files whose bytes are the same, of every step
+    differs: list[str]  # the first ones that are not: what they were made from is the same
+    why: str = ""  # that was expected
+
+
+def recipe(what: str, statement: dict[str, Any]) -> Recipe:
+    """Refused: provenance that is not of our making."""
+    held(what, statement["predicate"], PREDICATE)
+    build = statement["predicate"]["buildDefinition"]
+    inside, outside = build["internalParameters"], build["externalParameters"]
+    return Recipe(outside["target"], outside["model"], inside["steps"], inside["source"])
+
+
+def same_tools(root: Path, found: Recipe) -> None:
+    """Refused where this checkout is another than the one that built it."""
+    for step in found.steps:
+        for kind, folder in (("code", "scripts"), ("lock", "envs")):
+            for name, expected in step[kind].items():
+                path = root / folder / name
+                if not path.is_file() or digest.of(path) != expected:
+                    source = found.source.removeprefix("git+")
+                    where = (
+                        f"git checkout {source}" if source != found.source else "its own checkout"
+                    )
+                    raise Refused(
+                        f"{folder}/{name}: not what {found.target} was built by, expected "
+                        f"{expected[:19]}; reproduce it in {where}"
+                    )
+
+
+def expected(found: Recipe) -> str:
+    """Why its bytes are not the same each time; empty where they are."""
+    size = int(
+        "".join(c for c in found.target.partition("_tp")[2].partition(".")[0] if c.isdigit()) or 1
+    )
+    rules = {step["rule"] for step in found.steps}
+    reasons = [why for step, (least, why) in VARIES.items() if step in rules and size >= least]
+    return "; ".join(reasons)
+
+
+def build(root: Path, found: list[Recipe], folder: Path, source: Path | None) -> None:
+    """All targets, in `folder`, with a store of its own.  Refused where one is not built."""
+    import yaml
+
+    models: dict[str, Any] = {}
+    for one in found:
+        models |= one.model
+    for entry in models.values():
+        if "hub" not in entry:
+            path = source or (entry.get("path") and root / entry["path"])
+            if not path or not path.is_dir():
+                raise Refused(
+                    f"{found[0].target}: made from a checkpoint of its builder's, expected it here; name "
+                    "its folder by --source"
+                )
+            entry["path"] = str(path.absolute())
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "models.yaml").write_text(yaml.safe_dump({"models": models}))
+    command = [Path(sys.executable).parent / "snakemake", "-s", root / "Snakefile"]
+    command += ["--configfile", "models.yaml", "--", *dict.fromkeys(one.target for one in found)]
+    own = {"INGOT_STORE": str(folder.absolute() / "store"), "INGOT_REMOTE_POLICY": "off"}
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **own}, stdout=sys.stderr, check=False
+    )
+    if done.returncode:
+        raise Refused(f"{folder}: not built, see above; mend that, and reproduce it there again")
+
+
+def verdict(root: Path, found: Recipe, folder: Path) -> Verdict:
+    """Of what was built in `folder`; each step of the provenance is held against the same step there."""
+    store, catalogue = Store(folder.absolute() / "store"), str(folder.absolute() / "models.yaml")
+    record = OnRecord(root, store, [found.target], catalogue, cwd=folder)
+    steps = record.steps(found.target)
+    made: dict[str, str] = {}
+    for one in steps:
+        made |= {f"{one.rule}: {title}": value for title, value in one.outputs.items()}
+    same, differs = [], []
+    for step in found.steps:
+        theirs = {f"{step['rule']}: {title}": value for title, value in step["outputs"].items()}
+        odd = [name for name, value in theirs.items() if made.get(name) != value]
+        same += [name for name in theirs if name not in odd]
+        differs += odd if not differs else []
+    return Verdict(found.target, same, differs, expected(found))

@@ -19,6 +19,7 @@
     artifacts/M.onnx                    a decoder without KV cache in ONNX
     artifacts/M.rtx                     a TensorRT for RTX engine of it (proprietary compiler, optional)
     artifacts/<any>.verified.json       what it was compared with, and the numbers
+    artifacts/<any>.published.json      where it is in the registry that `publish` names, and its digest
 
 M is an entry of models.yaml.
 """
@@ -39,6 +40,7 @@ include: "rules/trtllm.smk"
 include: "rules/triton.smk"
 include: "rules/onnx.smk"
 include: "rules/rtx.smk"
+include: "rules/publish.smk"
 
 
 rule all:

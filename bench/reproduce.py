@@ -33,9 +33,14 @@ def cells() -> list[str]:
     for target in targets.legal_of("demo", schema.load(ROOT)):
         parts = targets.parsed(target, schema.load(ROOT))
         row = parts and FORMATS[parts.format]
-        if row and parts.variant is None and not row.gpus and row.name not in ("mlir", "config.json"):
+        if (
+            row
+            and parts.variant is None
+            and not row.gpus
+            and row.name not in ("mlir", "config.json")
+        ):
             found.append(target)
-    return [*found, *(targets.FOLDER + name for name in MORE)]
+    return list(dict.fromkeys([*found, *(targets.FOLDER + name for name in MORE)]))
 
 
 def build(command: list, folder: Path, environment: dict[str, str], wanted: list[str]) -> None:
@@ -48,6 +53,11 @@ def build(command: list, folder: Path, environment: dict[str, str], wanted: list
     print(f"{folder}: exit status {done.returncode}", flush=True)
 
 
+def link(source: str, target: str) -> None:
+    """Toolchains are large, and nobody writes to them."""
+    os.link(source, target, follow_symlinks=False)
+
+
 def files(store: Path) -> dict[str, tuple[str, str]]:
     """Rule and digest of each output on record, by title."""
     return {
@@ -58,7 +68,9 @@ def files(store: Path) -> dict[str, tuple[str, str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--user", default="nobody")
     parser.add_argument("--folder", type=Path, default=Path("/tmp/reproduce"))
     parser.add_argument("--targets", nargs="*", help="default: every cell that needs no GPU")
@@ -66,13 +78,16 @@ def main() -> None:
     wanted = options.targets or cells()
     shutil.rmtree(options.folder, ignore_errors=True)
     envs = options.folder / "envs"
-    shutil.copytree(toolchains.cache(), envs, symlinks=True, copy_function=os.link)
+    busy = shutil.ignore_patterns("*.busy", ".uv")
+    shutil.copytree(toolchains.cache(), envs, symlinks=True, copy_function=link, ignore=busy)
+    envs.chmod(0o777)
     first, second = options.folder / "first", options.folder / DEEP / "second"
     for folder in (first, second):
         subprocess.run(["git", "clone", "-q", ROOT, folder], check=True)
     shared = {"PATH": os.environ["PATH"], "INGOT_ENVS": str(envs)}
     build([], first, {**shared, "HOME": str(first)}, wanted)
-    subprocess.run(["chown", "-R", options.user, options.folder / DEEP.split("/")[0], envs], check=True)
+    deep = options.folder / DEEP.split("/")[0]
+    subprocess.run(["chown", "-R", options.user, deep], check=True)
     other = ["runuser", "-u", options.user, "--", "taskset", "-c", "0"]
     build(other, second, {**shared, **ODD, "HOME": str(second)}, wanted)
     ours, theirs = files(first / "store"), files(second / "store")

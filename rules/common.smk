@@ -29,7 +29,7 @@ with one_line("error: "):
     targets.stop_on_wrong(sys.argv, config)
     snakemake_hook.install(config, ROOT)
 
-environment.prepare()
+environment.prepare(ROOT / "scripts")
 shell.prefix(environment.PREFIX)
 
 

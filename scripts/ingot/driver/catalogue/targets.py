@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ingot.driver.formats.rows import FORMATS, OFFERED, RECORD, ROWS
+from ingot.driver.formats.rows import FORMATS, OFFERED, PUBLISHED, RECORD, ROWS
 from ingot.driver.formats.table import Target
 from ingot.refused import Refused
 
@@ -67,6 +67,10 @@ def parsed(target: str, catalogue: dict) -> Target | None:
 
 def why_not(target: str, catalogue: dict) -> str | None:
     """Why `target` cannot be built, or None when it can."""
+    if target.endswith(PUBLISHED):
+        if not catalogue.get("publish"):
+            return "no registry to publish to, expected publish: oci://host/repository in the catalogue"
+        return why_not(target.removesuffix(PUBLISHED) + RECORD, catalogue)
     models, model = catalogue["models"], model_of(target)
     if not SHAPE.fullmatch(target) or len(target) > LONGEST:
         return f"not a target's name, expected {FOLDER}MODEL[_tpN][.VARIANT].FORMAT"

@@ -6,12 +6,14 @@ there is a key.  What the registry has is not sent.  Refused: what is not on rec
 did not pass or is about other bytes.
 """
 
+import json
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ingot.driver.commands.targets import add_catalogue
+from ingot.files.atomic import replacing
 from ingot.refused import Refused
 from ingot.registry import reference
 from ingot.store.records import Store
@@ -23,6 +25,9 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--to", required=True, help="oci://host/repository:tag")
     parser.add_argument(
         "--key", type=Path, metavar="FILE", help="sign by this key (default: INGOT_SIGNING_KEY)"
+    )
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="write where it is, and its digest, to this"
     )
     parser.add_argument(
         "--plain-http", action="store_true", help="without TLS, to a host that is not this machine"
@@ -51,6 +56,10 @@ def run(root: Path, options: Namespace) -> None:
         progress = Progress(f"pushing {artifact.title}", 2 * artifact.output["size"])
         started = time.monotonic()
         digest, sent = publish(connection, artifact, place.tag, progress.add, origin)
+    if options.record:
+        said = {"reference": str(place.at(digest)), "tag": place.tag, "sha256": artifact.digest}
+        with replacing(options.record) as partial:
+            partial.write_text(json.dumps(said, indent=2) + "\n")
     seconds = time.monotonic() - started
     print(
         f"{place}@{digest}: {sent / 1e6:.1f} MB sent in {seconds:.1f} s, {connection.requests} requests"

@@ -8,10 +8,10 @@ from ingot.driver.formats.table import Cost, Format, Step, written
 ROWS = (*checkpoint.ROWS, *gguf.ROWS, *iree.ROWS, *tensorrt.ROWS, *onnx.ROWS)
 FORMATS: dict[str, Format] = {row.name: row for row in ROWS}
 OFFERED = tuple(row for row in ROWS if not row.intermediate)
-RECORD = ".verified.json"
+RECORD, PUBLISHED = ".verified.json", ".published.json"
 STEPS: dict[str, Step] = {step: work for row in ROWS for step, work in row.steps.items()}
 VARIES = {step: why for row in ROWS for step, why in row.varies.items()}
-STEPS |= {"toolchain": written(Cost(0.2), 0)}
+STEPS |= {"toolchain": written(Cost(0.2), 0), "publish": written(Cost(5), 500)}
 _ENDINGS = sorted(FORMATS, key=len, reverse=True)  # .trtllm-ckpt before .trtllm
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.driver.catalogue import schema, targets
+from ingot.driver.cluster import status
 from ingot.driver.formats.rows import RECORD
 from ingot.driver.release.dry_run import dry_run
 from ingot.files import digest
@@ -39,10 +40,20 @@ class OnRecord:
         self.makers = {path: job for job in self.jobs for path in job["outputs"]}
         for target in wanted if built else ():
             if target not in self.makers or not self.record(target):
+                why = f" (it failed: {reason})" if (reason := self._failure(target)) else ""
                 raise Refused(
-                    f"{target}: not on record, expected it built and verified; snakemake "
+                    f"{target}: not on record{why}, expected it built and verified; snakemake "
                     f"{' '.join(wanted)}"
                 )
+
+    def _failure(self, target: str) -> str:
+        """Why it was not built the last time, by its log; empty where it was, or nobody knows."""
+        found = status.read()
+        log = Path(found.failed.get(target, "")) if found else Path()
+        if not log.is_file():
+            return ""
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1][:400] if lines else ""
 
     def record(self, path: str) -> Record | None:
         """Of the action that makes `path`; None of a source, and of what is not cached."""

@@ -7,6 +7,7 @@ ALLOWED = (
     "HOME", "PATH", "TMPDIR", "USER", "LOGNAME", "TERM", "INGOT_*", "XDG_CACHE_HOME", "HF_*",
     "*_VISIBLE_DEVICES", "SLURM_*", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY",
     "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_*",
+    "DOCKER_CONFIG", "REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR",  # where a registry's credentials lie
 )  # fmt: skip
 PREFIX = (
     "token=$HF_TOKEN; unset HF_TOKEN; "  # rules/fetch.smk alone hands it on
@@ -17,8 +18,10 @@ PREFIX = (
 )
 
 
-def prepare() -> None:
-    """Set what steps are told in variables of ours."""
+def prepare(code: Path | None = None) -> None:
+    """Set what steps are told in variables of ours; `code` is for rules that run a command of ours."""
+    if code:
+        os.environ["INGOT_CODE"] = str(code)
     os.environ["INGOT_NOTES"] = str(Path(".ingot/notes").absolute())
     # Only trtllm-build and tritonserver are given it: containers find CUDA's libraries by it.
     os.environ["INGOT_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")

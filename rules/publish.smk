@@ -1,0 +1,25 @@
+"""Publish what was verified: artifacts/X.published.json says where, and by which digest."""
+
+
+rule publish:
+    input:
+        artifact="artifacts/{artifact}",
+        record="artifacts/{artifact}.verified.json",
+    output:
+        "artifacts/{artifact}.published.json",
+    log:
+        "logs/publish/{artifact}.log",
+    wildcard_constraints:
+        artifact="[^/]+",
+    localrule: True
+    params:
+        to=lambda wildcards: f"{config['publish']}:{wildcards.artifact}",
+        lock="none: the driver's own",
+    shell:
+        """
+        PYTHONPATH="$INGOT_CODE" {sys.executable:q} -m ingot.driver.commands.cli publish \
+            {input.artifact:q} \
+            --to {params.to:q} \
+            --record {output:q} \
+            >{log:q}
+        """

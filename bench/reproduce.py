@@ -53,11 +53,6 @@ def build(command: list, folder: Path, environment: dict[str, str], wanted: list
     print(f"{folder}: exit status {done.returncode}", flush=True)
 
 
-def link(source: str, target: str) -> None:
-    """Toolchains are large, and nobody writes to them."""
-    os.link(source, target, follow_symlinks=False)
-
-
 def files(store: Path) -> dict[str, tuple[str, str]]:
     """Rule and digest of each output on record, by title."""
     return {
@@ -77,10 +72,7 @@ def main() -> None:
     options = parser.parse_args()
     wanted = options.targets or cells()
     shutil.rmtree(options.folder, ignore_errors=True)
-    envs = options.folder / "envs"
-    busy = shutil.ignore_patterns("*.busy", ".uv")
-    shutil.copytree(toolchains.cache(), envs, symlinks=True, copy_function=link, ignore=busy)
-    envs.chmod(0o777)
+    envs = toolchains.cache()  # which that user must be able to read
     first, second = options.folder / "first", options.folder / DEEP / "second"
     for folder in (first, second):
         subprocess.run(["git", "clone", "-q", ROOT, folder], check=True)
@@ -88,7 +80,8 @@ def main() -> None:
     build([], first, {**shared, "HOME": str(first)}, wanted)
     deep = options.folder / DEEP.split("/")[0]
     subprocess.run(["chown", "-R", options.user, deep], check=True)
-    other = ["runuser", "-u", options.user, "--", "taskset", "-c", "0"]
+    home = ["env", f"HOME={second}", f"XDG_CACHE_HOME={second}/cache"]
+    other = ["runuser", "-u", options.user, "--", *home, "taskset", "-c", "0"]
     build(other, second, {**shared, **ODD, "HOME": str(second)}, wanted)
     ours, theirs = files(first / "store"), files(second / "store")
     both = sorted(set(ours) & set(theirs))

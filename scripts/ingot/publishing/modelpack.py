@@ -19,6 +19,7 @@ MODEL_CONFIG = "application/vnd.cncf.model.config.v1+json"
 LAYER = "application/vnd.cncf.model.{kind}.v1.raw"
 FILEPATH = "org.cncf.model.filepath"
 FILE_METADATA = "org.cncf.model.file.metadata+json"
+PART_OF, WHOLE = "ingot.part.of", "ingot.part.whole"  # of a part's layer: the file, and its digest
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 IMAGE_CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -48,6 +49,16 @@ def layer(name: str, digest: str, size: int, executable: bool = False) -> dict[s
     if executable:
         notes[FILE_METADATA] = json.dumps({"name": name, "mode": 0o755, "uid": 0, "gid": 0})
     return described(LAYER.format(kind=kind(name)), digest, size, **notes)
+
+
+def named(layers: list[dict]) -> dict[str, str]:
+    """The digest of each file that layers hold, by its path; of one in parts, the whole file's."""
+    found = {}
+    for one in layers:
+        notes = one.get("annotations", {})
+        path = notes.get(PART_OF, notes.get(FILEPATH, ""))
+        found[path] = notes.get(WHOLE, one["digest"])
+    return found
 
 
 def model_config(name: str, family: str, form: str, layers: list[dict]) -> bytes:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from ingot.fields import read_json
 from ingot.files import sealed
 from ingot.files.digest import canonical
 from ingot.files.shared import make_folder
-from ingot.publishing import modelpack
+from ingot.publishing import modelpack, parts
 from ingot.publishing.listed import Listed
 from ingot.publishing.modelpack import (
     ACTION,
@@ -28,6 +29,7 @@ from ingot.publishing.trusted import RECORD, SUBJECT
 from ingot.refused import Refused
 from ingot.registry import transfer
 from ingot.registry.connection import Connection
+from ingot.registry.reference import DIGEST
 from ingot.registry.tar_layer import TarLayer
 from ingot.registry.transfer import Content
 from ingot.store.records import MANIFEST, Record, Store
@@ -122,7 +124,7 @@ class Index:
         self.contents.append(content)
         return described(kind, content.digest, content.size, **notes)
 
-    def file(self, digest: str, size: int, source: Path | TarLayer) -> None:
+    def file(self, digest: str, size: int, source: Any) -> None:
         self.contents.append(Content(digest, size, source))
 
     def document(self, role: str, data: bytes, kind: str, title: str) -> None:
@@ -136,14 +138,24 @@ class Index:
 
 
 def publish(
-    connection: Connection, artifact: Artifact, tag: str, progress, origin: Origin
+    connection: Connection,
+    artifact: Artifact,
+    tag: str,
+    progress,
+    origin: Origin,
+    rule: str = parts.NONE,
 ) -> tuple[str, int]:
-    """Push everything, the index last; its digest, and how many bytes were sent."""
+    """Push everything, the index last; its digest, and how many bytes were sent.
+
+    By a `rule` of parts.py large files are several layers; then there is no image, whose layers are whole
+    files, and no record of the store's.
+    """
     verification = artifact.checked()
     artifact.whole()
     found, record = Index(), artifact.record
-    _faces(found, artifact)
-    _action(found, artifact)
+    if not _model(found, artifact, rule):
+        _image(found, artifact)
+        _action(found, artifact)
     found.document(VERIFICATION, artifact.verified.read_bytes(), VERIFIED, artifact.verified.name)
     found.document(SBOM, origin.bill, BILL, f"{artifact.title}.cdx.json")
     statement, kind = _statement(found, artifact, origin)
@@ -179,17 +191,23 @@ def sign_too(listed: Listed, key: Any, tag: str) -> str:
     return digest
 
 
-def _faces(found: Index, artifact: Artifact) -> None:
-    """The files as raw layers, and each as a tar."""
-    raw, tars, store = [], [], artifact.store
+def _model(found: Index, artifact: Artifact, rule: str) -> bool:
+    """The files as raw layers; is one of them in parts?"""
+    raw, store = [], artifact.store
     for one in artifact.files:
-        path, executable = store.blob(one["digest"]), bool(one.get("executable"))
-        found.file(one["digest"], one["size"], path)
-        raw.append(modelpack.layer(one["path"], one["digest"], one["size"], executable))
-        tar = TarLayer(one["path"], one["size"], path, executable)
-        digest = tar_digest(store, one, tar)
-        found.file(digest, tar.nbytes, tar)
-        tars.append(described(modelpack.TAR, digest, tar.nbytes))
+        path, name = store.blob(one["digest"]), one["path"]
+        cut = parts.cut(path, name, rule)
+        if not cut:
+            found.file(one["digest"], one["size"], path)
+            executable = bool(one.get("executable"))
+            raw.append(modelpack.layer(name, one["digest"], one["size"], executable))
+        said = [one["digest"], [part.offset for part in cut]]
+        known = remembered(store, said, lambda cut=cut: parts.digests(cut)) if cut else []
+        for number, (part, digest) in enumerate(zip(cut, known, strict=True)):
+            found.file(digest, part.size, part)
+            layer = modelpack.layer(parts.NAME.format(name=name, number=number), digest, part.size)
+            layer["annotations"] |= {modelpack.PART_OF: name, modelpack.WHOLE: one["digest"]}
+            raw.append(layer | {"mediaType": modelpack.LAYER.format(kind=modelpack.kind(name))})
     family, _, form = artifact.title.partition(".")
     config = modelpack.model_config(artifact.title, family, form, raw)
     found.manifests[MODEL] = modelpack.manifest(
@@ -198,6 +216,19 @@ def _faces(found: Index, artifact: Artifact) -> None:
         artifactType=modelpack.ARTIFACT,
         annotations={TITLE: artifact.title},
     )
+    return len(raw) > len(artifact.files)
+
+
+def _image(found: Index, artifact: Artifact) -> None:
+    """Each file as a tar."""
+    tars, store = [], artifact.store
+    for one in artifact.files:
+        path, executable = store.blob(one["digest"]), bool(one.get("executable"))
+        tar = TarLayer(one["path"], one["size"], path, executable)
+        said = [one["digest"], tar.name, tar.executable]
+        (digest,) = remembered(store, said, lambda tar=tar: [tar.digest()])
+        found.file(digest, tar.nbytes, tar)
+        tars.append(described(modelpack.TAR, digest, tar.nbytes))
     config = modelpack.image_config(tars)
     found.manifests[IMAGE] = modelpack.manifest(found.blob(config, modelpack.IMAGE_CONFIG), tars)
 
@@ -220,19 +251,16 @@ def _statement(found: Index, artifact: Artifact, origin: Origin) -> tuple[bytes,
     return envelope.sign(said, origin.key), envelope.BUNDLE
 
 
-def tar_digest(store: Store, file: dict[str, Any], layer: TarLayer) -> str:
-    """That of a file's tar, which is read for it once: it follows from the file's own and its name."""
-    said = json.dumps([file["digest"], layer.name, layer.executable])
-    place = store.root / "tars" / hashlib.sha256(said.encode()).hexdigest()
-    try:
-        known = place.read_text()
-        if len(known) == 71:
+def remembered(store: Store, said: Any, read: Callable[[], list[str]]) -> list[str]:
+    """Digests of a file's tar, or of its parts, for which it is read once: they follow from `said`."""
+    place = store.root / "tars" / hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    with suppress(OSError):
+        known = place.read_text().split()
+        if known and all(DIGEST.fullmatch(one) for one in known):
             return known
-    except OSError:
-        pass
-    found = layer.digest()
+    found = read()
     with suppress(OSError):  # a store that others own
         make_folder(place.parent, store.root)
         with store.temporary(place) as partial:
-            partial.write_text(found)
+            partial.write_text("\n".join(found))
     return found

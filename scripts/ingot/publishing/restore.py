@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from threading import Event
 from typing import Any
@@ -30,10 +30,13 @@ LONGEST, COMPONENT = 1024, 200  # bytes of a name, and of a part of it
 
 @dataclass(frozen=True)
 class File:
+    """`parts` are the digests and sizes of a file that comes in several layers."""
+
     name: str
     digest: str
     size: int
     executable: bool
+    parts: tuple[tuple[str, int], ...] = ()
 
 
 def files_of(reference: str, manifest: dict[str, Any]) -> list[File]:
@@ -48,6 +51,15 @@ def files_of(reference: str, manifest: dict[str, Any]) -> list[File]:
             )
         if not DIGEST.fullmatch(layer["digest"]):
             raise Refused(f"{reference}: {layer['digest']!r} is no sha256 digest; publish it again")
+        if whole := notes.get(modelpack.PART_OF):
+            part, size = (layer["digest"], layer["size"]), layer["size"]
+            digest = notes.get(modelpack.WHOLE, "")
+            if found and found[-1].name == whole and found[-1].parts and found[-1].digest == digest:
+                last = found.pop()
+                found.append(replace(last, size=last.size + size, parts=(*last.parts, part)))
+            else:
+                found.append(File(whole, digest, size, False, (part,)))
+            continue
         found.append(File(name, layer["digest"], layer["size"], _executable(notes)))
     _stay_inside(reference, [file.name for file in found])
     return found
@@ -132,15 +144,54 @@ def pull(listed: Listed, target: Path, only: list[str]) -> list[File]:
     progress = Progress(f"pulling {target.name}", sum(file.size for file in files))
     with coming(target, " ".join([digest, *sorted(only)])) as partial:
 
-        def one(file: File, stop: Event) -> None:
-            place = partial if single else partial / file.name
+        def one(wanted: tuple[str, int, Path], stop: Event) -> None:
+            digest, size, place = wanted
             place.parent.mkdir(parents=True, exist_ok=True)
-            transfer.pull(connection, file.digest, file.size, place, progress.add, stop)
+            transfer.pull(connection, digest, size, place, progress.add, stop)
+
+        places = {file: partial if single else partial / file.name for file in files}
+        wanted = [
+            (digest, size, _part(places[file], number) if file.parts else places[file])
+            for file in files
+            for number, (digest, size) in enumerate(file.parts or ((file.digest, file.size),))
+            if not _joined(places[file], file)
+        ]
+        transfer.in_parallel(one, wanted)
+        for file, place in places.items():
+            if file.parts and not _joined(place, file):
+                _join(reference, file, place)
             place.chmod(0o755 if file.executable else 0o644)
             sync(place)
-
-        transfer.in_parallel(one, files)
         if os.path.lexists(target):
             raise Refused(f"{target}: exists, expected nothing there; move it away, and pull again")
         partial.rename(target)
     return files
+
+
+def _part(place: Path, number: int) -> Path:
+    return place.with_name(f".{place.name}.part-{number:05}")
+
+
+def _joined(place: Path, file: File) -> bool:
+    """Were the parts put together by a pull that was cut later?  The name is given last."""
+    return bool(file.parts) and place.exists()
+
+
+def _join(reference: str, file: File, place: Path) -> None:
+    """The parts put together, each deleted once it is; the whole is held against its digest."""
+    found, whole = hashlib.sha256(), _part(place, 0)
+    with whole.open("r+b") as out:
+        while data := out.read(transfer.BLOCK):
+            found.update(data)
+        for number in range(1, len(file.parts)):
+            with _part(place, number).open("rb") as source:
+                while data := source.read(transfer.BLOCK):
+                    out.write(data)
+                    found.update(data)
+            _part(place, number).unlink()
+    if f"sha256:{found.hexdigest()}" != file.digest:
+        whole.unlink()
+        raise Refused(
+            f"{reference}: the parts of {file.name} are not {file.digest[:19]}; not taken"
+        )
+    whole.rename(place)

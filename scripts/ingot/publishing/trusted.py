@@ -107,12 +107,8 @@ def verification(listed: Listed) -> dict[str, Any]:
     except (ValueError, RecursionError):
         found = None
     held(listed.reference, found, RECORD)
-    layers = listed.manifest(listed.one(MODEL))["layers"]
-    named = {
-        one.get("annotations", {}).get(modelpack.FILEPATH, ""): one["digest"].partition(":")[2]
-        for one in layers
-    }
-    about = named.get(sealed.SUMS) or named.get(listed.title(), "")
+    files = modelpack.named(listed.manifest(listed.one(MODEL))["layers"])
+    about = files.get(sealed.SUMS, files.get(listed.title(), "")).removeprefix("sha256:")
     if found["result"] != "passed" or found["sha256"] != about:
         raise Refused(
             f"{listed.reference}: its verification {found['result']}, of {found['sha256'][:12]}, expected "

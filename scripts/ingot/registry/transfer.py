@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urljoin
 
 import urllib3
@@ -19,7 +19,6 @@ from ingot.files.digest import canonical
 from ingot.refused import Refused
 from ingot.registry.connection import AGAIN, Answer, Connection, Cut, pause
 from ingot.registry.reference import DIGEST
-from ingot.registry.tar_layer import TarLayer
 
 BLOCK = 1 << 20
 WORKERS = 4  # blobs at once
@@ -43,7 +42,7 @@ class Content:
 
     digest: str
     size: int
-    source: Path | bytes | TarLayer
+    source: Any  # a Path, bytes, or what opens as a file: a TarLayer, a part of a file
 
 
 def of_bytes(data: bytes) -> Content:

@@ -1,14 +1,42 @@
-"""Resolve a toolchain's requirements.in again, and write its lock: every package with its hash."""
+"""Resolve a toolchain's requirements.in again, and write its lock: every package with its hash.
+
+--try writes nothing: it says which packages would move, and which cells would then be built anew.
+"""
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ingot.driver.catalogue import toolchains
+from ingot.driver.catalogue import schema, toolchains
+from ingot.driver.commands.targets import add_catalogue
 
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("name", help="a folder of envs/")
+    parser.add_argument(
+        "--try", dest="attempt", action="store_true", help="only say what it would change"
+    )
+    parser.add_argument(
+        "target", nargs="*", help="--try: of these (default: what somebody serves, of each model)"
+    )
+    add_catalogue(parser)
 
 
-def run(root: Path, options: Namespace) -> None:
-    print(toolchains.lock(root, options.name))
+def run(root: Path, options: Namespace) -> int | None:
+    if not options.attempt:
+        print(toolchains.lock(root, options.name))
+        return None
+    from ingot.driver.release import matrix, moved_lock
+
+    catalogue = schema.load(root, options.configfile)
+    pinned = [n for n, one in catalogue["models"].items() if "path" in one or one.get("revision")]
+    wanted = options.target or [one for n in pinned for one in matrix.cells(n, catalogue, {})]
+    with moved_lock.copied(root) as other:
+        toolchains.lock(other, options.name)
+        moved = moved_lock.moved(
+            moved_lock.pins(root, options.name), moved_lock.pins(other, options.name)
+        )
+        changed = moved_lock.changed(root, other, wanted, options.configfile) if moved else []
+    print("\n".join(moved) or f"envs/{options.name}: every package stays")
+    print("\n".join(f"would be built anew: {target}" for target in changed))
+    print(f"{len(moved)} packages move, {len(changed)} of {len(wanted)} cells change")
+    return bool(changed)

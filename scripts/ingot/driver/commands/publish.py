@@ -7,6 +7,7 @@ did not pass or is about other bytes.
 """
 
 import json
+import re
 import tempfile
 import time
 from argparse import ArgumentParser, Namespace
@@ -27,6 +28,10 @@ def add_options(parser: ArgumentParser) -> None:
         "--key", type=Path, metavar="FILE", help="sign by this key (default: INGOT_SIGNING_KEY)"
     )
     parser.add_argument(
+        "--parts", default="", metavar="RULE",
+        help="cut large files: tensors (a fine-tune sends what it changed), or a number of bytes",
+    )  # fmt: skip
+    parser.add_argument(
         "--record", type=Path, metavar="FILE", help="write where it is, and its digest, to this"
     )
     parser.add_argument(
@@ -39,6 +44,7 @@ def run(root: Path, options: Namespace) -> None:
     # no other command needs urllib3 and cryptography
     from ingot.driver.formats.rows import RECORD
     from ingot.driver.release.origin import OnRecord
+    from ingot.publishing import parts
     from ingot.publishing.published import publish
     from ingot.publishing.trusted import signing_key
     from ingot.registry.connection import Connection
@@ -48,14 +54,21 @@ def run(root: Path, options: Namespace) -> None:
         raise Refused(
             f"{place}: expected a tag, such as {reference.SCHEME}host/repository:1.0; add it"
         )
+    if options.parts not in ("", parts.TENSORS) and not re.fullmatch(
+        "[1-9][0-9]{6,}", options.parts
+    ):
+        raise Refused(
+            f"--parts: {options.parts}, expected {parts.TENSORS}, or bytes from 1000000; correct it"
+        )
     key, target = signing_key(options.key), options.target.rstrip("/")
+    rule = parts.rule_for(place.host, options.parts)
     found = OnRecord(root, Store(), [target, target + RECORD], options.configfile)
     with tempfile.TemporaryDirectory() as folder:
         artifact, origin = found.artifact(target, Path(folder)), found.origin(target, key)
         connection = Connection(place, "pull,push", options.plain_http)
         progress = Progress(f"pushing {artifact.title}", 2 * artifact.output["size"])
         started = time.monotonic()
-        digest, sent = publish(connection, artifact, place.tag, progress.add, origin)
+        digest, sent = publish(connection, artifact, place.tag, progress.add, origin, rule)
     if options.record:
         said = {"reference": str(place.at(digest)), "tag": place.tag, "sha256": artifact.digest}
         with replacing(options.record) as partial:

@@ -6,7 +6,7 @@ from typing import Any
 from ingot.driver.release import document
 from ingot.driver.release.document import Document
 from ingot.files.digest import canonical
-from ingot.publishing import listed, modelpack, published, trusted
+from ingot.publishing import listed, modelpack, parts, published, trusted
 from ingot.publishing.listed import Listed
 from ingot.publishing.modelpack import PROVENANCE, ROLE, TITLE, described
 from ingot.publishing.published import Artifact, Origin
@@ -32,7 +32,8 @@ def cell(
     connection: Connection, artifact: Artifact, origin: Origin, tag: str
 ) -> tuple[dict[str, Any], int]:
     """Publish one cell: its index's descriptor in the release, and how many bytes were sent."""
-    digest, sent = published.publish(connection, artifact, tag, None, origin)
+    rule = parts.rule_for(connection.reference.host, parts.NONE)
+    digest, sent = published.publish(connection, artifact, tag, None, origin, rule)
     index, _ = transfer.get_manifest(connection, digest)
     notes = {ROLE: CELL + artifact.title, TITLE: artifact.title}
     return described(modelpack.INDEX, digest, len(canonical(index)), **notes), sent

@@ -1,0 +1,35 @@
+"""Say of an artifact what one would ask: built from what, with what, at what cost, how verified.
+
+Of a reference, or of a file or folder whatever its name: it is found by its digest in the store.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from ingot.refused import Refused
+from ingot.registry import reference
+from ingot.store.records import Store
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("what", help="oci://host/repository:tag, or a file or folder")
+    parser.add_argument("--json", action="store_true", help="machine-readable: the same as JSON")
+    parser.add_argument(
+        "--plain-http", action="store_true", help="without TLS, to a host that is not this machine"
+    )
+
+
+def run(root: Path, options: Namespace) -> None:
+    from ingot.driver.release import shown  # no other command needs urllib3
+    from ingot.publishing import listed
+    from ingot.registry.connection import Connection
+
+    if options.what.startswith(reference.SCHEME):
+        place = reference.parse(options.what)
+        found = shown.of_reference(listed.read(Connection(place, "pull", options.plain_http)))
+    elif not Path(options.what).exists():
+        raise Refused(f"{options.what}: missing, expected a file, a folder or oci://...; check it")
+    else:
+        found = shown.of_file(Store(), Path(options.what))
+    print(json.dumps(found) if options.json else "\n".join(shown.lines(found)))

@@ -71,7 +71,7 @@ def artifact(tmp_path, monkeypatch, store):
         output = {**found.take(place), "title": title}
         kept = found.record(Action("bundle", KEY, {"rule": "bundle"}, [output], {}, {}))
         verified = tmp_path / f"{title}.verified.json"
-        one = published.Artifact(found, kept, output, verified)
+        one = published.Artifact(found, kept, output, verified, [output])
         said = {
             "sha256": sha256 or one.digest,
             "result": "passed",

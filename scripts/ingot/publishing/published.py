@@ -43,12 +43,17 @@ STAND_IN = "+standin"
 
 @dataclass(frozen=True)
 class Artifact:
-    """One output of a record, and the record of its verification as it was written."""
+    """One output of a record, and the record of its verification as it was written.
+
+    `outputs` are all of the action, by the names that they have here: a record of the same bytes may have
+    been written under others.
+    """
 
     store: Store
     record: Record
     output: dict[str, Any]
     verified: Path
+    outputs: list[dict[str, Any]]
 
     @property
     def title(self) -> str:
@@ -63,7 +68,7 @@ class Artifact:
         """
         if self.output["kind"] == "folder":
             return [one for one in self.output["entries"] if "digest" in one]
-        together = [one for one in self.record.outputs if one["kind"] == "file"]
+        together = [one for one in self.outputs if one["kind"] == "file"]
         return [
             {"path": one["title"], "digest": one["digest"], "size": one["size"]} for one in together
         ]

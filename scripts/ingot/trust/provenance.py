@@ -33,8 +33,9 @@ class Step:
         }  # fmt: skip
 
 
-def step(store: Store, record: Record) -> Step:
-    outputs = {output["title"]: output["digest"] for output in record.outputs}
+def step(store: Store, record: Record, named: list[dict[str, Any]] | None = None) -> Step:
+    """A record's; `named` are its outputs by other names than it was written under."""
+    outputs = {output["title"]: output["digest"] for output in named or record.outputs}
     return Step(record.rule, record.key, outputs, store.config(record).get("fields", {}))
 
 

@@ -62,9 +62,14 @@ class OnRecord:
 
     def output(self, path: str) -> dict[str, Any]:
         """What the record says of `path`."""
-        record = self.record(path)
+        return self.outputs(path)[self.makers[path]["outputs"].index(path)]
+
+    def outputs(self, path: str) -> list[dict[str, Any]]:
+        """Those of the action that makes `path`, by the names that they have here."""
+        record, paths = self.record(path), self.makers[path]["outputs"]
         assert record
-        return record.outputs[self.makers[path]["outputs"].index(path)]
+        names = [one.rpartition("/")[2] for one in paths]
+        return [{**one, "title": name} for one, name in zip(record.outputs, names, strict=True)]
 
     def steps(self, target: str) -> list[Step]:
         """The actions on the way to `target`, in an order in which they can run."""
@@ -74,7 +79,7 @@ class OnRecord:
             for one in self.makers.get(path, {}).get("inputs", ()):
                 visit(one)
             if (record := self.record(path)) and record.key not in found:
-                found[record.key] = provenance.step(self.store, record)
+                found[record.key] = provenance.step(self.store, record, self.outputs(path))
 
         visit(target)
         return list(found.values())
@@ -116,7 +121,7 @@ class OnRecord:
         if not self.store.has(said["digest"]):
             raise Refused(f"{said['title']}: not in the store any more; verify it again")
         written.write_bytes(self.store.blob(said["digest"]).read_bytes())
-        return Artifact(self.store, record, self.output(target), written)
+        return Artifact(self.store, record, self.output(target), written, self.outputs(target))
 
 
 def portable(value: Any) -> Any:

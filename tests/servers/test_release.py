@@ -1,0 +1,228 @@
+"""The demo as a release, by the real commands: built, published, compared, shown, and built once more."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from test_registry import needs_servers
+from test_trust import key_pair
+
+import registry as registries
+from conftest import ROOT
+from ingot.driver.commands import diff, release, reproduce, show, verify  # noqa: F401
+from ingot.driver.release import changes, document, matrix, moved_lock, released, reproduced, shown
+from ingot.driver.release.dry_run import dry_run
+from ingot.driver.release.origin import OnRecord, commit
+from ingot.refused import Refused
+from ingot.store.records import Store
+
+pytestmark = needs_servers
+MATRIX = """
+formats: [irpa]
+tp: [2, 4, 8]
+variants: [bf16, f16, f32]
+cells: [demo.split]
+"""
+CELLS = 8
+OTHER = "models:\n  demo:\n    split: 4M\n"
+
+
+class Site:
+    """A working folder, a registry, and two parties' keys."""
+
+    def __init__(self, folder: Path, server, store: Path):
+        self.folder, self.host, self.store = folder, server.host, store
+        self.key, self.public = folder / "key.pem", key_pair(folder)[1]
+        self.other, self.others = folder / "other.pem", key_pair(folder, "other")[1]
+        (folder / "matrix.yaml").write_text(MATRIX)
+        (folder / "other.yaml").write_text(OTHER)
+
+    def at(self, tag: str) -> str:
+        return f"oci://{self.host}/release:{tag}"
+
+    def ingot(self, *words, status=0) -> str:
+        done = subprocess.run(
+            [str(word) for word in (ROOT / ".venv/bin/ingot", *words)],
+            cwd=self.folder, env={**os.environ, "INGOT_STORE": str(self.store)},
+            capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        assert done.returncode == status, done.stderr[-2000:]
+        assert str(self.key) not in done.stdout
+        return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, shared):
+    folder = tmp_path_factory.mktemp("release")
+    with registries.Registry(folder / "registry") as server:
+        found = Site(folder, server, shared.store)
+        options = ("--to", f"oci://{server.host}/release", "--matrix", "matrix.yaml")
+        found.said = found.ingot("release", "demo@1.0", *options, "--key", found.key)
+        found.again = found.ingot("release", "demo@1.0", *options, "--key", found.key)
+        changed = (*options, "--configfile", "other.yaml")
+        found.before = found.ingot(
+            "diff", found.at("1.0"), ".", "--configfile", "other.yaml", status=1
+        )
+        found.second = found.ingot("release", "demo@1.1", *changed, "--key", found.key)
+        yield found
+
+
+def last(text: str) -> str:
+    return [line for line in text.splitlines() if line.startswith("oci://")][-1]
+
+
+def test_a_release_is_its_cells_with_their_numbers(site):
+    assert f": {CELLS} cells, " in last(site.said)
+    assert "demo_tp8.irpa" in site.said and "tensors 39" in site.said
+    assert f": {CELLS} cells, 0.0 MB sent" in last(site.again)  # the registry has all of it
+    assert (
+        last(site.again).split(":")[:4] == last(site.said).split(":")[:4]
+    )  # and by the same digest
+
+
+def test_a_setting_of_one_cell_builds_and_sends_that_cell(site):
+    built = [line for line in site.second.splitlines() if line.startswith("done ")]
+    assert ["demo.split" in line for line in built] == [True, True]  # and its verification
+    sent = float(last(site.second).split("cells, ")[1].split()[0])
+    assert 11 < sent < 25  # 11.5 MB, raw and as a tar
+
+
+def test_diff_names_the_cell_the_field_and_nothing_else(site):
+    for text in (site.before, site.ingot("diff", site.at("1.0"), site.at("1.1"), status=1)):
+        lines = text.splitlines()
+        assert lines[0].startswith("demo.split: ")
+        assert "split_gguf: " in lines[1] and "49G" in lines[1] and "4M" in lines[1]
+        assert f"1 of {CELLS} cells differ" in lines[-1]
+    assert f"0 of {CELLS}" in site.ingot("diff", site.at("1.0"), ".", "--key", site.public)
+
+
+def test_a_release_that_somebody_else_signed_is_not_compared(site):
+    text = site.ingot("diff", site.at("1.0"), ".", "--key", site.others, status=1)
+    assert "no signature of a trusted key" in text
+
+
+def test_a_cell_is_reproduced_and_signed_by_a_second_party(site):
+    place = site.at("1.0-demo_tp2.irpa")
+    text = site.ingot("reproduce", place, "--key", site.public, "--sign", site.other)
+    assert "artifacts/demo_tp2.irpa: the same, 3 files of every step" in text
+    assert "1 of 1 the same bytes" in text and "signed: sha256:" in text
+    text = site.ingot("verify", place, "--key", site.public, "--key", site.others)
+    assert "verified       against the checkpoint" in text
+
+
+def test_a_set_is_pulled_whole_or_a_rank_of_it(site):
+    site.ingot("pull", site.at("1.0-demo_tp2.irpa"), "set", "--key", site.public)
+    names = ["demo_tp2.irpa", "demo_tp2.rank0.irpa", "demo_tp2.rank1.irpa"]
+    assert sorted(path.name for path in (site.folder / "set").iterdir()) == names
+    for name in names:
+        same = (site.folder / "artifacts" / name).read_bytes()
+        assert (site.folder / "set" / name).read_bytes() == same
+    site.ingot("pull", site.at("1.0-demo_tp2.irpa"), "one", "--only", "demo_tp2.rank1.irpa")
+    assert [path.name for path in (site.folder / "one").iterdir()] == ["demo_tp2.rank1.irpa"]
+
+
+def test_an_artifact_is_shown_by_its_reference_and_by_its_bytes(site):
+    text = site.ingot("show", site.at("1.0-demo.irpa"))
+    assert "made by       safetensors_to_gguf → gguf_to_irpa" in text
+    assert "with          convert" in text and "model.safetensors.index.json" in text
+    assert "verified      against its GGUF file" in text
+    (site.folder / "renamed").write_bytes((site.folder / "artifacts/demo.irpa").read_bytes())
+    assert "made by       safetensors_to_gguf → gguf_to_irpa" in site.ingot("show", "renamed")
+    (site.folder / "mine").write_text("mine")
+    assert "is on no record of" in site.ingot("show", "mine", status=1)
+
+
+def test_a_name_asks_for_publishing_too(site, shared):
+    target = "artifacts/demo.irpa.published.json"
+    done = shared(site.folder, target)
+    assert "no registry to publish to, expected publish: oci://" in done.stderr
+    done = shared(site.folder, target, "--config", f"publish=oci://{site.host}/named")
+    assert done.returncode == 0, done.stderr
+    said = json.loads((site.folder / target).read_text())
+    assert said["reference"].startswith(f"oci://{site.host}/named@sha256:")
+    assert "demo.irpa" in site.ingot("show", said["reference"])
+
+
+def test_a_failed_verification_is_refused_by_its_number(site):
+    (site.folder / ".ingot").mkdir(exist_ok=True)
+    (site.folder / "log").write_text(
+        "m.gguf: mean_kl is 0.2, expected at most 0.1; take more bits\n"
+    )
+    target = "artifacts/demo.q4_0.gguf.verified.json"
+    status = site.folder / ".ingot/status.json"
+    before = status.read_text()
+    status.write_text(json.dumps({**json.loads(before), "failed": {target: "log"}}))
+    text = site.ingot(
+        "publish", target.removesuffix(".verified.json"), "--to", site.at("x"), status=1
+    )
+    status.write_text(before)
+    assert text.count("\n") == 1
+    site.ingot("publish", "artifacts/demo.nope", "--to", site.at("x"), status=1)
+
+
+def test_another_checkout_is_not_taken_for_the_one_that_built(site):
+    step = {
+        "rule": "r",
+        "key": "k",
+        "outputs": {},
+        "code": {"verify_irpa.py": "sha256:1"},
+        "lock": {},
+    }
+    found = reproduced.Recipe("artifacts/m.irpa", {}, [step], "git+" + "1" * 40)
+    with pytest.raises(Refused, match=r"scripts/verify_irpa.py: not what .* git checkout 1111"):
+        reproduced.same_tools(ROOT, found)
+    with pytest.raises(Refused, match="target is missing"):
+        reproduced.recipe("m", {"predicate": {"buildDefinition": {
+            "externalParameters": {}, "internalParameters": {}}}})  # fmt: skip
+
+
+def test_what_is_no_cell_of_a_release_is_refused(tmp_path):
+    catalogue = {"models": {"demo": {}}}
+    with pytest.raises(Refused, match="unknown model"):
+        matrix.cells("none", catalogue, {})
+    for text in ("formats: gguf", "tp: [a]", "[1]", "other: [x]", "{"):
+        (tmp_path / "m.yaml").write_text(text)
+        with pytest.raises(Refused, match=r"expected a list|not YAML"):
+            matrix.read(tmp_path / "m.yaml")
+
+
+def test_a_change_far_up_is_named_once_and_where_it_was_made():
+    def fields(rule, **more):
+        return {"version": 2, "rule": rule, "command": "c", "params": {}, "wildcards": {},
+                "outputs": [], "code": {}, "lock": {}, "inputs": {}, **more}  # fmt: skip
+
+    def made(dtype):
+        one = document.Document("m", dtype)
+        one.actions = {
+            f"a{dtype}": {"rule": "first", "outputs": ["x"],
+                          "fields": fields("first", params={"dtype": dtype})},
+            f"b{dtype}": {"rule": "second", "outputs": ["y"],
+                          "fields": fields("second", inputs={"x": f"recipe:a{dtype}:0"})},
+        }  # fmt: skip
+        checks = {"mean_kl": 0.1 if dtype == "f16" else 0.2}
+        cell = {"recipe": f"b{dtype}", "digest": dtype, "checks": checks}
+        one.cells = {"y": cell, "z": cell}
+        return one
+
+    found = changes.changes(made("f16"), made("q8"))
+    assert [one.title for one in found] == ["y", "z"]
+    assert found[0].why == ("first: dtype: 'f16' → 'q8'",)
+    assert found[0].numbers == ("mean_kl 0.1 → 0.2",)
+
+
+def test_a_lock_that_moves_names_the_cells_that_it_would_change(tmp_path):
+    with moved_lock.copied(ROOT) as other:
+        lock = other / "envs/convert/requirements.lock"
+        old = moved_lock.pins(other, "convert")
+        lock.write_text(lock.read_text().replace(f"numpy=={old['numpy']}", "numpy==9.9.9"))
+        moved = moved_lock.moved(old, moved_lock.pins(other, "convert"))
+        wanted = ["artifacts/demo.irpa", "artifacts/demo_tp1.vmfb"]
+        assert moved == [f"numpy {old['numpy']} → 9.9.9"]
+        assert moved_lock.changed(ROOT, other, wanted, None) == ["artifacts/demo.irpa"]
+
+
+def test_other_modules_are_what_the_commands_use():
+    assert released.KIND and shown.lines and dry_run and Store and OnRecord
+    assert len(commit(ROOT)) in (0, 40)

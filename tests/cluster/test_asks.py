@@ -13,7 +13,7 @@ from snakemake.iocontainers import ResourceList
 import slurm
 from conftest import ROOT
 from ingot.driver.catalogue import toolchains
-from ingot.driver.release.dry_run import ANSWER
+from ingot.driver.origin.dry_run import ANSWER
 
 HERE = {"all", "toolchain", "fetch_listing", "fetch_file"}  # rules whose jobs are not submitted
 HERE |= {"compute_imatrix"}  # which the demo has not

@@ -5,6 +5,7 @@ localhost, as the real hub sends them to another host.  `faults` are armed by a 
 say what was asked: (method, path, Range, Authorization, status).
 """
 
+import base64
 import hashlib
 import json
 import socket
@@ -15,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-LARGE = (".safetensors", ".bin")
+LARGE = (".safetensors", ".bin", ".gguf", ".irpa")
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -25,6 +26,8 @@ class Hub:
     def __init__(self, root: Path):
         self.root, self.faults, self.requests = root, {}, []
         self.sent = 0  # bytes of bodies
+        self.uploaded: dict[str, bytes] = {}  # by SHA-256
+        self.committed: dict[str, bytes] = {}  # by path
         self.lock = threading.Lock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(self))
         self.server.daemon_threads = True
@@ -81,6 +84,60 @@ def handler_of(hub: Hub):
 
         def do_GET(self):
             self.answer()
+
+        def do_POST(self):
+            self.upload()
+
+        def do_PUT(self):
+            self.upload()
+
+        def upload(self):
+            """What huggingface_hub asks when it uploads: large files first, then one commit of all."""
+            path = unquote(urlsplit(self.path).path).strip("/")
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if self.headers.get("Transfer-Encoding") == "chunked":
+                while size := int(self.rfile.readline(), 16):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+            seen = (self.command, path, None, self.headers.get("Authorization"), 0)
+            hub.requests.append(seen)
+            if path.startswith("put/"):
+                hub.uploaded[path.removeprefix("put/")] = body
+                return self.send(200, {})
+            if status := hub.armed("upload"):
+                return self.refuse(status, "")
+            if not self.headers.get("Authorization"):
+                return self.refuse(401, "")
+            said = json.loads(body.splitlines()[0]) if body else {}
+            if path == "api/repos/create":
+                return self.send_json({"url": f"{hub.url}/{said['organization']}/{said['name']}"})
+            if path == "api/validate-yaml":
+                return self.send_json({"errors": [], "warnings": []})
+            if "/preupload/" in path:
+                paths = [one["path"] for one in said["files"]]
+                modes = ["lfs" if one.endswith(LARGE) else "regular" for one in paths]
+                files = [
+                    {"path": one, "uploadMode": mode, "shouldIgnore": False}
+                    for one, mode in zip(paths, modes, strict=True)
+                ]
+                return self.send_json({"files": files})
+            if path.endswith("/info/lfs/objects/batch"):
+                objects = [
+                    {**one, "actions": {"upload": {"href": f"{hub.url}/put/{one['oid']}"}}}
+                    for one in said["objects"]
+                ]
+                return self.send_json({"transfer": "basic", "objects": objects})
+            if "/commit/" in path:
+                for line in map(json.loads, body.splitlines()):
+                    value = line["value"]
+                    if line["key"] == "file":
+                        hub.committed[value["path"]] = base64.b64decode(value["content"])
+                    elif line["key"] == "lfsFile":
+                        hub.committed[value["path"]] = hub.uploaded[value["oid"]]
+                url = f"{hub.url}/org/name/commit/{COMMIT}"
+                return self.send_json({"commitUrl": url, "commitOid": COMMIT})
+            self.refuse(404, "")
 
         def answer(self):
             path = unquote(urlsplit(self.path).path)

@@ -12,9 +12,10 @@ from test_trust import key_pair
 import registry as registries
 from conftest import ROOT
 from ingot.driver.commands import diff, release, reproduce, show, verify  # noqa: F401
-from ingot.driver.release import changes, document, matrix, moved_lock, released, reproduced, shown
-from ingot.driver.release.dry_run import dry_run
-from ingot.driver.release.origin import OnRecord, commit
+from ingot.driver.origin import shown
+from ingot.driver.origin.dry_run import dry_run
+from ingot.driver.origin.on_record import OnRecord, commit
+from ingot.driver.release import changes, document, matrix, moved_lock, released, reproduced
 from ingot.refused import Refused
 from ingot.store.records import Store
 

@@ -261,7 +261,7 @@ def test_provenance_names_the_hubs_files_by_address_and_the_rest_by_name():
 
 
 def test_nothing_of_this_machine_is_in_what_is_published(tmp_path):
-    from ingot.driver.release.origin import portable
+    from ingot.driver.origin.on_record import portable
 
     entry = {"path": "/home/me/m", "name": "M", "deep": [{"x": "~/y", "z": 1}], "tp": [1]}
     assert portable(entry) == {"name": "M", "deep": [{"z": 1}], "tp": [1]}

@@ -127,7 +127,8 @@ def test_every_rule_names_its_code_and_its_lock():
     for file, rule in RULES:
         assert rule.count("shell:") == 1, f"{file}: {rule[:60]}"
         assert not re.search(r"(?m)^ *(run|script|message):", rule), f"{file}: {rule[:60]}"
-        if " toolchain:" not in rule[:30]:
+        # one builds what steps run in, the other sends what they made: neither writes an artifact
+        if not re.match(r" (toolchain|publish):", rule):
             assert re.search(r"\bcode=(ancient\()?code\(", rule), f"{file}: {rule[:60]}"
             assert re.search(r"\block=(ancient\()?lock\(", rule), f"{file}: {rule[:60]}"
 

@@ -11,7 +11,7 @@ LIBRARY = [
     room for room in tour.ROOMS if room.startswith("scripts/ingot/") and room[-6:] != "driver"
 ]
 ORDER = ["ingot", *(room.removeprefix("scripts/").replace("/", ".") for room in LIBRARY)]
-LARGEST = {"files": 8, "lines": 950}
+LARGEST = {"files": 8, "lines": 1000}
 GROUND, ROOF = (
     "ingot.driver.job",
     "ingot.driver.report",

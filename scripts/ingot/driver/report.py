@@ -16,7 +16,7 @@ from ingot.driver.cluster.jobs import Cluster
 from ingot.driver.forecast import schedule
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.job import Job
-from ingot.driver.release.dry_run import ANSWER
+from ingot.driver.origin.dry_run import ANSWER
 from ingot.refused import Refused
 
 LINES = 40  # that are shown

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.health import doctor
-from ingot.driver.release.dry_run import dry_run
+from ingot.driver.origin.dry_run import dry_run
 from ingot.refused import Refused, printable
 
 

@@ -5,7 +5,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ingot.driver.commands.targets import add_catalogue
-from ingot.driver.release.dry_run import dry_run
+from ingot.driver.origin.dry_run import dry_run
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -19,7 +19,7 @@ from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import cells
 from ingot.driver.formats.rows import FORMATS, OFFERED, RECORD
-from ingot.driver.release.dry_run import dry_run
+from ingot.driver.origin.dry_run import dry_run
 from ingot.refused import Refused
 
 FINAL = ("gguf", "irpa", "shortfin", "trtllm", "triton", "onnx")  # that somebody serves

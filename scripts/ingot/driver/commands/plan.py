@@ -23,7 +23,7 @@ from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past, spread
 from ingot.driver.formats.model import parameters
 from ingot.driver.formats.rows import FORMATS
-from ingot.driver.release.dry_run import dry_run
+from ingot.driver.origin.dry_run import dry_run
 from ingot.refused import Refused
 from ingot.store.records import Store
 

@@ -23,7 +23,7 @@ from ingot.terminal.progress import Progress
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("target", help="such as artifacts/M.gguf")
-    parser.add_argument("--to", required=True, help="oci://host/repository:tag")
+    parser.add_argument("--to", required=True, help="oci://host/repository:tag, or hf://org/name")
     parser.add_argument(
         "--key", type=Path, metavar="FILE", help="sign by this key (default: INGOT_SIGNING_KEY)"
     )
@@ -43,12 +43,20 @@ def add_options(parser: ArgumentParser) -> None:
 def run(root: Path, options: Namespace) -> None:
     # no other command needs urllib3 and cryptography
     from ingot.driver.formats.rows import RECORD
-    from ingot.driver.release.origin import OnRecord
+    from ingot.driver.origin import to_hub
+    from ingot.driver.origin.on_record import OnRecord
     from ingot.publishing import parts
     from ingot.publishing.published import publish
     from ingot.publishing.trusted import signing_key
     from ingot.registry.connection import Connection
 
+    if options.to.startswith(to_hub.SCHEME):
+        target = options.target.rstrip("/")
+        to_hub.parse(options.to)
+        key = signing_key(options.key)
+        found = OnRecord(root, Store(), [target, target + RECORD], options.configfile)
+        print(f"{to_hub.SCHEME}{to_hub.publish(found, target, key, options.to)}")
+        return
     place = reference.parse(options.to)
     if not place.tag or place.digest:
         raise Refused(

@@ -38,8 +38,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(root: Path, options: Namespace) -> None:
     from ingot.driver.formats.rows import RECORD
+    from ingot.driver.origin.on_record import OnRecord
     from ingot.driver.release import document, released  # no other command needs urllib3
-    from ingot.driver.release.origin import OnRecord
     from ingot.publishing.trusted import signing_key
     from ingot.registry.connection import Connection
 

@@ -21,7 +21,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
-    from ingot.driver.release import shown  # no other command needs urllib3
+    from ingot.driver.origin import shown  # no other command needs urllib3
     from ingot.publishing import listed
     from ingot.registry.connection import Connection
 

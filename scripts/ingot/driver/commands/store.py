@@ -11,7 +11,7 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
 from ingot.driver.commands.targets import add_catalogue
-from ingot.driver.release.dry_run import dry_run
+from ingot.driver.origin.dry_run import dry_run
 from ingot.refused import Refused
 from ingot.store.records import Store
 from ingot.storekeeping.fsck import fsck

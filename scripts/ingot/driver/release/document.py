@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ingot.driver.formats.rows import RECORD
-from ingot.driver.release.origin import OnRecord
+from ingot.driver.origin.on_record import OnRecord
 from ingot.fields import Whole, held
 from ingot.refused import Refused
 

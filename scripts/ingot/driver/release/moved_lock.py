@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from ingot.driver.cache.key import versions
 from ingot.driver.catalogue import toolchains
-from ingot.driver.release.dry_run import dry_run
+from ingot.driver.origin.dry_run import dry_run
 
 COPIED = ("Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "profiles", "envs")
 LINKED = ("models", "runtime")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.driver.formats.rows import VARIES
-from ingot.driver.release.origin import OnRecord
+from ingot.driver.origin.on_record import OnRecord
 from ingot.fields import held
 from ingot.files import digest
 from ingot.refused import Refused

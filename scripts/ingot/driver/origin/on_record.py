@@ -7,7 +7,7 @@ from typing import Any
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.cluster import status
 from ingot.driver.formats.rows import RECORD
-from ingot.driver.release.dry_run import dry_run
+from ingot.driver.origin.dry_run import dry_run
 from ingot.files import digest
 from ingot.hub.listing import read_listing
 from ingot.publishing.published import Artifact, Origin

@@ -1,0 +1,103 @@
+"""Publishing to a hub, a stand-in: what is uploaded, with which card, and what is refused."""
+
+import json
+
+import pytest
+import yaml
+from test_registry import needs_servers
+from test_release import site
+
+from conftest import ROOT
+from fake_hub import Hub
+from ingot.driver.origin import card, on_record, to_hub
+from ingot.hub import upload
+from ingot.refused import Refused
+
+__all__ = ["site"]  # a fixture
+pytestmark = needs_servers
+TOKEN = "hf_secretsecretsecret"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    (tmp_path / "hub/me/models").mkdir(parents=True)
+    with Hub(tmp_path / "hub") as found:
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        yield found
+
+
+def publish(site, status=0):
+    words = ("publish", "artifacts/demo.bf16.irpa", "--to", "hf://me/models", "--key", site.key)
+    return site.ingot(*words, status=status)
+
+
+def test_an_artifact_is_uploaded_with_what_is_known_of_it(site, hub):
+    text = publish(site)
+    assert "hf://me/models@0123456789abcdef" in text and TOKEN not in text
+    names = {"demo.bf16.irpa", "README.md", "demo.bf16.irpa.verified.json", "demo.bf16.irpa.cdx.json",
+             "demo.bf16.irpa.sigstore.json"}  # fmt: skip
+    assert set(hub.committed) == names
+    artifact = (site.folder / "artifacts/demo.bf16.irpa").read_bytes()
+    assert hub.committed["demo.bf16.irpa"] == artifact
+    said = hub.committed["README.md"].decode()
+    front = yaml.safe_load(said.split("---")[1])
+    assert front == {"license": "apache-2.0", "tags": ["ingot", "irpa"]}
+    assert "| tensors_equal | 40 |" in said and "`gguf_to_irpa`" in said
+    assert not [name for name, data in hub.committed.items() if TOKEN.encode() in data]
+    assert str(site.folder).encode() not in b"".join(hub.committed.values())
+
+
+def test_a_card_of_somebody_elses_stays(site, hub):
+    (hub.root / "me/models/README.md").write_text("mine")
+    assert "me/models/README.md: somebody's own, stays; ours is MODEL_CARD.md" in publish(site)
+    assert "README.md" not in hub.committed and "MODEL_CARD.md" in hub.committed
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 500])
+def test_a_hub_that_refuses_is_one_line_and_no_token(status, site, hub):
+    hub.faults["upload"] = status
+    text = publish(site, status=1)
+    assert f"me/models: the hub answers {status}" in text and TOKEN not in text
+    assert "Traceback" not in text and not hub.committed
+
+
+def test_no_token_is_said_first(site, hub, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN")
+    assert "HF_TOKEN is unset, expected a token that may write" in publish(site, status=1)
+
+
+@pytest.mark.parametrize("text", ["hf://me", "hf://a/b/c", "hf://../x", "hf://a/b@"])
+def test_what_is_no_repository_is_refused(text):
+    with pytest.raises(Refused, match="expected hf://organisation/name"):
+        to_hub.parse(text)
+
+
+@pytest.mark.parametrize(
+    "files, catalogues, name, where",
+    [
+        ({"README.md": "---\nlicense: mit\n---\ntext"}, "mit", "mit", "README.md"),
+        ({"LICENSE": "  Apache License\n Version 2.0"}, "", "apache-2.0", "LICENSE"),
+        ({"README.md": "no front matter"}, "mit", "mit", ""),
+        ({"README.md": "---\n: [\n---\n"}, "mit", "mit", ""),
+        ({}, "", "", ""),
+    ],
+)
+def test_the_licence_is_what_the_checkpoint_states(files, catalogues, name, where, tmp_path):
+    for path, text in files.items():
+        (tmp_path / path).write_text(text)
+    assert card.licence(tmp_path, catalogues) == card.Licence(name, where)
+
+
+def test_another_licence_than_the_catalogues_is_refused(tmp_path):
+    (tmp_path / "README.md").write_text("---\nlicense: llama3.1\n---\n")
+    with pytest.raises(Refused, match=r"its licence is llama3.1, but the catalogue says mit"):
+        card.licence(tmp_path, "mit")
+
+
+def test_a_quantised_file_names_its_base(site):
+    assert card.QUANTISED.search(".m.q4_k_m.gguf.") and card.QUANTISED.search(".m.iq4_xs.gguf.")
+    assert not card.QUANTISED.search(".m.gguf.") and not card.QUANTISED.search(".m_tp2.irpa.")
+    assert upload.MARK == card.MARK and on_record.HUB.startswith("https://")
+    assert json.loads((ROOT / "models.schema.json").read_text())

@@ -96,11 +96,11 @@ def test_diff_names_the_cell_the_field_and_nothing_else(site):
         assert lines[0].startswith("demo.split: ")
         assert "split_gguf: " in lines[1] and "49G" in lines[1] and "4M" in lines[1]
         assert f"1 of {CELLS} cells differ" in lines[-1]
-    assert f"0 of {CELLS}" in site.ingot("diff", site.at("1.0"), ".", "--key", site.public)
+    assert f"0 of {CELLS}" in site.ingot("diff", site.at("1.0"), "--key", site.public)
 
 
 def test_a_release_that_somebody_else_signed_is_not_compared(site):
-    text = site.ingot("diff", site.at("1.0"), ".", "--key", site.others, status=1)
+    text = site.ingot("diff", site.at("1.0"), "--key", site.others, status=1)
     assert "no signature of a trusted key" in text
 
 

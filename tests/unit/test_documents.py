@@ -43,7 +43,7 @@ def catalogue(tmp_path_factory):
     demo = schema.load(ROOT)["models"]["demo"]
     keys = ("path", "name", "architecture", "pre_tokenizer")
     own.write_text(yaml.safe_dump({"models": {"mine": {key: demo[key] for key in keys}}}))
-    return schema.load(ROOT, str(own))
+    return schema.load(ROOT, str(own)) | {"publish": "oci://ghcr.io/me/models"}
 
 
 @pytest.mark.parametrize("command", documented())

@@ -33,7 +33,7 @@ def test_the_environment_wins_over_the_site_file(written, monkeypatch):
 
 @pytest.mark.parametrize(
     "text, said",
-    [("partition: {cpu: a}", "partition: .*expected one of account, store, envs, partitions"),
+    [("partition: {cpu: a}", "partition: .*expected one of account, store, envs, remote"),
      ("partitions: {cpus: a}", "partitions.cpus: 'a', expected a name for one of cpu, bigmem, gpu, net"),
      ("partitions: {cpu: 1}", "partitions.cpu: 1, expected a name"),
      ("store: here", "expected an absolute path"),

@@ -5,6 +5,10 @@
     envs: /shared/ingot/envs             # and of INGOT_ENVS: toolchains, built once for all
     partitions: {cpu: short, bigmem: fat, gpu: a100, net: transfer}
     constraints: {gpu: a100-80}          # sbatch -C, by the same roles
+    remote: oci://host/repository        # INGOT_REMOTE, the shared cache, and what of it counts
+    remote_policy: read-only
+    trusted_keys: /etc/ingot/ci.pub      # INGOT_TRUSTED_KEYS
+    remote_trust: registry               # in place of keys
 
 INGOT_SITE names it; without that it is ingot/site.yaml in the user's config folder.  Every key is optional.
 """
@@ -17,8 +21,13 @@ from ingot.refused import Refused
 
 FILE = "INGOT_SITE"
 ROLES = ("cpu", "bigmem", "gpu", "net")  # of partitions; net: downloads, on the head by default
-KEYS = {"account": str, "store": str, "envs": str, "partitions": dict, "constraints": dict}
-ENVIRONMENT = {"store": "INGOT_STORE", "envs": "INGOT_ENVS"}
+ENVIRONMENT = {
+    "store": "INGOT_STORE", "envs": "INGOT_ENVS", "remote": "INGOT_REMOTE",
+    "remote_policy": "INGOT_REMOTE_POLICY", "trusted_keys": "INGOT_TRUSTED_KEYS",
+    "remote_trust": "INGOT_REMOTE_TRUST",
+}  # fmt: skip
+PATHS = ("store", "envs", "trusted_keys")
+KEYS = {"account": str, **dict.fromkeys(ENVIRONMENT, str), "partitions": dict, "constraints": dict}
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,10 @@ class Site:
     account: str = ""
     store: str = ""
     envs: str = ""
+    remote: str = ""
+    remote_policy: str = ""
+    trusted_keys: str = ""
+    remote_trust: str = ""
     partitions: dict[str, str] = field(default_factory=dict)
     constraints: dict[str, str] = field(default_factory=dict)
 
@@ -65,7 +78,7 @@ def read() -> Site:
                 raise Refused(
                     f"{place}: {key}.{role}: {name!r}, expected a name for one of {known}"
                 )
-        if key in ENVIRONMENT and not Path(value).is_absolute():
+        if key in PATHS and not Path(value).is_absolute():
             raise Refused(f"{place}: {key}: {value}, expected an absolute path; correct it")
     return Site(**found)
 

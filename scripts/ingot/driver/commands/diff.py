@@ -1,8 +1,8 @@
 """What changed from one release to another: `ingot diff oci://host/repository:1.0 oci://host/repository:1.1`.
 
 Of each cell that is not the same: which fields of which actions changed, and what that did to its numbers.
-`.` in place of the second is this working folder: what a release of it would change, before anything is
-built.  Exit status 1 when a cell changed.
+Without a second, it is this working folder: what a release of it would change, before anything is built.
+Exit status 1 when a cell changed.
 """
 
 import json
@@ -19,7 +19,9 @@ HERE = "."
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("old", help="oci://host/repository:VERSION")
-    parser.add_argument("new", help=f"another, or {HERE} for this working folder")
+    parser.add_argument(
+        "new", nargs="?", default=HERE, help="another (default: this working folder)"
+    )
     parser.add_argument("--json", action="store_true", help="machine-readable: the changes as JSON")
     add_reference(parser)
     add_catalogue(parser)

@@ -14,12 +14,14 @@ rule publish:
     localrule: True
     params:
         to=lambda wildcards: f"{config['publish']}:{wildcards.artifact}",
-        lock="none: the driver's own",
+        catalogue=inputs.catalogue_file,
+        volatile="asked",  # what the registry has is not ours to remember; it is asked each time
     shell:
         """
         PYTHONPATH="$INGOT_CODE" {sys.executable:q} -m ingot.driver.commands.cli publish \
             {input.artifact:q} \
             --to {params.to:q} \
+            --configfile {params.catalogue:q} \
             --record {output:q} \
             >{log:q}
         """

@@ -11,6 +11,7 @@ from test_trust import key_pair
 
 import registry as registries
 from conftest import ROOT
+from ingot.driver.catalogue import schema
 from ingot.driver.commands import diff, release, reproduce, show, verify  # noqa: F401
 from ingot.driver.origin import shown
 from ingot.driver.origin.dry_run import dry_run
@@ -27,6 +28,7 @@ variants: [bf16, f16, f32]
 cells: [demo.split]
 """
 CELLS = 8
+CATALOGUE = schema.load(ROOT)
 OTHER = "models:\n  demo:\n    split: 4M\n"
 
 
@@ -113,6 +115,43 @@ def test_a_cell_is_reproduced_and_signed_by_a_second_party(site):
     assert "verified       against the checkpoint" in text
 
 
+def test_without_a_key_nothing_is_built(site):
+    text = site.ingot("reproduce", site.at("1.0-demo.irpa"), status=1)
+    assert "no key to hold its provenance against" in text and text.count("\n") == 1
+    text = site.ingot("reproduce", site.at("1.1"), "--key", site.others, status=1)
+    assert "no signature of a trusted key" in text
+
+
+def test_a_release_on_another_machine_is_made_of_what_the_shared_cache_has(
+    site, tmp_path, monkeypatch
+):
+    """With every step's code, lock and inputs in its provenance, though none of them ran there."""
+    monkeypatch.setenv("INGOT_REMOTE", f"oci://{site.host}/cache")
+    monkeypatch.setenv("INGOT_TRUSTED_KEYS", str(site.public))
+    monkeypatch.setenv("INGOT_SIGNING_KEY", str(site.key))
+    monkeypatch.setenv("INGOT_REMOTE_POLICY", "read-write")
+    wanted = ["demo.gguf", "demo.irpa", "demo.irpa.verified.json"]
+    for name in wanted:
+        done = subprocess.run(
+            [ROOT / ".venv/bin/snakemake", "-s", ROOT / "Snakefile", "--", f"artifacts/{name}"],
+            cwd=site.folder, env={**os.environ, "INGOT_STORE": str(site.store)}, check=False,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("INGOT_REMOTE_POLICY", "read-only")
+    there = Site(tmp_path, site, tmp_path / "store")
+    (tmp_path / "matrix.yaml").write_text("formats: []\ncells: [demo.irpa]\n")
+    text = there.ingot(
+        "release", "demo@2.0", "--to", f"oci://{site.host}/release", "--matrix", "matrix.yaml",
+        "--key", site.key,
+    )  # fmt: skip
+    assert "1 cells" in last(text) and "\ndone " not in text
+    text = site.ingot("verify", site.at("2.0-demo.irpa"), "--key", site.public, "--json")
+    steps = json.loads(text)["predicate"]["buildDefinition"]["internalParameters"]["steps"]
+    assert [step["rule"] for step in steps] == ["safetensors_to_gguf", "gguf_to_irpa"]
+    assert all(step["code"] and step["lock"] and step["inputs"] for step in steps)
+
+
 def test_a_set_is_pulled_whole_or_a_rank_of_it(site):
     site.ingot("pull", site.at("1.0-demo_tp2.irpa"), "set", "--key", site.public)
     names = ["demo_tp2.irpa", "demo_tp2.rank0.irpa", "demo_tp2.rank1.irpa"]
@@ -174,9 +213,45 @@ def test_another_checkout_is_not_taken_for_the_one_that_built(site):
     found = reproduced.Recipe("artifacts/m.irpa", {}, [step], "git+" + "1" * 40)
     with pytest.raises(Refused, match=r"scripts/verify_irpa.py: not what .* git checkout 1111"):
         reproduced.same_tools(ROOT, found)
-    with pytest.raises(Refused, match="target is missing"):
-        reproduced.recipe("m", {"predicate": {"buildDefinition": {
-            "externalParameters": {}, "internalParameters": {}}}})  # fmt: skip
+
+
+def statement(**changes):
+    said = {
+        "target": "artifacts/demo.irpa", "model": {"demo": {**DEMO, "name": "M"}},
+        "steps": [{"rule": "r", "key": "k", "outputs": {"demo.irpa": "sha256:1"}, "code": {}, "lock": {}}],
+    } | changes  # fmt: skip
+    return {"predicate": {"buildDefinition": {
+        "externalParameters": {"target": said["target"], "model": said["model"]},
+        "internalParameters": {"source": "scripts", "steps": said["steps"]}}}}  # fmt: skip
+
+
+DEMO = CATALOGUE["models"]["demo"]
+ODD = {
+    "no steps": ({"steps": []}, "no step of its provenance makes demo.irpa"),
+    "steps of nothing": (
+        {"steps": [{"rule": "r", "key": "k", "outputs": {}, "code": {}, "lock": {}}]},
+        "no step of its provenance makes",
+    ),
+    "another target": ({"target": "artifacts/demo.gguf"}, "says it is 'artifacts/demo.gguf'"),
+    "a side effect": ({"target": "artifacts/demo.irpa.published.json"}, "says it is"),
+    "an option": ({"target": "--help"}, "says it is '--help'"),
+    "another model": ({"model": {"other": DEMO}}, "says it is"),
+    "a path outside": ({"model": {"demo": {**DEMO, "path": "/etc"}}}, "names '/etc'"),
+    "a path above": (
+        {"model": {"demo": {**DEMO, "imatrix": "a/../../b"}}},
+        "expected no path outside",
+    ),
+    "no model": ({"model": "x"}, "model is 'x', expected an object"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD.values(), ids=list(ODD))
+def test_hostile_provenance_builds_nothing(odd):
+    change, said = odd
+    good = reproduced.recipe("m", statement(), "demo.irpa", CATALOGUE)
+    assert reproduced.expected(good) == ""
+    with pytest.raises(Refused, match=said):
+        reproduced.recipe("m", statement(**change), "demo.irpa", CATALOGUE)
 
 
 def test_what_is_no_cell_of_a_release_is_refused(tmp_path):

@@ -156,12 +156,81 @@ def test_another_parameter_source_or_code_is_no_hit(warm, folder):
     assert Path("c.two").read_text() == RIGHT.replace("source", "other")
 
 
+def test_a_source_that_changes_meanwhile_is_in_no_recipe(proxy, folder, monkeypatch):
+    monkeypatch.setenv(settings.POLICY, settings.WRITE)
+
+    def meddle(path, text):
+        if path == "b.one":
+            Path("a.txt").write_text("EDITED")
+            return write(path, "EDITED")
+        return write(path, text)
+
+    Shared(chain(), folder / "first").build(meddle)
+    Path("a.txt").write_text("source")
+    clear()
+    monkeypatch.setenv(settings.POLICY, settings.READ)
+    assert Shared(chain(), folder / "second").build().ran == ["b.one", "c.two"]
+    assert Path("c.two").read_text() == RIGHT
+
+
+def both():
+    """The chain, of which both files are asked for."""
+    graph = chain()
+    graph.targets, graph.target_files = list(graph.jobs), {"b.one", "c.two"}
+    return graph
+
+
+def test_what_rests_on_a_file_that_is_built_again_is_decided_again(warm, server, folder):
+    blobs(server, folder)["b.one"].unlink()
+    other = {"b.one": "b.one, by a tool that never writes the same twice"}
+    found = Shared(both(), folder / "second").build(
+        lambda path, text: other.get(path, f"{path} of {text}")
+    )
+    assert found.ran == ["b.one", "c.two"]
+    assert Path("c.two").read_text() == f"c.two of {other['b.one']}"
+
+
+def test_a_forced_job_is_followed_by_what_rests_on_it_though_that_was_fetched(warm, folder):
+    Shared(chain(), folder / "second").build()
+    os.environ[settings.POLICY] = settings.OFF
+    found = Shared(chain(forced=["b.one"]), folder / "second").build(
+        lambda path, text: f"{path}, {text}"
+    )
+    assert found.ran == ["b.one", "c.two"]
+
+
+def test_a_record_of_our_own_is_not_replaced(warm, folder):
+    os.environ[settings.POLICY] = settings.OFF
+    Shared(chain(), folder / "second").build(
+        lambda path, text: write(path, text) + "ours" * (path == "c.two")
+    )
+    os.environ[settings.POLICY] = settings.READ
+    ours = Path("c.two").read_text()
+    for pointer in (folder / "second/actions/make_one").iterdir():
+        pointer.unlink()
+    clear()
+    assert Shared(chain(), folder / "second").build().ran == []
+    assert Path("c.two").read_text() == ours
+
+
+def test_a_record_comes_with_what_explains_it(warm, folder):
+    found = Shared(chain(), folder / "second").build()
+    (record,) = [one for one in found.contents.store.records() if one.rule == "make_two"]
+    assert found.contents.store.config(record)["fields"]["rule"] == "make_two"
+    assert asked(warm) == ["manifest", "blob"]
+
+
 FAULTS = {
     "a flipped record": ("GET", "manifests/re-", {"flip": 200}),
     "half a record": ("GET", "manifests/re-", {"cut": 100}),
     "an endless record": ("GET", "manifests/", {"endless": True}),
     "no record's form": ("GET", "manifests/", {"body": b'{"schemaVersion": 2}'}),
     "no json": ("GET", "manifests/", {"body": b"<html>"}),
+    "an odd challenge": (
+        "GET",
+        "manifests/",
+        {"status": 401, "headers": {"WWW-Authenticate": 'Bearer realm="https://[",service="x"'}},
+    ),
     "no answers": ("GET", "manifests/", {"status": 503}),
     "not allowed": ("GET", "manifests/", {"status": 403}),
     "a flipped blob": ("GET", "blobs/", {"flip": 5}),

@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 import shutil
 import subprocess
 
@@ -10,6 +9,7 @@ import pytest
 from test_registry import artifact, get, needs_servers, push, quick, server, to
 
 from conftest import ROOT
+from ingot.driver.origin import on_record
 from ingot.publishing import listed, published, trusted
 from ingot.publishing.modelpack import MODEL, PROVENANCE, ROLE
 from ingot.refused import Refused
@@ -183,7 +183,10 @@ def test_a_second_party_may_sign_beside_the_first(server, artifact, key, tmp_pat
     push(server.host, artifact(), key[0], name="both")
     other, public = key_pair(tmp_path, "other")
     found = listed.read(Connection(to(server.host, "both"), "pull,push"))
-    published.sign_too(found, other, "1.0")
+    said = trusted.check(found, trusted.keys([key[1]])).statement
+    published.sign_too(found, said, other, "1.0")
+    with pytest.raises(Refused, match=r"1\.0 names another index meanwhile; not signed"):
+        published.sign_too(found, said, key_pair(tmp_path, "third")[0], "1.0")
     found = listed.read(Connection(to(server.host, "both")))
     assert len(trusted.check(found, trusted.keys([key[1], public])).signers) == 2
     assert len(trusted.check(found, trusted.keys([public])).signers) == 1
@@ -215,6 +218,22 @@ def test_what_is_no_bundle_is_one_line(bundle, key):
 def test_a_signed_text_that_is_no_statement_is_refused(said, key):
     with pytest.raises(Refused):
         envelope.opened("m", envelope.sign(said, key[0]), [key[0].public_key()])
+
+
+def test_a_folder_without_keys_trusts_nobody(tmp_path):
+    (tmp_path / "keys").mkdir()
+    with pytest.raises(Refused, match=r"has no \*\.pem and no \*\.pub, expected public keys"):
+        trusted.keys([tmp_path / "keys"])
+
+
+def test_what_has_no_provenance_or_another_is_one_line(server, artifact, key):
+    push(server.host, artifact(), key[0], name="bare")
+    with pytest.raises(Refused, match="has no provenance"):
+        trusted.unchecked(changed(server, "bare", dropped("provenance")))
+    with pytest.raises(Refused, match="its image is sha256"):
+        trusted.unchecked(changed(server, "bare", replaced("image", other_layer)))
+    with pytest.raises(Refused, match="expected urn:other"):
+        trusted.unchecked(listed.read(Connection(to(server.host, "bare"))), "urn:other")
 
 
 def test_a_key_of_another_kind_is_refused(tmp_path):
@@ -261,8 +280,12 @@ def test_provenance_names_the_hubs_files_by_address_and_the_rest_by_name():
 
 
 def test_nothing_of_this_machine_is_in_what_is_published(tmp_path):
-    from ingot.driver.origin.on_record import portable
-
-    entry = {"path": "/home/me/m", "name": "M", "deep": [{"x": "~/y", "z": 1}], "tp": [1]}
-    assert portable(entry) == {"name": "M", "deep": [{"z": 1}], "tp": [1]}
-    assert os.environ.get("HOME", "/") not in json.dumps(portable(entry))
+    entry = {
+        "path": "/home/me/m", "name": "M", "deep": [{"x": "~/y", "z": 1}], "tp": [1],
+        "flags": ["--dir=/home/me/x", "--fine=1"], "up": "../../me", "variable": "$HOME/x",
+    }  # fmt: skip
+    gone = on_record.ELSEWHERE
+    assert on_record.portable(entry) == {
+        "path": gone, "name": "M", "deep": [{"x": gone, "z": 1}], "tp": [1],
+        "flags": [gone, "--fine=1"], "up": gone, "variable": gone,
+    }  # fmt: skip

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 VOLATILE = "volatile"  # the parameter by which a rule says that its outputs are not cached
+ASKED = "asked"  # its value where the rule runs whenever its output is asked for
 
 
 @dataclass(frozen=True)

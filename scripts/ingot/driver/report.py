@@ -85,10 +85,10 @@ def _described(job: Job, contents: Contents, decision: Decision, costs: Costs) -
         "model": job.wildcards.get("model"),
         "gpus": costs.gpus(job),
     }
-    if job in contents.keys:
-        key, fields = contents.keys[job]
+    if key := contents.known_key(job):
         found |= {"key": key}
-        if job in decision.run:
+        if job in decision.run and job in contents.keys:
+            fields = contents.keys[job][1]
             near = nearest(contents.store, job, fields)
             found |= {"differences": near.differences}
             if near.record:

@@ -30,6 +30,7 @@ from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past
 from ingot.driver.health import doctor
 from ingot.driver.job import Graph, Input, Job, Output
+from ingot.driver.origin.dry_run import WHOLE
 from ingot.driver.remote import settings
 from ingot.files import claim, memo
 from ingot.refused import Refused, one_line
@@ -168,7 +169,9 @@ class Session:
     def begin(self, graph: Graph, dry: bool, by_user: dict) -> None:
         """`by_user`: resources of rules that the command line sets."""
         store = Store()
-        self.contents = Contents(graph, store, dry, settings.remote(store, dry))
+        with one_line("error: "):
+            remote = settings.remote(store, dry)
+        self.contents = Contents(graph, store, dry, remote)
         self.decider = Decider(self.contents)
         past = Past(store, ask.cores) if cluster.used() else Past(store)
         folders = [Path(os.environ[CONFIGS])] if os.environ.get(CONFIGS) else []
@@ -463,6 +466,8 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             while session.adopt():
                 decide(dag)
             session.restore(dag)
+            if os.environ.get(WHOLE):
+                session.contents.look_up_all()
             session.share()
             session.expect()
             # ours is kept in the store; Snakemake's would fail a finished job on a full disk

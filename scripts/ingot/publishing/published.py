@@ -61,24 +61,13 @@ class Artifact:
 
     @property
     def files(self) -> list[dict[str, Any]]:
-        """Path inside the artifact, digest, size, executable: of each file.
-
-        What one action writes as several files is one artifact: the root of a set is nothing without
-        its ranks.
-        """
-        if self.output["kind"] == "folder":
-            return [one for one in self.output["entries"] if "digest" in one]
-        together = [one for one in self.outputs if one["kind"] == "file"]
-        return [
-            {"path": one["title"], "digest": one["digest"], "size": one["size"]} for one in together
-        ]
+        """Path inside the artifact, digest, size, executable: of each file."""
+        return files(self.output, self.outputs)
 
     @property
     def digest(self) -> str:
         """What a verification record names: a file's, or that of a folder's SHA256SUMS."""
-        name = self.title if self.output["kind"] == "file" else sealed.SUMS
-        found = {one["path"]: one["digest"] for one in self.files}
-        return found.get(name, "").removeprefix("sha256:")
+        return digest_of(self.output)
 
     def whole(self) -> None:
         """Refused where the store has not every byte any more, or what a registry cannot hold."""
@@ -106,6 +95,26 @@ class Artifact:
                 f"{self.title}: made by a stand-in, expected the real tool; build it on a GPU"
             )
         return found
+
+
+def files(output: dict[str, Any], outputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The files of an artifact.
+
+    What one action writes as several files is one artifact: the root of a set is nothing without its
+    ranks.
+    """
+    if output["kind"] == "folder":
+        return [one for one in output["entries"] if "digest" in one]
+    together = [one for one in outputs if one["kind"] == "file"]
+    return [
+        {"path": one["title"], "digest": one["digest"], "size": one["size"]} for one in together
+    ]
+
+
+def digest_of(output: dict[str, Any]) -> str:
+    """SHA-256 of a file, or of a folder's SHA256SUMS; empty of a folder without one."""
+    sums = [one["digest"] for one in output.get("entries", ()) if one["path"] == sealed.SUMS]
+    return (output["digest"] if output["kind"] == "file" else "".join(sums)).removeprefix("sha256:")
 
 
 @dataclass(frozen=True)
@@ -179,21 +188,23 @@ def publish(
     return digest, sent
 
 
-def sign_too(listed: Listed, key: Any, tag: str) -> str:
-    """Put another signature of the same statement beside those of an index; its new digest."""
-    _, bundle = listed.only_layer(listed.digests(PROVENANCE)[0])
-    said, _ = envelope.parts(listed.reference, bundle)
+def sign_too(listed: Listed, said: dict[str, Any], key: Any, tag: str) -> str:
+    """Put another signature of `said`, which was checked, beside those of an index; its new digest.
+
+    Refused where the tag names another index meanwhile.
+    """
     one = Index()
-    one.document(
-        PROVENANCE, envelope.sign(json.loads(said), key), envelope.BUNDLE, "second.sigstore.json"
-    )
+    bundle = envelope.sign(said, key)
+    one.document(PROVENANCE, bundle, envelope.BUNDLE, "second.sigstore.json")
     transfer.push(listed.connection, one.contents)
     digest, size = transfer.put_manifest(listed.connection, one.manifests[PROVENANCE])
-    entries = [*listed.index["manifests"], described(MANIFEST, digest, size, **{ROLE: PROVENANCE})]
-    digest, _ = transfer.put_manifest(
-        listed.connection, {**listed.index, "manifests": entries}, tag
-    )
-    return digest
+    entries = listed.index["manifests"]
+    if digest in [entry["digest"] for entry in entries]:
+        return listed.digest
+    entries = [*entries, described(MANIFEST, digest, size, **{ROLE: PROVENANCE})]
+    if transfer.get_manifest(listed.connection, tag)[1] != listed.digest:
+        raise Refused(f"{listed.reference}: {tag} names another index meanwhile; not signed")
+    return transfer.put_manifest(listed.connection, {**listed.index, "manifests": entries}, tag)[0]
 
 
 def _model(found: Index, artifact: Artifact, rule: str) -> bool:
@@ -201,7 +212,7 @@ def _model(found: Index, artifact: Artifact, rule: str) -> bool:
     raw, store = [], artifact.store
     for one in artifact.files:
         path, name = store.blob(one["digest"]), one["path"]
-        cut = parts.cut(path, name, rule)
+        cut = [] if one.get("executable") else parts.cut(path, name, rule)
         if not cut:
             found.file(one["digest"], one["size"], path)
             executable = bool(one.get("executable"))
@@ -213,6 +224,10 @@ def _model(found: Index, artifact: Artifact, rule: str) -> bool:
             layer = modelpack.layer(parts.NAME.format(name=name, number=number), digest, part.size)
             layer["annotations"] |= {modelpack.PART_OF: name, modelpack.WHOLE: one["digest"]}
             raw.append(layer | {"mediaType": modelpack.LAYER.format(kind=modelpack.kind(name))})
+    if len(raw) > parts.MOST:
+        raise Refused(
+            f"{artifact.title}: {len(raw)} parts, expected {parts.MOST} at most; cut it by size"
+        )
     family, _, form = artifact.title.partition(".")
     config = modelpack.model_config(artifact.title, family, form, raw)
     found.manifests[MODEL] = modelpack.manifest(

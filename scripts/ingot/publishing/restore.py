@@ -194,4 +194,5 @@ def _join(reference: str, file: File, place: Path) -> None:
         raise Refused(
             f"{reference}: the parts of {file.name} are not {file.digest[:19]}; not taken"
         )
+    sync(whole)
     whole.rename(place)

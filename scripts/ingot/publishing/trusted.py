@@ -40,6 +40,10 @@ def keys(named: list[Path]) -> list:
     found = []
     for place in places:
         inside = sorted(path for path in place.glob("*") if path.suffix in (".pem", ".pub"))
+        if place.is_dir() and not inside:
+            raise Refused(
+                f"{place}: has no *.pem and no *.pub, expected public keys; put them there"
+            )
         found += [envelope.public_key(path) for path in (inside if place.is_dir() else [place])]
     return found
 
@@ -67,8 +71,9 @@ def signed(listed: Listed, trusted: list, kind: str) -> tuple[dict[str, Any], li
         except Refused as error:
             reason = error
             continue
-        _same_manifests(listed, found)
-        said, signers = said or found, [*signers, envelope.name(key)]
+        same_manifests(listed, found)
+        if said in (None, found):
+            said, signers = found, [*signers, envelope.name(key)]
     if said is None:
         raise reason
     if said["predicateType"] != kind:
@@ -76,14 +81,23 @@ def signed(listed: Listed, trusted: list, kind: str) -> tuple[dict[str, Any], li
     return said, signers
 
 
-def unchecked(listed: Listed) -> dict[str, Any]:
-    """The statement of an index, whoever made it, signed or not."""
-    kind, text = listed.only_layer(listed.digests(PROVENANCE)[0])
-    payload = envelope.parts(listed.reference, text)[0] if kind == envelope.BUNDLE else text
-    return envelope.read_statement(listed.reference, payload)
+def unchecked(listed: Listed, kind: str = provenance.KIND) -> dict[str, Any]:
+    """The statement of an index, whoever made it, signed or not; it is about these manifests."""
+    bundles = listed.digests(PROVENANCE)
+    if not bundles:
+        raise Refused(f"{listed.reference}: has no provenance, expected it; publish it again")
+    form, text = listed.only_layer(bundles[0])
+    payload = envelope.parts(listed.reference, text)[0] if form == envelope.BUNDLE else text
+    found = envelope.read_statement(listed.reference, payload)
+    if found["predicateType"] != kind:
+        raise Refused(
+            f"{listed.reference}: says {found['predicateType']}, expected {kind}; not taken"
+        )
+    same_manifests(listed, found)
+    return found
 
 
-def _same_manifests(listed: Listed, said: dict[str, Any]) -> None:
+def same_manifests(listed: Listed, said: dict[str, Any]) -> None:
     """The signature covers each manifest of the index, by role, and the index has each of it."""
     signed = {
         name.removeprefix(SUBJECT): digest

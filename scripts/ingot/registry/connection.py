@@ -210,7 +210,10 @@ class Connection:
 
     def _token(self, challenge: dict[str, str], scope: str) -> str:
         realm = challenge["realm"]
-        host = urlsplit(realm).netloc
+        try:
+            host = urlsplit(realm).netloc
+        except ValueError:
+            host, realm = "", "no address"
         ours = host == self.reference.host if self.plain else is_loopback(host)
         if not realm.startswith("https://") and not (realm.startswith("http://") and ours):
             raise Refused(
@@ -227,7 +230,7 @@ class Connection:
                 headers["Authorization"] = f"Basic {self.known.basic}"
             words = [("service", service), *(("scope", one) for one in scope.split(" "))]
             method, url, body = "GET", f"{realm}?{urlencode(words)}", None
-        for attempt in range(TRIES):
+        for attempt in range(self.tries):
             try:
                 found = self.pool.request(
                     method, url, body=body, headers={**AGENT, **headers}, redirect=False,
@@ -235,11 +238,11 @@ class Connection:
                 )  # fmt: skip
                 content = self._read(found)
             except (urllib3.exceptions.HTTPError, OSError) as error:
-                if attempt + 1 == TRIES:
+                if attempt + 1 == self.tries:
                     raise Cut(f"{realm}: {_reason(error)}, expected a token; try again") from None
                 time.sleep(pause(attempt))
                 continue
-            if found.status not in AGAIN or attempt + 1 == TRIES:
+            if found.status not in AGAIN or attempt + 1 == self.tries:
                 break
             time.sleep(pause(attempt, found.headers.get("Retry-After")))
         try:
@@ -248,9 +251,10 @@ class Connection:
         except (ValueError, AttributeError, RecursionError):
             token = None
         if found.status != 200 or not isinstance(token, str) or not TOKEN.fullmatch(token):
-            raise Refused(
-                f"{self.reference.host}: its token server answers {found.status}, expected a token; "
-                "log in again"
+            raise Answer(
+                found.status,
+                f"{self.reference.host}: its token server",
+                "expected a token; log in again",
             )
         return token
 

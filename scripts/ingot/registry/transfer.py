@@ -157,7 +157,10 @@ def _put(connection: Connection, content: Content, tell: Seen, stop: Event) -> i
 def _place(connection: Connection, answer) -> str:
     """Where an upload goes on: on this registry, whatever it says."""
     root = connection.base.removesuffix("v2/")
-    place = urljoin(connection.base, answer.headers.get("Location", ""))
+    try:
+        place = urljoin(connection.base, answer.headers.get("Location", ""))
+    except ValueError:
+        place = "no address"
     if not place.startswith(root):
         raise Refused(
             f"{connection.reference.host}: uploads go to {place.partition('?')[0]}, expected itself; use "

@@ -176,9 +176,11 @@ class Store(Blobs):
         pointer = self.root / "actions" / rule / notes["ingot.key"]
         return Record(rule, notes["ingot.key"], manifest, outputs, name, pointer)
 
-    def adopt(self, record: Record, recipe: str) -> None:
-        """Put down a record that another store made, and the recipe by which it was found; its files may
-        come later, or never."""
+    def adopt(self, record: Record, config: bytes, recipe: str) -> None:
+        """Put down a record that another store made, its config where that is known, and the recipe by
+        which it was found; its files may come later, or never."""
+        if config and self.put_bytes(config) != record.manifest["config"]["digest"]:
+            raise Refused(f"{record.title}: another config than its record names; not taken")
         text = digest.canonical(record.manifest)
         if self.put_bytes(text) != record.digest:
             raise Refused(

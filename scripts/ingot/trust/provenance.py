@@ -76,7 +76,10 @@ def leaves(steps: list[Step]) -> dict[str, str]:
     for one in steps:
         for role, value in one.fields.get("inputs", {}).items():
             listed = value if isinstance(value, list) else [[role, value]]
-            found |= {name: digest for name, digest in listed if digest not in made}
+            for name, digest in listed:
+                if digest not in made:
+                    known = found.get(name, digest) == digest
+                    found[name if known else f"{one.rule}: {name}"] = digest
     return found
 
 

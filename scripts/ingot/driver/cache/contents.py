@@ -1,6 +1,7 @@
 """What each input of a run holds, as far as it is known, and so which actions are on record."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -95,6 +96,7 @@ class Contents:
         self.records: dict[Job, Record | None] = {}  # once the key is known
         self.samples: dict[str, set[str]] = {}  # rule: samples of the shards that are on record
         self.recipes: dict[Job, str] = {}
+        self.borrowed: dict[Job, Record] = {}  # by recipe, of whose inputs not all are known
         self.gone: set[Job] = set()  # whose files the shared cache did not give
 
     def key(self, job: Job) -> tuple[str, dict]:
@@ -109,7 +111,7 @@ class Contents:
         try:
             return self.key(job)[0] if job.cached else None
         except (UnknownInput, OSError):
-            return None
+            return self.borrowed[job].key if job in self.borrowed else None
 
     def of(self, job: Job, path: str) -> str:
         """What input `path` of `job` holds, or will hold."""
@@ -147,7 +149,7 @@ class Contents:
             if record := self._by_recipe(job):
                 return record
             raise
-        if job not in self.records:
+        if self.records.get(job) is None:
             self.records[job] = record = self.store.lookup(job.rule, found)
             if record and self.writable:
                 self.store.used(record)
@@ -172,16 +174,23 @@ class Contents:
         return f"recipe:{self.recipe(maker)}:{maker.writes.index(path)}"
 
     def _by_recipe(self, job: Job) -> Record | None:
-        """A record that came from the shared cache, of which no input may be known here."""
-        try:
-            if job in self.gone or not self.store.knows_recipes:
-                return None
-            record = self.store.of_recipe(job.rule, self.recipe(job))
-        except (UnknownInput, OSError):
+        """A record that came from the shared cache, while an input is not known here.
+
+        None where what it rests on is built in this run: the bytes may be others.
+        """
+        if job in self.gone or self._unsettled(job):
             return None
-        if record:
-            self.keys[job], self.records[job] = (record.key, {}), record
-        return record
+        if job not in self.borrowed and self.store.knows_recipes:
+            with contextlib.suppress(UnknownInput, OSError):
+                if found := self.store.of_recipe(job.rule, self.recipe(job)):
+                    self.borrowed[job] = found
+        return self.borrowed.get(job)
+
+    def _unsettled(self, job: Job) -> bool:
+        """Is anything that `job` rests on forced, built in this run, or to be built?"""
+        makers = self.graph.needs.get(job, {})
+        upset = self.graph.forced | self.gone | self.finished
+        return any(one.cached and (one in upset or self._unsettled(one)) for one in makers)
 
     def _tag(self, job: Job) -> str | None:
         """What the shared cache knows a job by; None where we know its record, or it cannot."""
@@ -192,7 +201,7 @@ class Contents:
         except (UnknownInput, OSError):
             pass
         try:
-            return f"re-{self.recipe(job)}"
+            return None if self._unsettled(job) else f"re-{self.recipe(job)}"
         except (UnknownInput, OSError):
             return None
 
@@ -204,15 +213,61 @@ class Contents:
         self.remote.ask((job.rule, tag) for job, tag in tags.items())
         known = False
         for job, tag in tags.items():
-            record = self.remote.answers.get(tag)
-            if record and len(record.outputs) == len(job.outputs):
+            found = self.remote.answers.get(tag)
+            if found and len(found.record.outputs) == len(job.outputs):
                 known = True
-                self.keys.setdefault(job, (record.key, {}))
-                self.records[job] = record
-                with self.held(), contextlib.suppress(OSError, Refused):
-                    if self.writable:
-                        self.store.adopt(record, tag.removeprefix("re-"))
+                kept = self.records if tag.startswith("ac-") else self.borrowed
+                kept[job] = self._adopted(job, found, tag)
         return known
+
+    def look_up_all(self) -> None:
+        """The records of every action of the graph, though nobody needs what they gave."""
+        while self.look_up(self.graph.jobs):
+            pass
+
+    def _adopted(self, job: Job, found: Any, tag: str) -> Record:
+        """The record as this store has it: its own of that key, where the files of that are here."""
+        own = self.store.lookup(job.rule, found.record.key)
+        if own and all(map(self.store.whole, own.outputs)):
+            found = dataclasses.replace(found, record=own)
+        if self.writable:
+            with self.held(), contextlib.suppress(OSError, Refused):
+                self.store.adopt(found.record, found.config, tag.removeprefix("re-"))
+        return found.record
+
+    def share(self, jobs: Iterable[Job]) -> None:
+        """Send what the shared cache lacks of jobs that are on record here: it may be younger than they."""
+        mine = {}
+        for job in jobs:
+            with contextlib.suppress(UnknownInput, OSError):
+                record = self.record(job) if job.cached and job not in self.borrowed else None
+                if record and (recipe := self.recipe_of_record(job)):
+                    mine[job] = record, recipe
+        self.remote.ask((record.rule, f"re-{recipe}") for record, recipe in mine.values())
+        for record, recipe in mine.values():
+            if not self.remote.answers.get(f"re-{recipe}"):
+                self.remote.send(record, recipe)
+
+    def recipe_of_record(self, job: Job) -> str:
+        """The recipe that the bytes of a job's record follow from; empty where they do not: an input that
+        was edited while a step ran is in no recipe."""
+        try:
+            return self.recipe(job) if self._follows(job) else ""
+        except (UnknownInput, OSError):
+            return ""
+
+    def _follows(self, job: Job) -> bool:
+        """Did each action on the way give what its record says, of the inputs that it has now?"""
+        for maker, paths in self.graph.needs.get(job, {}).items():
+            if not maker.cached:
+                continue
+            record = self.record(maker)
+            if record is None or not self._follows(maker):
+                return False
+            given = {path: record.outputs[maker.writes.index(path)]["digest"] for path in paths}
+            if any(self.made.get(path, name) != name for path, name in given.items()):
+                return False
+        return True
 
     def elsewhere(self, job: Job, record: Record) -> bool:
         """Does the shared cache say that it has what we have on record, but not the bytes of?"""
@@ -222,23 +277,11 @@ class Contents:
             self.remote.ask([(job.rule, f"ac-{record.key}")])
         return record.key in self.remote.known
 
-    def share(self, jobs: Iterable[Job]) -> None:
-        """Send what the shared cache lacks of jobs that are on record here: it may be younger than they."""
-        tags = {}
-        for job in jobs:
-            with contextlib.suppress(UnknownInput, OSError):
-                if job.cached and (record := self.record(job)) and self.keys[job][1]:
-                    tags[job] = record, self.recipe(job)
-        self.remote.ask((record.rule, f"re-{recipe}") for record, recipe in tags.values())
-        for record, recipe in tags.values():
-            if not self.remote.answers.get(f"re-{recipe}"):
-                self.remote.send(record, recipe)
-
     def give_up(self, job: Job) -> None:
         """The files on record are nowhere: the job is decided as if the shared cache knew nothing of it."""
         self.gone.add(job)
-        self.keys.pop(job, None)
-        self.records.pop(job, None)
+        for known in (self.keys, self.records, self.borrowed):
+            known.pop(job, None)
 
     def unchanged(self, job: Job, path: str) -> bool:
         """Does the input still hold what it did when the job was decided?"""

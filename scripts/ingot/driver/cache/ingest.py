@@ -42,8 +42,15 @@ class Ingest:
             contents.forget(job.writes)
             return
         try:
+            before = contents.records.get(job)
             for path in job.writes:
                 contents.made[path] = digest.of(path)
+            if before and [one["digest"] for one in before.outputs] != [
+                contents.made[path] for path in job.writes
+            ]:
+                contents.forget(
+                    []
+                )  # other bytes than were on record: what rests on them is decided again
             if changed := [path for path in job.reads if not contents.unchanged(job, path)]:
                 text = f"{changed[0]}: changed while {job.writes[0]} was built; it is built again"
                 print(f"{text} when it is next asked for", file=sys.stderr)
@@ -62,7 +69,7 @@ class Ingest:
                 note_folder(self.store, [found])
                 self._to_disk(record)
                 if contents.remote:
-                    contents.remote.send(record, contents.recipe(job))
+                    contents.remote.send(record, contents.recipe_of_record(job))
             else:
                 self._only_here(job)
         except (OSError, ValueError, UnknownInput, Refused) as error:

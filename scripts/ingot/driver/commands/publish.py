@@ -14,6 +14,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ingot.driver.commands.targets import add_catalogue
+from ingot.files import digest as content
 from ingot.files.atomic import replacing
 from ingot.refused import Refused
 from ingot.registry import reference
@@ -73,6 +74,10 @@ def run(root: Path, options: Namespace) -> None:
     found = OnRecord(root, Store(), [target, target + RECORD], options.configfile)
     with tempfile.TemporaryDirectory() as folder:
         artifact, origin = found.artifact(target, Path(folder)), found.origin(target, key)
+        if options.record and content.of(target) != artifact.output["digest"]:
+            raise Refused(
+                f"{target}: other bytes than those on record, expected them; build it again"
+            )
         connection = Connection(place, "pull,push", options.plain_http)
         progress = Progress(f"pushing {artifact.title}", 2 * artifact.output["size"])
         started = time.monotonic()

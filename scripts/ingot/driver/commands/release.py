@@ -6,7 +6,6 @@ VERSION-NAME, and all of them as one index at VERSION, with a table of their num
 a key.  `ingot diff` compares two.
 """
 
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,6 +37,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(root: Path, options: Namespace) -> None:
     from ingot.driver.formats.rows import RECORD
+    from ingot.driver.origin.dry_run import build
     from ingot.driver.origin.on_record import OnRecord
     from ingot.driver.release import document, released  # no other command needs urllib3
     from ingot.publishing.trusted import signing_key
@@ -54,7 +54,7 @@ def run(root: Path, options: Namespace) -> None:
     if options.dry_run:
         print("\n".join(targets))
         return
-    build(root, [*targets, *records], options.configfile)
+    build(root, [*targets, *records], options.configfile, Path(), "--keep-going")
     found, started = (
         OnRecord(root, Store(), [*targets, *records], options.configfile),
         time.monotonic(),
@@ -75,12 +75,3 @@ def run(root: Path, options: Namespace) -> None:
         f"{place}@{digest}: {len(targets)} cells, {sent / 1e6:.1f} MB sent in "
         f"{time.monotonic() - started:.1f} s{'' if key else ', not signed'}"
     )
-
-
-def build(root: Path, targets: list[str], catalogue: str | None) -> None:
-    """By the real command, on this terminal; what fails there is said there."""
-    own = ["--configfile", catalogue] if catalogue else []
-    command = [Path(sys.executable).parent / "snakemake", "-s", root / "Snakefile", "--keep-going"]
-    done = subprocess.run([*command, *own, "--", *targets], stdout=sys.stderr, check=False)
-    if done.returncode:
-        raise Refused("not all cells were built and verified, see above; nothing was published")

@@ -11,6 +11,7 @@ from argparse import ArgumentParser, Namespace
 from contextlib import nullcontext
 from pathlib import Path
 
+from ingot.driver.catalogue import schema
 from ingot.driver.commands.pull import add_reference
 from ingot.refused import Refused
 from ingot.registry import reference
@@ -25,37 +26,50 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--sign", type=Path, metavar="FILE", help="sign by this key what is the same"
     )
+    parser.add_argument(
+        "--unsigned", action="store_true", help="build by a provenance that no trusted key signed"
+    )
     add_reference(parser)
 
 
 def run(root: Path, options: Namespace) -> int:
     from ingot.driver.release import released, reproduced  # no other command needs urllib3
-    from ingot.publishing import listed, published, trusted
+    from ingot.publishing import listed, modelpack, published, trusted
     from ingot.registry.connection import Connection
-    from ingot.trust import envelope
+    from ingot.trust import envelope, provenance
 
     keys, place = trusted.keys(options.key), reference.parse(options.reference)
     signs = envelope.private_key(options.sign) if options.sign else None
-    if signs and not place.tag:
-        raise Refused(f"{place}: has no tag, expected one to put a signature at; name it")
+    if signs and (not place.tag or place.digest):
+        raise Refused(f"{place}: expected a tag alone, to put a signature at; name it")
 
+    if not keys and not options.unsigned:
+        raise Refused(
+            f"{place}: no key to hold its provenance against, expected --key: it decides what runs here; "
+            "name one, or say --unsigned"
+        )
     access = "pull,push" if signs else "pull"
     found = listed.read(Connection(place, access, options.plain_http))
-    parts = [found.at(one) for one in released.cells(found)] or [found]
-    recipes = []
-    for one in parts:
-        said = trusted.check(one, keys).statement if keys else trusted.unchecked(one)
-        recipes.append(reproduced.recipe(one.reference, said))
+    kind = released.KIND if (cells := released.cells(found)) else provenance.KIND
+    said = trusted.signed(found, keys, kind)[0] if keys else trusted.unchecked(found, kind)
+    catalogue = schema.load(root)
+    recipes, published_files = [], []
+    for one in [found.at(digest) for digest in cells] or [found]:
+        its = trusted.check(one, keys).statement if keys else trusted.unchecked(one)
+        recipes.append(reproduced.recipe(one.reference, its, one.title(), catalogue))
+        layers = one.manifest(one.one(modelpack.MODEL))["layers"]
+        published_files.append(modelpack.named(layers))
         reproduced.same_tools(root, recipes[-1])
         if why := reproduced.expected(recipes[-1]):
             print(f"{recipes[-1].target}: may differ: {why}", file=sys.stderr)
-    if not keys:
-        print("its provenance is not held against a key; name one by --key", file=sys.stderr)
     temporary = tempfile.TemporaryDirectory() if options.folder is None else nullcontext()
     with temporary as name:
         folder = options.folder or Path(name)
         reproduced.build(root, recipes, folder, options.source)
-        verdicts = [reproduced.verdict(root, one, folder) for one in recipes]
+        verdicts = [
+            reproduced.verdict(root, one, files, folder)
+            for one, files in zip(recipes, published_files, strict=True)
+        ]
     for one in verdicts:
         if one.differs:
             print(f"{one.target}: differs, first in {one.differs[0]}{one.why and f' ({one.why})'}")
@@ -64,5 +78,5 @@ def run(root: Path, options: Namespace) -> int:
     good = [one for one in verdicts if not one.differs]
     print(f"{len(good)} of {len(verdicts)} the same bytes")
     if signs and len(good) == len(verdicts):
-        print(f"signed: {published.sign_too(found, signs, place.tag)}")
+        print(f"signed: {published.sign_too(found, said, signs, place.tag)}")
     return len(good) < len(verdicts)

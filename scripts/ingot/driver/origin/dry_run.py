@@ -10,6 +10,7 @@ from pathlib import Path
 from ingot.refused import Refused
 
 ANSWER = "INGOT_EXPLAIN"  # the file that a dry run writes its decisions to, as JSON
+WHOLE = "INGOT_WHOLE_WAY"  # a run takes the records of all that a target was made from, if it need not run
 
 
 def dry_run(
@@ -53,3 +54,17 @@ def dry_run(
             first, *rest = lines[-3:] or ["Snakemake said nothing; run it with -n"]
             raise Refused(first, "\n".join(rest))
         return json.loads(answer.read_text())
+
+
+def build(
+    root: Path, targets: list[str], catalogue: str | None, cwd: Path, *more: str, **environment: str
+) -> None:
+    """By the real command, on this terminal; what fails there is said there."""
+    command = [str(Path(sys.executable).parent / "snakemake"), "-s", str(root / "Snakefile"), *more]
+    own = ["--configfile", catalogue] if catalogue else []
+    done = subprocess.run(
+        [*command, *own, "--", *targets],
+        cwd=cwd, env={**os.environ, **environment}, stdout=sys.stderr, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise Refused(f"{targets[0]}: not built, see above, expected it and the others; mend that")

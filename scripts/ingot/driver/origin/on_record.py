@@ -1,5 +1,7 @@
 """How a target came to be: the records of its actions, from the sources on, and what it was built by."""
 
+import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -7,7 +9,7 @@ from typing import Any
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.cluster import status
 from ingot.driver.formats.rows import RECORD
-from ingot.driver.origin.dry_run import dry_run
+from ingot.driver.origin.dry_run import WHOLE, build, dry_run
 from ingot.files import digest
 from ingot.hub.listing import read_listing
 from ingot.publishing.published import Artifact, Origin
@@ -16,6 +18,8 @@ from ingot.store.records import Record, Store
 from ingot.trust import provenance, sbom
 from ingot.trust.provenance import RESOLVE, Step
 
+ELSEWHERE = "(on the builder's machine)"
+OUTSIDE = re.compile(r"(^|=)[/~$]|(^|/)\.\.(/|$)")
 HUB = "https://huggingface.co/"
 LISTING = "/listing.json"
 
@@ -36,8 +40,15 @@ class OnRecord:
         folder."""
         self.cwd = cwd
         self.root, self.store, self.catalogue = root, store, schema.load(root, catalogue)
-        self.jobs = dry_run(root, wanted, catalogue, cwd=cwd, INGOT_STORE=str(store.root))
+        own = {"INGOT_STORE": str(store.root)}
+        self.jobs = dry_run(root, wanted, catalogue, cwd=cwd, **own)
         self.makers = {path: job for job in self.jobs for path in job["outputs"]}
+        missing = [p for p, job in self.makers.items() if "recipe" in job and not self.record(p)]
+        if built and missing and os.environ.get("INGOT_REMOTE"):
+            # fetched from the shared cache, of which the way to it was not asked
+            build(root, wanted, catalogue, cwd, **own, **{WHOLE: "yes"})
+            self.jobs = dry_run(root, wanted, catalogue, cwd=cwd, **own)
+            self.makers = {path: job for job in self.jobs for path in job["outputs"]}
         for target in wanted if built else ():
             if target not in self.makers or not self.record(target):
                 why = f" (it failed: {reason})" if (reason := self._failure(target)) else ""
@@ -78,7 +89,13 @@ class OnRecord:
         def visit(path: str) -> None:
             for one in self.makers.get(path, {}).get("inputs", ()):
                 visit(one)
-            if (record := self.record(path)) and record.key not in found:
+            record = self.record(path)
+            if record is None and "recipe" in self.makers.get(path, {}):
+                raise Refused(
+                    f"{path}: on no record here, expected all that {target} was made from; build it here "
+                    "without its records, or publish where it was built"
+                )
+            if record and record.key not in found:
                 found[record.key] = provenance.step(self.store, record, self.outputs(path))
 
         visit(target)
@@ -125,13 +142,12 @@ class OnRecord:
 
 
 def portable(value: Any) -> Any:
-    """A catalogue's entry without what is a path of this machine."""
+    """A catalogue's entry, in which each path of this machine is ELSEWHERE."""
     if isinstance(value, dict):
-        kept = {name: portable(one) for name, one in value.items()}
-        return {name: one for name, one in kept.items() if one is not None}
+        return {name: portable(one) for name, one in value.items()}
     if isinstance(value, list):
         return [portable(one) for one in value]
-    return None if isinstance(value, str) and value.startswith(("/", "~")) else value
+    return ELSEWHERE if isinstance(value, str) and OUTSIDE.search(value) else value
 
 
 def commit(root: Path) -> str:

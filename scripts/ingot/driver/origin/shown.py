@@ -91,11 +91,14 @@ def _way(store: Store, record: Record, made: dict[str, Record]) -> list[provenan
     """The steps to a record, by what each read; the last is its own."""
     found: dict[str, provenance.Step] = {}
 
+    begun = set()
+
     def visit(one: Record) -> None:
+        begun.add(one.key)
         step = provenance.step(store, one)
         for value in step.fields.get("inputs", {}).values():
             for name in [name for _, name in value] if isinstance(value, list) else [value]:
-                if (maker := made.get(name)) and maker.key not in found and maker is not one:
+                if (maker := made.get(name)) and maker.key not in begun:
                     visit(maker)
         found[one.key] = step
 

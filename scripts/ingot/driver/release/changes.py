@@ -27,9 +27,10 @@ def changes(old: Document, new: Document) -> list[Change]:
         a, b = old.cells.get(title), new.cells.get(title)
         if a is None or b is None:
             found.append(Change(title, "new" if a is None else "gone"))
-        elif a["recipe"] != b["recipe"] or a["digest"] != b["digest"]:
-            why = tuple(dict.fromkeys(causes(old, new, a["recipe"], b["recipe"])))
-            built = bool(a["digest"] and b["digest"])
+            continue
+        built = bool(a["digest"] and b["digest"])
+        if a["recipe"] != b["recipe"] or (built and a["digest"] != b["digest"]):
+            why = tuple(dict.fromkeys(causes(old, new, a["recipe"], b["recipe"], set())))
             same = "same bytes" if a["digest"] == b["digest"] else "changed"
             both = built and a["checks"] and b["checks"]
             numbers = tuple(_numbers(a["checks"], b["checks"])) if both else ()
@@ -37,11 +38,14 @@ def changes(old: Document, new: Document) -> list[Change]:
     return found
 
 
-def causes(old: Document, new: Document, a: str, b: str) -> Iterator[str]:
+def causes(
+    old: Document, new: Document, a: str, b: str, seen: set[tuple[str, str]]
+) -> Iterator[str]:
     """The fields in which two recipes differ, or those that they are made from; the first ones first."""
     then, now = old.actions.get(a), new.actions.get(b)
-    if a == b or then is None or now is None:
+    if a == b or then is None or now is None or (a, b) in seen:
         return
+    seen.add((a, b))
     for role in sorted({*then["fields"].get("inputs", {}), *now["fields"].get("inputs", {})}):
         pairs = zip(
             _made(then["fields"]["inputs"].get(role)),
@@ -49,7 +53,7 @@ def causes(old: Document, new: Document, a: str, b: str) -> Iterator[str]:
             strict=False,
         )
         for before, after in pairs:
-            yield from causes(old, new, before, after)
+            yield from causes(old, new, before, after, seen)
     own = [_sources(one["fields"]) for one in (then, now)]
     for line in differences({"fields": own[0]}, {"fields": own[1]}):
         yield f"{now['rule']}: {line}".replace(f": rule {now['rule']}:", ":")

@@ -20,9 +20,13 @@ from ingot.refused import Refused
 FORMAT = 1
 SIZE = Whole(0, 2**63 - 1)
 CELL = {"target": str, "recipe": str, "digest": str, "bytes": SIZE, "checks": {}}
+FIELDS = {
+    "version": SIZE, "rule": str, "command": str, "params": {}, "wildcards": {}, "code": {str: str},
+    "lock": {str: str}, "inputs": {str: (str, [[str]])}, "outputs": [[(str, bool)]],
+}  # fmt: skip
 FORM = {
     "format": Whole(1, FORMAT), "model": str, "version": str, "cells": {str: CELL},
-    "actions": {str: {"rule": str, "outputs": [str], "fields": {}}},
+    "actions": {str: {"rule": str, "outputs": [str], "fields": FIELDS}},
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from ingot.driver.cache.key import versions
 from ingot.driver.catalogue import toolchains
 from ingot.driver.origin.dry_run import dry_run
+from ingot.refused import Refused
 
 COPIED = ("Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "profiles", "envs")
 LINKED = ("models", "runtime")
@@ -51,4 +52,10 @@ def changed(root: Path, other: Path, wanted: list[str], catalogue: str | None) -
         return {path: job.get("recipe", "") for job in jobs for path in job["outputs"]}
 
     then, now = recipes(root), recipes(other)
-    return [target for target in wanted if then.get(target) != now.get(target)]
+    names = [target.rstrip("/") for target in wanted]
+    if unknown := [name for name in names if not then.get(name)]:
+        raise Refused(
+            f"{unknown[0]}: what it is made from is not known here, expected a pinned revision or a "
+            "checkpoint; name other targets"
+        )
+    return [name for name in names if then[name] != now.get(name)]

@@ -3,20 +3,22 @@
 Nothing is taken from a store or a shared cache: only the sources and the toolchains' locks are.
 """
 
-import os
-import subprocess
-import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ingot.driver.catalogue import targets
 from ingot.driver.formats.rows import VARIES
-from ingot.driver.origin.on_record import OnRecord
+from ingot.driver.origin.dry_run import build as run
+from ingot.driver.origin.on_record import ELSEWHERE, OnRecord
 from ingot.fields import held
 from ingot.files import digest
+from ingot.publishing.published import files
 from ingot.refused import Refused
 from ingot.store.records import Store
 
+UNREAD = ("prompts", "corpus")  # by what makes an artifact; they are for its verification
 STEP = {
     "rule": str, "key": str, "outputs": {str: str}, "code": {str: str}, "lock": {str: str},
     "params?": {}, "wildcards?": {},
@@ -51,12 +53,36 @@ class Verdict:
     why: str = ""  # that was expected
 
 
-def recipe(what: str, statement: dict[str, Any]) -> Recipe:
-    """Refused: provenance that is not of our making."""
+def recipe(what: str, statement: dict[str, Any], title: str, catalogue: dict) -> Recipe:
+    """Refused: provenance that is not of our making, or not of an artifact called `title`."""
     held(what, statement["predicate"], PREDICATE)
     build = statement["predicate"]["buildDefinition"]
     inside, outside = build["internalParameters"], build["externalParameters"]
-    return Recipe(outside["target"], outside["model"], inside["steps"], inside["source"])
+    found = Recipe(outside["target"], outside["model"], inside["steps"], inside["source"])
+    if not found.steps or title not in found.steps[-1]["outputs"]:
+        raise Refused(
+            f"{what}: no step of its provenance makes {title}, expected the last; not taken"
+        )
+    parts = targets.parsed(found.target, {**catalogue, "models": found.model})
+    if (
+        found.target != targets.FOLDER + title
+        or parts is None
+        or list(found.model) != [parts.model]
+    ):
+        raise Refused(f"{what}: says it is {found.target!r:.80}, expected {title}; not taken")
+    for path in texts(found.model):
+        if path.startswith(("/", "~")) or ".." in path.split("/"):
+            raise Refused(f"{what}: names {path!r:.80}, expected no path outside; not taken")
+    return found
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in a catalogue's entry."""
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from texts(one)
+    elif isinstance(value, str):
+        yield value
 
 
 def same_tools(root: Path, found: Recipe) -> None:
@@ -102,20 +128,23 @@ def build(root: Path, found: list[Recipe], folder: Path, source: Path | None) ->
                     "its folder by --source"
                 )
             entry["path"] = str(path.absolute())
+        for key in [key for key, value in entry.items() if value == ELSEWHERE]:
+            if key not in UNREAD:
+                raise Refused(
+                    f"{found[0].target}: {key}: is a file of its builder's, expected one that is in the "
+                    "checkout; it cannot be built here"
+                )
+            del entry[key]
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "models.yaml").write_text(yaml.safe_dump({"models": models}))
-    command = [Path(sys.executable).parent / "snakemake", "-s", root / "Snakefile"]
-    command += ["--configfile", "models.yaml", "--", *dict.fromkeys(one.target for one in found)]
     own = {"INGOT_STORE": str(folder.absolute() / "store"), "INGOT_REMOTE_POLICY": "off"}
-    done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **own}, stdout=sys.stderr, check=False
-    )
-    if done.returncode:
-        raise Refused(f"{folder}: not built, see above; mend that, and reproduce it there again")
+    wanted = list(dict.fromkeys(one.target for one in found))
+    run(root, wanted, "models.yaml", folder, **own)
 
 
-def verdict(root: Path, found: Recipe, folder: Path) -> Verdict:
-    """Of what was built in `folder`; each step of the provenance is held against the same step there."""
+def verdict(root: Path, found: Recipe, published: dict[str, str], folder: Path) -> Verdict:
+    """Of what was built in `folder`: each step's files are held against the provenance's, and the
+    artifact's against those that were `published`, digests by name."""
     store, catalogue = Store(folder.absolute() / "store"), str(folder.absolute() / "models.yaml")
     record = OnRecord(root, store, [found.target], catalogue, cwd=folder)
     steps = record.steps(found.target)
@@ -128,4 +157,11 @@ def verdict(root: Path, found: Recipe, folder: Path) -> Verdict:
         odd = [name for name, value in theirs.items() if made.get(name) != value]
         same += [name for name in theirs if name not in odd]
         differs += odd if not differs else []
+    built = files(record.output(found.target), record.outputs(found.target))
+    here = {one["path"]: one["digest"] for one in built}
+    if not differs:
+        odd = [
+            name for name in sorted({*here, *published}) if here.get(name) != published.get(name)
+        ]
+        differs = [f"the published {name}" for name in odd]
     return Verdict(found.target, same, differs, expected(found))

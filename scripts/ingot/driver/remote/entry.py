@@ -21,10 +21,8 @@ from ingot.store.records import Record
 from ingot.trust import envelope
 
 KIND = "urn:ingot:record:1"
-BUNDLE, RECIPE = "ingot.bundle", "ingot.recipe"
-INLINE = (
-    2 << 20
-)  # bytes of a manifest that its index holds; registries take 4 MiB, and base64 adds a third
+BUNDLE, RECIPE, CONFIG = "ingot.bundle", "ingot.recipe", "ingot.config"
+INLINE = 2 << 20  # bytes of manifest and config that an index holds; registries take 4 MiB
 FORM = {
     "mediaType": str,
     "manifests": [{"digest": str, "data?": str}],
@@ -34,23 +32,33 @@ FORM = {
 
 @dataclass(frozen=True)
 class Entry:
-    """What an index says; `manifest` is empty where it has to be fetched by `digest`."""
+    """What an index says; `manifest` and `config` are empty where they have to be fetched by digest."""
 
     digest: str
     manifest: dict[str, Any]
+    config: bytes
+
+
+@dataclass(frozen=True)
+class Found:
+    """A record that the shared cache has, and its config, which explains it."""
+
+    record: Record
+    config: bytes
 
 
 def tag(word: str, digest: str) -> str:
     return f"{word}-{digest}"
 
 
-def index(record: Record, recipe: str, key: Any) -> dict[str, Any]:
+def index(record: Record, config: bytes, recipe: str, key: Any) -> dict[str, Any]:
     """The index of a record, signed where there is a `key`."""
     text = canonical(record.manifest)
     entry = modelpack.described(modelpack.MANIFEST, record.digest, len(text), **{ROLE: ACTION})
-    if len(text) <= INLINE:
-        entry["data"] = base64.b64encode(text).decode()
     notes = {RECIPE: recipe}
+    if len(text) + len(config) <= INLINE:
+        entry["data"] = base64.b64encode(text).decode()
+        notes[CONFIG] = base64.b64encode(config).decode()
     if key is not None:
         said = {"rule": record.rule, "key": record.key, "recipe": recipe}
         subject = {"record": record.digest.removeprefix("sha256:")}
@@ -67,6 +75,7 @@ def opened(what: str, found: dict[str, Any], keys: tuple, rule: str, asked: str)
     (entry,), notes = found["manifests"], found["annotations"]
     try:
         text = base64.b64decode(entry.get("data", ""), validate=True)
+        config = base64.b64decode(notes.get(CONFIG, ""), validate=True)
     except (ValueError, binascii.Error):
         raise Refused(f"{what}: a record that is no base64, expected one; not taken") from None
     if text and of_bytes(text).digest != entry["digest"]:
@@ -82,7 +91,7 @@ def opened(what: str, found: dict[str, Any], keys: tuple, rule: str, asked: str)
         tags = {tag("re", notes.get(RECIPE, "")), asked if asked.startswith("ac-") else ""}
     if asked not in tags:
         raise Refused(f"{what}: what was signed is not of {asked[:15]}; not taken")
-    return Entry(entry["digest"], _manifest(what, text) if text else {})
+    return Entry(entry["digest"], _manifest(what, text) if text else {}, config)
 
 
 def _manifest(what: str, text: bytes) -> dict[str, Any]:

@@ -4,22 +4,26 @@ Records are looked up in parallel, before anything runs; a blob is fetched when 
 written back behind the build.  What fails ends the matter for this run, in one line.
 """
 
+import atexit
 import fcntl
+import os
 import queue
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from ingot.driver.remote import entry
+from ingot.driver.remote.entry import Found
 from ingot.driver.remote.settings import Settings
 from ingot.files import digest
 from ingot.refused import Refused
 from ingot.registry import reference, transfer
-from ingot.registry.connection import Answer, Connection
+from ingot.registry.connection import Answer, Connection, Cut
 from ingot.store.records import Record, Store
 from ingot.terminal.progress import Progress
 
@@ -28,6 +32,7 @@ PATIENCE = 30.0  # seconds that the look-ups of one moment may take
 SILENCE = 15.0  # seconds without a byte
 TRIES = 3
 SLOWEST = 100_000  # bytes/s on average, below which building is taken to be quicker
+STILL = 60.0  # seconds without a byte sent, at the end of a run
 QUIET = 2.0  # seconds of waiting for the registry at the end of a run; longer is said
 
 
@@ -39,11 +44,11 @@ class Remote:
         self.writes = settings.writes and not looks
         self.place = reference.parse(settings.reference)
         self.why_not = ""  # it is left alone for the rest of this run
-        self.answers: dict[str, Record | None] = {}  # by tag
+        self.answers: dict[str, Found | None] = {}  # by tag
         self.known: set[str] = set()  # the keys of those records
         self.sending: queue.Queue[tuple[Record, str]] = queue.Queue()
         self.sender: threading.Thread | None = None
-        self.sent = 0  # bytes
+        self.sent = self.moved = 0  # bytes
         self._connection: Connection | None = None
         self.lock = threading.Lock()
 
@@ -70,41 +75,44 @@ class Remote:
         new = [pair for pair in dict.fromkeys(wanted) if pair[1] not in self.answers]
         if not new or self.why_not:
             return
-        started = time.monotonic()
+        end = time.monotonic() + PATIENCE
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            for (_, tag), found in zip(new, pool.map(self._look_up, new), strict=True):
-                self.answers[tag] = found
-                self.known |= {found.key} if found else set()
-        if (took := time.monotonic() - started) > PATIENCE:
-            self.give_up(f"{self.place.host} took {took:.0f} s to answer {len(new)} questions")
+            found = pool.map(lambda pair: self._look_up(*pair, end), new)
+            for (_, tag), one in zip(new, found, strict=True):
+                self.answers[tag] = one
+                self.known |= {one.record.key} if one else set()
 
-    def _look_up(self, pair: tuple[str, str]) -> Record | None:
-        rule, tag = pair
+    def _look_up(self, rule: str, tag: str, end: float) -> Found | None:
+        if not self.why_not and time.monotonic() > end:
+            self.give_up(f"{self.place.host} takes more than {PATIENCE:.0f} s to answer")
         if self.why_not:
             return None
         what = f"{self.place}:{tag[:15]}"
         try:
-            found = transfer.find_manifest(self.connection, tag)
-            if found is None:
-                return None
-            one = entry.opened(what, found[0], self.settings.keys, rule, tag)
-            manifest = one.manifest or transfer.get_manifest(self.connection, one.digest)[0]
-            record = self.store.parsed(digest.canonical(manifest), rule)
-            if record is None or record.digest != one.digest:
-                raise Refused(f"{what}: a record of another form than ours; not taken")
-            if tag.startswith("ac-") and tag != entry.tag("ac", record.key):
-                raise Refused(f"{what}: the record of another action; not taken")
-            return record
-        except Answer as error:
+            return self._found(what, rule, tag)
+        except (Answer, Cut, OSError) as error:
             self.give_up(error)
         except Refused as error:
-            if "expected an answer" in str(error):
-                self.give_up(error)
-            else:
-                print(f"shared cache: {error}", file=sys.stderr)
-        except OSError as error:
-            self.give_up(error)
+            print(f"shared cache: {error}", file=sys.stderr)
+        except Exception as error:  # whatever comes from there, the build goes on
+            self.give_up(repr(error))
         return None
+
+    def _found(self, what: str, rule: str, tag: str) -> Found | None:
+        found = transfer.find_manifest(self.connection, tag)
+        if found is None:
+            return None
+        one = entry.opened(what, found[0], self.settings.keys, rule, tag)
+        manifest = one.manifest or transfer.get_manifest(self.connection, one.digest)[0]
+        record = self.store.parsed(digest.canonical(manifest), rule)
+        if record is None or record.digest != one.digest:
+            raise Refused(f"{what}: a record of another form than ours; not taken")
+        if tag.startswith("ac-") and tag != entry.tag("ac", record.key):
+            raise Refused(f"{what}: the record of another action; not taken")
+        config = one.config or transfer.get(self.connection, record.manifest["config"])
+        if transfer.of_bytes(config).digest != record.manifest["config"]["digest"]:
+            raise Refused(f"{what}: another config than its record names; not taken")
+        return Found(record, config)
 
     # Files
 
@@ -122,7 +130,12 @@ class Remote:
             name, size = pair
             self._fetch(name, size, progress, stop)
 
-        transfer.in_parallel(one, files.items())
+        try:
+            transfer.in_parallel(one, files.items())
+        except (Refused, OSError):
+            raise
+        except Exception as error:  # whatever comes from there, the build goes on
+            raise Refused(f"{title}: {error!r}") from None
         total = sum(files.values()) / 1e6
         print(f"{title}: {total:.1f} MB fetched from the shared cache", file=sys.stderr)
 
@@ -130,9 +143,8 @@ class Remote:
         """One blob; what a cut left is gone on with, by whichever run comes next."""
         blob = self.store.blob(name)
         coming = blob.with_name(f".{blob.name}.coming")
-        with coming.open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another run may fetch it just now
-            if self.store.has(name):
+        with _only_one(coming):
+            if self.store.has(name):  # another run fetched it meanwhile
                 coming.unlink(missing_ok=True)
                 return
             try:
@@ -154,6 +166,7 @@ class Remote:
         if self.sender is None:
             self.sender = threading.Thread(target=self._send_all, name="remote", daemon=True)
             self.sender.start()
+            atexit.register(self.close)  # of a run that fails, too
         self.sending.put((record, recipe))
 
     def _send_all(self) -> None:
@@ -170,23 +183,53 @@ class Remote:
 
     def _send(self, record: Record, recipe: str) -> None:
         files = (record.manifest["config"], *record.manifest["layers"])
+        if not all(self.store.blob(one["digest"]).exists() for one in files):
+            return  # dropped meanwhile: keep=targets
         contents = [
             transfer.Content(one["digest"], one["size"], self.store.blob(one["digest"]))
             for one in files
         ]
-        self.sent += transfer.push(self.connection, contents)
+        self.sent += transfer.push(self.connection, contents, self._seen)
         transfer.put_manifest(self.connection, record.manifest)
-        index = entry.index(record, recipe, self.settings.signs)
+        config = self.store.blob(record.manifest["config"]["digest"]).read_bytes()
+        index = entry.index(record, config, recipe, self.settings.signs)
         for tag in [entry.tag("ac", record.key), *([entry.tag("re", recipe)] if recipe else [])]:
             transfer.put_manifest(self.connection, index, tag)
 
+    def _seen(self, count: int) -> None:
+        self.moved += abs(count)
+
     def close(self) -> None:
-        """The run ends when all that was to be sent is, or cannot be."""
-        done = lambda: not self.sending.unfinished_tasks  # noqa: E731
+        """The run ends when all that was to be sent is, or cannot be: no byte went for STILL seconds."""
         with self.sending.all_tasks_done:
-            if self.sender and not self.sending.all_tasks_done.wait_for(done, QUIET):
+            if self.sender and not self._done(QUIET):
                 left = self.sending.unfinished_tasks
                 print(f"shared cache: sending {left} artifacts", file=sys.stderr, flush=True)
-                self.sending.all_tasks_done.wait_for(done)
+                before = -1
+                while before != self.moved and not self.why_not:
+                    before = self.moved
+                    if self._done(STILL):
+                        break
         if self.sent:
             print(f"shared cache: {self.sent / 1e6:.1f} MB sent", file=sys.stderr)
+            self.sent = 0
+
+    def _done(self, seconds: float) -> bool:
+        return self.sending.all_tasks_done.wait_for(
+            lambda: not self.sending.unfinished_tasks, seconds
+        )
+
+
+@contextmanager
+def _only_one(coming: Path) -> Iterator[None]:
+    """One run at a time fetches to a name; the others wait, and find it done."""
+    while True:
+        if coming.exists() and not os.access(coming, os.W_OK):
+            coming.unlink()  # of a run that was killed at its end, or of somebody else's
+        with coming.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with suppress(FileNotFoundError):
+                if coming.stat().st_ino == os.fstat(file.fileno()).st_ino:
+                    yield
+                    return
+            coming.touch()

@@ -1,5 +1,6 @@
 """What rules ask for their inputs and params: functions of wildcards, bound to one catalogue."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from ingot.driver.formats import rows
 from ingot.driver.formats.iree import archives
 from ingot.driver.formats.model import SMALL_FILES, hub_files, shard_names
 from ingot.driver.rules.sources import sources_of
+from ingot.files.atomic import replacing
 from ingot.llamacpp import quants
 
 
@@ -48,6 +50,16 @@ class Inputs:
         """A path of the catalogue: below the working directory, or else below the repository."""
         path = path.rstrip("/") or "/"
         return path if Path(path).exists() else os.path.relpath(self.root / path)
+
+    def catalogue_file(self, _) -> str:
+        """The catalogue as this run has it, for a command of ours that a rule runs."""
+        place = Path(".ingot/catalogue.json")
+        text = json.dumps(self.catalogue, indent=1)
+        if self.decides and not (place.is_file() and place.read_text() == text):
+            place.parent.mkdir(exist_ok=True)
+            with replacing(place) as partial:
+                partial.write_text(text)
+        return str(place)
 
     # The model
 

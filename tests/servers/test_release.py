@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from test_registry import needs_servers
-from test_trust import key_pair
+from test_signatures import key_pair
 
 import registry as registries
 from conftest import ROOT

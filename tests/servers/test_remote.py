@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from test_registry import needs_servers, server
-from test_trust import key_pair
+from test_signatures import key_pair
 
 import registry as registries
 from builds import Run, chain, job

@@ -213,6 +213,16 @@ def test_a_record_of_our_own_is_not_replaced(warm, folder):
     assert Path("c.two").read_text() == ours
 
 
+def test_a_recipe_ends_with_its_record(warm, folder):
+    store = Shared(chain(), folder / "second").build().contents.store
+    (recipe,) = (folder / "second/recipes").glob("*/*")
+    store.drop_recipes()
+    assert recipe.exists()
+    next((folder / "second/actions").glob("make_two/*")).unlink()
+    store.drop_recipes()
+    assert not recipe.exists()
+
+
 def test_a_record_comes_with_what_explains_it(warm, folder):
     found = Shared(chain(), folder / "second").build()
     (record,) = [one for one in found.contents.store.records() if one.rule == "make_two"]

@@ -195,6 +195,12 @@ class Store(Blobs):
             with self.temporary(place) as partial:
                 partial.write_text(record.key)
 
+    def drop_recipes(self) -> None:
+        """Forget the recipes of records that are gone."""
+        for place in self.root.glob("recipes/*/*"):
+            if self.of_recipe(place.parent.name, place.name) is None:
+                place.unlink(missing_ok=True)
+
     @property
     def knows_recipes(self) -> bool:
         return (self.root / "recipes").is_dir()

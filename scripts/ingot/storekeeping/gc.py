@@ -66,6 +66,7 @@ def collect(
                 with contextlib.suppress(PermissionError):  # another user's, in a sticky folder
                     blob.unlink(missing_ok=True)
             _drop_memos(store)
+            store.drop_recipes()
     return {
         "store": str(store.root), "dry_run": dry_run, "records_kept": len(keep),
         "records_dropped": [record.title for record in drop], "blobs_dropped": len(blobs),

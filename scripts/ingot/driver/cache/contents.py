@@ -178,9 +178,10 @@ class Contents:
 
         None where what it rests on is built in this run: the bytes may be others.
         """
-        if job in self.gone or self._unsettled(job):
+        knows = self.store.knows_recipes
+        if job in self.gone or not (knows or self.borrowed) or self._unsettled(job):
             return None
-        if job not in self.borrowed and self.store.knows_recipes:
+        if job not in self.borrowed and knows:
             with contextlib.suppress(UnknownInput, OSError):
                 if found := self.store.of_recipe(job.rule, self.recipe(job)):
                     self.borrowed[job] = found
@@ -188,9 +189,12 @@ class Contents:
 
     def _unsettled(self, job: Job) -> bool:
         """Is anything that `job` rests on forced, built in this run, or to be built?"""
-        makers = self.graph.needs.get(job, {})
-        upset = self.graph.forced | self.gone | self.finished
-        return any(one.cached and (one in upset or self._unsettled(one)) for one in makers)
+
+        def upset(one: Job) -> bool:
+            return one in self.graph.forced or one in self.gone or one in self.finished
+
+        makers = [one for one in self.graph.needs.get(job, {}) if one.cached]
+        return any(map(upset, makers)) or any(map(self._unsettled, makers))
 
     def _tag(self, job: Job) -> str | None:
         """What the shared cache knows a job by; None where we know its record, or it cannot."""
@@ -296,8 +300,8 @@ class Contents:
         """A job outside the cache wrote `paths`: what rests on them is decided again."""
         for path in paths:
             self.sources.seen.pop(path, None)
-        self.keys.clear()
-        self.records.clear()
+        for known in (self.keys, self.records, self.recipes, self.borrowed):
+            known.clear()
 
     def held(self) -> contextlib.AbstractContextManager:
         """While files come and go, gc waits."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import registry as registries
 from conftest import ROOT
 from ingot.driver.catalogue import toolchains
 from ingot.driver.forecast import cells
@@ -119,6 +120,16 @@ def test_github_builds_verifies_and_publishes_by_digest_then_has_nothing_to_do(
         blob = place / "blobs/sha256" / published.outputs[0]["digest"].removeprefix("sha256:")
         assert f"sha256:{digest.read(blob)}" == published.outputs[0]["digest"]
     again = act()
+    assert again.count("Job succeeded") == 1, "the plan alone"
+
+
+def test_runners_that_share_no_store_share_a_registry(act, tmp_path):
+    if not registries.installed():
+        pytest.skip("needs docker-registry, as .ci/run gets it")
+    with registries.Registry(tmp_path / "registry") as server:
+        cache = {"INGOT_REMOTE": f"oci://{server.host}/cache", "INGOT_REMOTE_TRUST": "registry"}
+        act(INGOT_STORE=tmp_path / "one", **cache)
+        again = act(INGOT_STORE=tmp_path / "two", **cache)
     assert again.count("Job succeeded") == 1, "the plan alone"
 
 

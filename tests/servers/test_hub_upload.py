@@ -1,6 +1,7 @@
 """Publishing to a hub, a stand-in: what is uploaded, with which card, and what is refused."""
 
 import json
+import subprocess
 
 import pytest
 import yaml
@@ -9,6 +10,7 @@ from test_release import site
 
 from conftest import ROOT
 from fake_hub import Hub
+from ingot.driver.catalogue import toolchains
 from ingot.driver.origin import card, on_record, to_hub
 from ingot.hub import upload
 from ingot.refused import Refused
@@ -37,7 +39,7 @@ def test_an_artifact_is_uploaded_with_what_is_known_of_it(site, hub):
     text = publish(site)
     assert "hf://me/models@0123456789abcdef" in text and TOKEN not in text
     names = {"demo.bf16.irpa", "README.md", "demo.bf16.irpa.verified.json", "demo.bf16.irpa.cdx.json",
-             "demo.bf16.irpa.sigstore.json"}  # fmt: skip
+             "demo.bf16.irpa.sigstore.json", "demo.bf16.irpa.model.sig"}  # fmt: skip
     assert set(hub.committed) == names
     artifact = (site.folder / "artifacts/demo.bf16.irpa").read_bytes()
     assert hub.committed["demo.bf16.irpa"] == artifact
@@ -47,6 +49,28 @@ def test_an_artifact_is_uploaded_with_what_is_known_of_it(site, hub):
     assert "| tensors_equal | 40 |" in said and "`gguf_to_irpa`" in said
     assert not [name for name, data in hub.committed.items() if TOKEN.encode() in data]
     assert str(site.folder).encode() not in b"".join(hub.committed.values())
+
+
+def test_model_signing_accepts_what_is_on_the_hub_and_nothing_else(site, hub, tmp_path):
+    publish(site)
+    folder = tmp_path / "downloaded"
+    folder.mkdir()
+    for name, data in hub.committed.items():
+        (folder / name).write_bytes(data)
+    program = toolchains.build(ROOT, "ci") / "bin/model_signing"
+
+    def accepted(key):
+        words = ["verify", "key", "--public_key", key, "--ignore_unsigned_files", "--signature"]
+        words += [folder / "demo.bf16.irpa.model.sig", folder]
+        return subprocess.run([program, *words], capture_output=True, check=False).returncode == 0
+
+    assert accepted(site.public) and not accepted(site.others)
+    with (folder / "demo.bf16.irpa").open("r+b") as file:
+        file.seek(1000)
+        byte = file.read(1)
+        file.seek(1000)
+        file.write(bytes([byte[0] ^ 1]))
+    assert not accepted(site.public)
 
 
 def test_a_card_of_somebody_elses_stays(site, hub):

@@ -12,7 +12,7 @@ from ingot.files.digest import canonical
 # What a manifest of our index is.  Not by artifactType, which skopeo 1.9 drops from an index: its digest
 # would be another.
 ROLE, MODEL, IMAGE, ACTION = "ingot.role", "model", "image", "action"
-VERIFICATION, SBOM, PROVENANCE = "verification", "sbom", "provenance"
+VERIFICATION, SBOM, PROVENANCE, FILES = "verification", "sbom", "provenance", "files"
 TITLE = "org.opencontainers.image.title"
 ARTIFACT = "application/vnd.cncf.model.manifest.v1+json"
 MODEL_CONFIG = "application/vnd.cncf.model.config.v1+json"

@@ -16,6 +16,7 @@ from ingot.publishing import modelpack, parts
 from ingot.publishing.listed import Listed
 from ingot.publishing.modelpack import (
     ACTION,
+    FILES,
     IMAGE,
     MODEL,
     PROVENANCE,
@@ -33,12 +34,13 @@ from ingot.registry.reference import DIGEST
 from ingot.registry.tar_layer import TarLayer
 from ingot.registry.transfer import Content
 from ingot.store.records import MANIFEST, Record, Store
-from ingot.trust import envelope, provenance
+from ingot.trust import envelope, model_signing, provenance
 
 VERIFIED = "application/vnd.ingot.verification.v1+json"
 BILL = "application/vnd.cyclonedx+json"
 EMPTY = "application/vnd.oci.empty.v1+json"
 STAND_IN = "+standin"
+SIGNATURE = ".model.sig"
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,9 @@ def publish(
         _action(found, artifact)
     found.document(VERIFICATION, artifact.verified.read_bytes(), VERIFIED, artifact.verified.name)
     found.document(SBOM, origin.bill, BILL, f"{artifact.title}.cdx.json")
+    if origin.key:
+        signed = envelope.sign(files_statement(artifact), origin.key)
+        found.document(FILES, signed, envelope.BUNDLE, f"{artifact.title}{SIGNATURE}")
     statement, kind = _statement(found, artifact, origin)
     found.document(PROVENANCE, statement, kind, f"{artifact.title}.sigstore.json")
     sent = transfer.push(connection, found.contents, progress)
@@ -205,6 +210,12 @@ def sign_too(listed: Listed, said: dict[str, Any], key: Any, tag: str) -> str:
     if transfer.get_manifest(listed.connection, tag)[1] != listed.digest:
         raise Refused(f"{listed.reference}: {tag} names another index meanwhile; not signed")
     return transfer.put_manifest(listed.connection, {**listed.index, "manifests": entries}, tag)[0]
+
+
+def files_statement(artifact: Artifact) -> dict[str, Any]:
+    """What `model_signing verify` holds a folder of the artifact's files against."""
+    named = {one["path"]: one["digest"] for one in artifact.files}
+    return model_signing.statement(artifact.title, named)
 
 
 def _model(found: Index, artifact: Artifact, rule: str) -> bool:

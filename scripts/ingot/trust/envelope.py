@@ -65,9 +65,9 @@ def public_key(path: Path) -> ec.EllipticCurvePublicKey:
 
 
 def name(key: ec.EllipticCurvePublicKey) -> str:
-    """SHA-256 of the key in DER: what a bundle calls it."""
+    """What a bundle calls it: `sha256sum` of the public key's file, as openssl writes it."""
     form = serialization.PublicFormat.SubjectPublicKeyInfo
-    return hashlib.sha256(key.public_bytes(serialization.Encoding.DER, form)).hexdigest()
+    return hashlib.sha256(key.public_bytes(serialization.Encoding.PEM, form)).hexdigest()
 
 
 def statement(subjects: dict[str, str], kind: str, predicate: dict[str, Any]) -> dict[str, Any]:

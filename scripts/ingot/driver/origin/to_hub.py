@@ -13,7 +13,7 @@ from ingot.driver.origin import card
 from ingot.driver.origin.on_record import OnRecord
 from ingot.files.digest import canonical
 from ingot.hub.listing import read_listing
-from ingot.publishing.published import Artifact, Origin
+from ingot.publishing.published import SIGNATURE, Artifact, Origin, files_statement
 from ingot.refused import Refused
 from ingot.trust import envelope, provenance
 
@@ -74,6 +74,9 @@ def fill(folder: Path, artifact: Artifact, origin: Origin) -> None:
     said = envelope.statement(subjects, provenance.KIND, origin.predicate)
     text = envelope.sign(said, origin.key) if origin.key else canonical(said)
     (folder / f"{artifact.title}.sigstore.json").write_bytes(text)
+    if origin.key:
+        signed = envelope.sign(files_statement(artifact), origin.key)
+        (inside / f"{artifact.title}{SIGNATURE}").write_bytes(signed)
 
 
 def source(found: OnRecord, model: str) -> Path:

@@ -92,6 +92,16 @@ def test_a_setting_of_one_cell_builds_and_sends_that_cell(site):
     assert 11 < sent < 25  # 11.5 MB, raw and as a tar
 
 
+def test_a_release_is_verified_cell_by_cell_and_shown_as_a_table(site):
+    text = site.ingot("verify", site.at("1.0"), "--key", site.public)
+    assert f"a release of {CELLS} cells" in text and text.count("artifact       ") == CELLS
+    assert "no signature of a trusted key" in site.ingot(
+        "verify", site.at("1.0"), "--key", site.others, status=1
+    )
+    text = site.ingot("show", site.at("1.0"))
+    assert text.count(" MB  ") == CELLS and "tensors_equal 40" in text
+
+
 def test_diff_names_the_cell_the_field_and_nothing_else(site):
     for text in (site.before, site.ingot("diff", site.at("1.0"), site.at("1.1"), status=1)):
         lines = text.splitlines()

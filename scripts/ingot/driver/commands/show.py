@@ -1,6 +1,7 @@
 """Say of an artifact what one would ask: built from what, with what, at what cost, how verified.
 
-Of a reference, or of a file or folder whatever its name: it is found by its digest in the store.
+Of a reference, a release's too; or of a file or folder whatever its name, which is found by its digest in
+the store.
 """
 
 import json
@@ -22,12 +23,18 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(root: Path, options: Namespace) -> None:
     from ingot.driver.origin import shown  # no other command needs urllib3
+    from ingot.driver.release import released
     from ingot.publishing import listed
     from ingot.registry.connection import Connection
 
     if options.what.startswith(reference.SCHEME):
-        place = reference.parse(options.what)
-        found = shown.of_reference(listed.read(Connection(place, "pull", options.plain_http)))
+        connection = Connection(reference.parse(options.what), "pull", options.plain_http)
+        index = listed.read(connection)
+        if released.cells(index):
+            document = released.read(connection, []).document
+            print(document.text().decode() if options.json else document.table())
+            return
+        found = shown.of_reference(index)
     elif not Path(options.what).exists():
         raise Refused(f"{options.what}: missing, expected a file, a folder or oci://...; check it")
     else:

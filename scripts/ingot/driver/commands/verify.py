@@ -2,7 +2,7 @@
 
 The signature covers each manifest of the index, the manifests name every file by digest, the provenance
 says what it was made from, and the verification record is about these files and passed.  `ingot pull
---key` checks the same, and then each byte.
+--key` checks the same, and then each byte.  Of a release every cell is checked.
 """
 
 import json
@@ -21,7 +21,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
-    from ingot.publishing import listed, trusted  # no other command needs urllib3
+    from ingot.driver.release import released  # no other command needs urllib3
+    from ingot.publishing import listed, trusted
     from ingot.registry.connection import Connection
 
     keys = trusted.keys(options.key)
@@ -29,12 +30,20 @@ def run(root: Path, options: Namespace) -> None:
         raise Refused("--key: missing, expected a public key that you trust; name it")
     place = reference.parse(options.reference)
     found = listed.read(Connection(place, "pull", options.plain_http))
-    good = trusted.check(found, keys)
+    cells = released.cells(found)
+    if cells:
+        trusted.signed(found, keys, released.KIND)
+    checked = [trusted.check(one, keys) for one in map(found.at, cells)] or [
+        trusted.check(found, keys)
+    ]
     if options.json:
-        print(json.dumps(good.statement))
+        statements = [good.statement for good in checked]
+        print(json.dumps(statements if cells else statements[0]))
         return
-    sources = good.build.get("resolvedDependencies", [])
-    print(f"{found.reference}: {good.title}")
-    print(f"signed by      {', '.join(name[:16] for name in good.signers)}")
-    print(f"made from      {len(sources)} files, each by digest")
-    print(f"verified       against {good.record['reference']}: {good.record['result']}")
+    print(f"{found.reference}{f': a release of {len(cells)} cells' if cells else ''}")
+    for good in checked:
+        sources = good.build.get("resolvedDependencies", [])
+        print(f"artifact       {good.title}")
+        print(f"signed by      {', '.join(name[:16] for name in good.signers)}")
+        print(f"made from      {len(sources)} files, each by digest")
+        print(f"verified       against {good.record['reference']}: {good.record['result']}")

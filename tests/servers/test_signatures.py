@@ -1,6 +1,7 @@
 """What is signed, and what that is worth: our bundles by another's verifier, and changed in every place."""
 
 import base64
+import hashlib
 import json
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from ingot.publishing.modelpack import MODEL, PROVENANCE, ROLE
 from ingot.refused import Refused
 from ingot.registry import transfer
 from ingot.registry.connection import Connection
-from ingot.trust import envelope, provenance, sbom
+from ingot.trust import envelope, model_signing, provenance, sbom
 
 __all__ = ["artifact", "quick", "server"]  # fixtures
 pytestmark = needs_servers
@@ -256,6 +257,17 @@ def test_a_bill_names_each_package_once_and_is_the_same_each_time(tmp_path):
     (numpy,) = [one for one in said["components"] if one["name"] == "numpy"]
     assert numpy["purl"] == f"pkg:pypi/numpy@{numpy['version']}" and numpy["hashes"]
     assert {one["ref"] for one in said["dependencies"]} <= {"artifact", *refs}
+
+
+def test_the_files_are_signed_in_the_order_of_their_names(key):
+    files = {"b": f"sha256:{'22' * 32}", "a/c": f"sha256:{'11' * 32}"}
+    said = model_signing.statement("m", files)
+    assert [one["name"] for one in said["predicate"]["resources"]] == ["a/c", "b"]
+    root = hashlib.sha256(bytes.fromhex("11" * 32 + "22" * 32)).hexdigest()
+    assert said["subject"] == [{"name": "m", "digest": {"sha256": root}}]
+    found = envelope.opened("m", envelope.sign(said, key[0]), [key[0].public_key()])[0]
+    assert found == said and envelope.sign(said, key[0]) == envelope.sign(said, key[0])
+    assert envelope.name(key[0].public_key()) == hashlib.sha256(key[1].read_bytes()).hexdigest()
 
 
 def test_provenance_names_the_hubs_files_by_address_and_the_rest_by_name():

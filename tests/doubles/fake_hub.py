@@ -28,6 +28,7 @@ class Hub:
         self.sent = 0  # bytes of bodies
         self.uploaded: dict[str, bytes] = {}  # by SHA-256
         self.committed: dict[str, bytes] = {}  # by path
+        self.created: list[dict] = []  # repositories, as they were asked for
         self.lock = threading.Lock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(self))
         self.server.daemon_threads = True
@@ -111,6 +112,7 @@ def handler_of(hub: Hub):
                 return self.refuse(401, "")
             said = json.loads(body.splitlines()[0]) if body else {}
             if path == "api/repos/create":
+                hub.created.append(said)
                 return self.send_json({"url": f"{hub.url}/{said['organization']}/{said['name']}"})
             if path == "api/validate-yaml":
                 return self.send_json({"errors": [], "warnings": []})

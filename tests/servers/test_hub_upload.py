@@ -77,6 +77,20 @@ def test_a_card_of_somebody_elses_stays(site, hub):
     (hub.root / "me/models/README.md").write_text("mine")
     assert "me/models/README.md: somebody's own, stays; ours is MODEL_CARD.md" in publish(site)
     assert "README.md" not in hub.committed and "MODEL_CARD.md" in hub.committed
+    (hub.root / "me/models/MODEL_CARD.md").write_text("mine, too")
+    assert "README.md and MODEL_CARD.md are somebody's own" in publish(site, status=1)
+
+
+def test_a_new_repository_is_private(site, hub):
+    (hub.root / "me/models").rmdir()
+    assert "me/models: new, private; make it public on the hub" in publish(site)
+    assert [one["visibility"] for one in hub.created] == ["private"]
+
+
+def test_a_hub_that_is_not_there_is_one_line(site, hub, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    text = publish(site, status=1)
+    assert "me/models: " in text and "refused" in text and "Traceback" not in text
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 500])

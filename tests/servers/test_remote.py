@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -12,6 +13,7 @@ from test_signatures import key_pair
 
 import registry as registries
 from builds import Run, chain, job
+from conftest import ROOT
 from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.restore import restore
 from ingot.driver.job import Graph
@@ -188,6 +190,27 @@ def test_what_rests_on_a_file_that_is_built_again_is_decided_again(warm, server,
     )
     assert found.ran == ["b.one", "c.two"]
     assert Path("c.two").read_text() == f"c.two of {other['b.one']}"
+
+
+def test_targets_of_one_run_agree_though_one_was_known_by_recipe_alone(warm, server, folder):
+    """b.one does not come and is built as other bytes: c.two, which came, is of what it had been."""
+    clear()
+    Shared(chain(), folder / "second").build()  # c.two, by its recipe
+    blobs(server, folder)["b.one"].unlink()
+    found = Shared(both(), folder / "second").build(lambda path, text: f"{path}, other, {text}")
+    assert found.ran == ["b.one", "c.two"]
+    assert Path("c.two").read_text().startswith("c.two, other, b.one, other")
+
+
+def test_a_read_only_rest_of_a_killed_run_is_no_obstacle(warm, folder):
+    found = Shared(chain(), folder / "second")
+    output = next(iter(found.decider.decide().restore.values()))["c.two"]
+    blob = found.contents.store.blob(output["digest"])
+    rest = blob.with_name(f".{blob.name}.coming")
+    rest.write_text(RIGHT[:1000])
+    rest.chmod(0o444)
+    found.remote.fetch(output, "c.two")
+    assert found.contents.store.has(output["digest"]) and not rest.exists()
 
 
 def test_a_forced_job_is_followed_by_what_rests_on_it_though_that_was_fetched(warm, folder):
@@ -443,3 +466,24 @@ def test_no_secret_and_no_path_of_this_machine_is_sent(warm, server, folder):
         if place.is_file():
             text = place.read_bytes()
             assert secret not in text and str(folder).encode() not in text, place
+
+
+def test_a_run_that_fails_shares_what_it_built(server, snakemake, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(ROOT / "models/demo", broken)
+    shard = broken / "model-00002-of-00002.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-10])
+    entry = {"path": str(broken), "name": "B", "architecture": "LlamaForCausalLM"}
+    entry |= {"pre_tokenizer": "llama-bpe"}
+    (tmp_path / "own.yaml").write_text(json.dumps({"models": {"broken": entry}}))
+    cache = {
+        settings.NAME: f"oci://{server.host}/failing", settings.TRUST: settings.REGISTRY,
+        settings.POLICY: settings.WRITE,
+    }  # fmt: skip
+    words = ("--configfile", "own.yaml", "--keep-going", "--")
+    names = ("artifacts/demo.gguf", "artifacts/broken.gguf", "artifacts/demo.bf16.gguf")
+    done = snakemake(tmp_path, *words, *names, environment=cache)
+    assert done.returncode and "shared cache: 23." in done.stderr, done.stderr
+    (tmp_path / "fresh").mkdir()
+    done = snakemake(tmp_path / "fresh", "-n", "--", names[0], names[2], environment=cache)
+    assert done.stderr.count("restore  artifacts/demo") == 2, done.stderr

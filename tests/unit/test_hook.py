@@ -91,6 +91,8 @@ def test_snakemake_still_has_the_rest():
     assert hasattr(JobScheduler, "exit_gracefully"), "what Snakemake does on SIGTERM"
     words = list(inspect.signature(method_of_scheduler()).parameters)
     assert words == ["self", "jobs", "executor"], "JobScheduler.run: hook.run_jobs replaces it"
+    whole = hook.ORIGINAL.get("schedule") or JobScheduler.schedule
+    assert list(inspect.signature(whole).parameters) == ["self"], "hook.schedule_all replaces it"
     assert "get_names" in vars(Reason), "hook._reason puts its own words there"
     assert list(inspect.signature(method_of_persistence()).parameters) == ["self", "target"], (
         "PersistenceBase.metadata: hook.metadata replaces it"

@@ -57,6 +57,11 @@ class Job:
         """Is what it writes decided by its action alone?"""
         return bool(self.outputs) and not self.params.get(VOLATILE)
 
+    @property
+    def asked(self) -> bool:
+        """Does it run whenever its output is asked for?"""
+        return self.params.get(VOLATILE) == ASKED
+
     def ancient(self, path: str) -> bool:
         """Does `path` affect nothing that the job writes?"""
         return any(path in one.ancient for one in self.inputs)

@@ -60,8 +60,8 @@ def install(catalogue: dict, root: Path) -> None:
 
         ORIGINAL["exit_gracefully"] = JobScheduler.exit_gracefully
         JobScheduler.exit_gracefully = exit_gracefully
-        ORIGINAL["run"] = JobScheduler.run
-        JobScheduler.run = run_jobs
+        ORIGINAL["run"], ORIGINAL["schedule"] = JobScheduler.run, JobScheduler.schedule
+        JobScheduler.run, JobScheduler.schedule = run_jobs, schedule_all
         ORIGINAL["handle_error"] = JobScheduler._handle_error
         JobScheduler._handle_error = handle_error
         ORIGINAL["format_wildcards"] = SnakemakeJob.format_wildcards
@@ -147,6 +147,14 @@ def run_jobs(scheduler, jobs, executor=None) -> None:
         for job in members(jobs):
             dag.ingot.claim(job)
     ORIGINAL["run"](scheduler, jobs, executor)
+
+
+def schedule_all(scheduler) -> bool:
+    """The whole run, failed or not; what was built of it is then sent to the shared cache."""
+    done = ORIGINAL["schedule"](scheduler)
+    if decides(dag := scheduler.workflow.dag) and (remote := dag.ingot.contents.remote):
+        remote.close()
+    return done
 
 
 class Session:
@@ -466,7 +474,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             while session.adopt():
                 decide(dag)
             session.restore(dag)
-            if os.environ.get(WHOLE):
+            if os.environ.get(WHOLE) or any(job.asked for job in session.decision.run):
                 session.contents.look_up_all()
             session.share()
             session.expect()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ingot.entry import run
 from ingot.hub import session
+from ingot.hub.client import BrokenTransferError, unsigned
 from ingot.refused import Refused
 
 MARK = "<!-- written by ingot -->"  # of origin/card.py
@@ -29,29 +30,38 @@ def upload(folder: Path, repository: str, branch: str, message: str) -> str:
         raise Refused(f"{repository}: HF_TOKEN is unset, expected a token that may write; set it")
     api = HfApi(token=token)
     try:
-        api.create_repo(repository, exist_ok=True)
+        if not api.repo_exists(repository):
+            api.create_repo(repository, private=True)
+            print(f"{repository}: new, private; make it public on the hub", file=sys.stderr)
         if branch != "main":
             api.create_branch(repository, branch=branch, exist_ok=True)
-        if _somebody_elses(api, repository, branch):
+        if _somebody_elses(api, repository, branch, CARD):
+            if _somebody_elses(api, repository, branch, OTHER):
+                raise Refused(
+                    f"{repository}: {CARD} and {OTHER} are somebody's own, expected one that may be "
+                    "written; rename one"
+                )
             (folder / CARD).rename(folder / OTHER)
             print(f"{repository}/{CARD}: somebody's own, stays; ours is {OTHER}", file=sys.stderr)
         done = api.upload_folder(
             repo_id=repository, folder_path=folder, revision=branch, commit_message=message
         )
-    except (errors.HfHubHTTPError, HTTPError, OSError, ValueError) as error:
+    except (errors.HfHubHTTPError, BrokenTransferError, HTTPError, OSError, ValueError) as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
-        reason = f"the hub answers {status}" if status else str(error).splitlines()[0][:200]
+        reason = unsigned(error)[:200] or type(error).__name__
+        reason = f"the hub answers {status}" if status else reason
         raise Refused(
             f"{repository}: {reason}, expected an upload; check the name and HF_TOKEN"
         ) from None
     return f"{repository}@{done.oid}"
 
 
-def _somebody_elses(api, repository: str, branch: str) -> bool:
+def _somebody_elses(api, repository: str, branch: str, name: str) -> bool:
+    """Is there a card of that name without our mark?"""
     from huggingface_hub import errors
 
     try:
-        found = api.hf_hub_download(repository, CARD, revision=branch)
+        found = api.hf_hub_download(repository, name, revision=branch)
     except (errors.RemoteEntryNotFoundError, errors.RevisionNotFoundError):
         return False
     return MARK not in Path(found).read_text(errors="replace")

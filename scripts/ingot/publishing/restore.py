@@ -123,13 +123,15 @@ def coming(target: Path, what: str) -> Iterator[Path]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise Refused(f"{target}: another pull of it runs; wait for its end") from None
+            mine = False
             with suppress(FileNotFoundError):
-                if lock.stat().st_ino == os.fstat(file.fileno()).st_ino:
-                    try:
-                        yield target.with_name(f".{target.name}.{name}.coming")
-                    finally:
-                        lock.unlink()
-                    return
+                mine = lock.stat().st_ino == os.fstat(file.fileno()).st_ino
+            if mine:
+                try:
+                    yield target.with_name(f".{target.name}.{name}.coming")
+                finally:
+                    lock.unlink(missing_ok=True)
+                return
 
 
 def pull(listed: Listed, target: Path, only: list[str]) -> list[File]:

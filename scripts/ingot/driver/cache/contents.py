@@ -285,7 +285,7 @@ class Contents:
         """The files on record are nowhere: the job is decided as if the shared cache knew nothing of it."""
         self.gone.add(job)
         for known in (self.keys, self.records, self.borrowed):
-            known.pop(job, None)
+            known.clear()  # keys of what rests on it, too, were of the bytes that do not come
 
     def unchanged(self, job: Job, path: str) -> bool:
         """Does the input still hold what it did when the job was decided?"""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ingot.driver.cache.contents import Contents, NotBuiltYet, UnknownInput
 from ingot.driver.cache.differences import nearest
-from ingot.driver.job import ASKED, VOLATILE, Graph, Job
+from ingot.driver.job import Graph, Job
 from ingot.files import digest
 
 
@@ -76,7 +76,7 @@ class Decider:
         if job in self.graph.forced:
             return "forced on the command line"
         if not job.cached:
-            if job.params.get(VOLATILE) == ASKED:
+            if job.asked:
                 return "done each time that it is asked for"
             missing = [path for path in wanted if not os.path.exists(path)]
             return f"{missing[0]} is missing" if missing else None

@@ -42,7 +42,7 @@ class Ingest:
             contents.forget(job.writes)
             return
         try:
-            before = contents.records.get(job)
+            before = contents.records.get(job) or contents.borrowed.get(job)
             for path in job.writes:
                 contents.made[path] = digest.of(path)
             if before and [one["digest"] for one in before.outputs] != [

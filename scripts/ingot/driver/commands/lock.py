@@ -4,10 +4,12 @@
 """
 
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from pathlib import Path
 
 from ingot.driver.catalogue import schema, toolchains
 from ingot.driver.commands.targets import add_catalogue
+from ingot.refused import Refused
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -29,7 +31,10 @@ def run(root: Path, options: Namespace) -> int | None:
 
     catalogue = schema.load(root, options.configfile)
     pinned = [n for n, one in catalogue["models"].items() if "path" in one or one.get("revision")]
-    wanted = options.target or [one for n in pinned for one in matrix.cells(n, catalogue, {})]
+    wanted = list(options.target)
+    for name in pinned if not wanted else ():
+        with suppress(Refused):  # a model of which nothing can be verified
+            wanted += matrix.cells(name, catalogue, {})
     with moved_lock.copied(root) as other:
         toolchains.lock(other, options.name)
         moved = moved_lock.moved(

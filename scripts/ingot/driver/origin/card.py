@@ -15,6 +15,7 @@ from ingot.refused import Refused
 
 MARK = "<!-- written by ingot -->"  # ours may be replaced
 FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.S)
+FILES = ("README.md", "LICENSE", "LICENSE.txt", "LICENSE.md")
 LICENCES = {  # how the first lines of a licence's text are known, for checkpoints that say no more
     "Apache License": "apache-2.0", "MIT License": "mit", "LLAMA 3.1 COMMUNITY": "llama3.1",
     "LLAMA 3.2 COMMUNITY": "llama3.2", "LLAMA 3.3 COMMUNITY": "llama3.3",
@@ -34,6 +35,7 @@ SERVE = {
 class Licence:
     name: str
     where: str  # the checkpoint's file that states it; empty where none does
+    read: bool = True  # were its files here to be read?
 
 
 def licence(folder: Path, catalogues: str) -> Licence:
@@ -49,7 +51,7 @@ def licence(folder: Path, catalogues: str) -> Licence:
             said = None
         if isinstance(said, dict) and isinstance(said.get("license"), str):
             found, where = said["license"], "README.md"
-    for name in ("LICENSE", "LICENSE.txt", "LICENSE.md"):
+    for name in FILES[1:]:
         if not found and (folder / name).is_file():
             head = (folder / name).read_text(errors="replace")[:400].upper()
             known = [short for text, short in LICENCES.items() if text.upper() in head]
@@ -59,7 +61,7 @@ def licence(folder: Path, catalogues: str) -> Licence:
             f"{folder / where}: its licence is {found}, but the catalogue says {catalogues}; correct "
             "license: of the model"
         )
-    return Licence(found or catalogues, where)
+    return Licence(found or catalogues, where, folder.is_dir())
 
 
 def card(
@@ -92,7 +94,8 @@ def card(
         *(f"| `{one['path']}` | {one['size']:,} | `{one['digest'].removeprefix('sha256:')}` |"
           for one in artifact.files), "",
         f"Licence: {said.name or 'unknown'}, as the source's "
-        + (f"`{said.where}` states." if said.where else "catalogue entry says; its files state none."), "",
+        + (f"`{said.where}` states." if said.where else "catalogue entry says")
+        + ("" if said.where else "; its files state none." if said.read else "."), "",
     ]  # fmt: skip
     return "\n".join(lines)
 

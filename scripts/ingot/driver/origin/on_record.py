@@ -19,7 +19,7 @@ from ingot.trust import provenance, sbom
 from ingot.trust.provenance import RESOLVE, Step
 
 ELSEWHERE = "(on the builder's machine)"
-OUTSIDE = re.compile(r"(^|=)[/~$]|(^|/)\.\.(/|$)")
+OUTSIDE = re.compile(r"(^|[=: ]|file://)[/~$]|(^|/)\.\.(/|$)")
 HUB = "https://huggingface.co/"
 LISTING = "/listing.json"
 
@@ -35,16 +35,20 @@ class OnRecord:
         catalogue: str | None = None,
         built: bool = True,
         cwd: Path = Path(),
+        **environment: str,
     ):
         """Refused, where they are to be `built`: targets that are not on record.  `cwd` is the working
-        folder."""
-        self.cwd = cwd
+        folder; `environment` is for the runs of Snakemake."""
+        self.cwd, self.own = cwd, catalogue
         self.root, self.store, self.catalogue = root, store, schema.load(root, catalogue)
-        own = {"INGOT_STORE": str(store.root)}
+        own = {"INGOT_STORE": str(store.root), **environment}
         self.jobs = dry_run(root, wanted, catalogue, cwd=cwd, **own)
         self.makers = {path: job for job in self.jobs for path in job["outputs"]}
         missing = [p for p, job in self.makers.items() if "recipe" in job and not self.record(p)]
-        if built and missing and os.environ.get("INGOT_REMOTE"):
+        inside = os.environ.get(
+            "INGOT_PARENT"
+        )  # a step of a run, which has asked for the way itself
+        if built and missing and not inside and not environment and os.environ.get("INGOT_REMOTE"):
             # fetched from the shared cache, of which the way to it was not asked
             build(root, wanted, catalogue, cwd, **own, **{WHOLE: "yes"})
             self.jobs = dry_run(root, wanted, catalogue, cwd=cwd, **own)
@@ -101,16 +105,20 @@ class OnRecord:
         visit(target)
         return list(found.values())
 
+    def listing(self, path: str) -> dict[str, Any] | None:
+        """A hub's list of files, as it is on record or stands in the working folder."""
+        record, place = self.record(path), self.cwd / path
+        if record and not place.is_file():
+            place = self.store.blob(record.outputs[0]["digest"])
+        return read_listing(place) if place.is_file() else None
+
     def hub(self) -> dict[str, str]:
         """The address of a hub's repository at its commit, by the digest of the listing."""
         found = {}
         for path in (path for path in self.makers if path.endswith(LISTING)):
-            record, place = self.record(path), self.cwd / path
-            if record:
-                place = self.store.blob(record.outputs[0]["digest"])
-            if place.is_file():
-                said = read_listing(place)
-                name = record.outputs[0]["digest"] if record else digest.of(place)
+            if said := self.listing(path):
+                record = self.record(path)
+                name = record.outputs[0]["digest"] if record else digest.of(self.cwd / path)
                 found[name] = f"{HUB}{said['hub']}{RESOLVE}{said['revision']}/"
         return found
 

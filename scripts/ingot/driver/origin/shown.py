@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ingot.fields import Number, Whole, held
 from ingot.files import digest, sealed
 from ingot.publishing import modelpack, trusted
 from ingot.publishing.listed import Listed
@@ -15,17 +16,30 @@ from ingot.registry import transfer
 from ingot.store.records import Record, Store
 from ingot.trust import envelope, provenance
 
+NUMBER = (Number(), Whole(0, 2**63 - 1))
+COST = {"cost?": {"seconds?": NUMBER, "peak_rss_mb?": NUMBER}}
+CONFIG = {"ingot?": COST}
+BILL = {"components?": [{"name": str, "type": str}]}
+PREDICATE = {
+    "buildDefinition": {
+        "externalParameters": {"target": str},
+        "internalParameters": {"source": str, "steps": [{"rule": str}]},
+        "resolvedDependencies": [{"uri": str, "digest": {str: str}}],
+    }
+}
 OURS = ("scripts/", "envs/")  # of the resolved dependencies, those that are no source
 
 
 def of_reference(found: Listed) -> dict[str, Any]:
     """Of a published artifact.  Nothing is held against a key: that is `ingot verify`."""
     said = trusted.unchecked(found)
+    held(found.reference, said["predicate"], PREDICATE)
     build = said["predicate"].get("buildDefinition", {})
     inside, outside = build.get("internalParameters", {}), build.get("externalParameters", {})
     config = {}
     for action in found.digests(ACTION):  # none where the artifact is in parts
-        config = json.loads(transfer.get(found.connection, found.manifest(action)["config"]))
+        text = transfer.get(found.connection, found.manifest(action)["config"])
+        config = _object(found.reference, text, CONFIG)
     layers = found.manifest(found.one(MODEL))["layers"]
     _, bill = found.only_layer(found.one(SBOM))
     sources = {
@@ -33,7 +47,7 @@ def of_reference(found: Listed) -> dict[str, Any]:
         for one in build.get("resolvedDependencies", ())
         if not one["uri"].startswith(OURS)
     }
-    parts = json.loads(bill).get("components", [])
+    parts = _object(found.reference, bill, BILL).get("components", [])
     documents = [found.only_layer(one) for one in found.digests(PROVENANCE)]
     return {
         "artifact": found.title(),
@@ -51,10 +65,19 @@ def of_reference(found: Listed) -> dict[str, Any]:
     }
 
 
+def _object(what: str, text: bytes, form: Any) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    held(what, found, form)
+    return found
+
+
 def signer(bundle: bytes) -> str:
     """What a bundle calls its key: a hint, which proves nothing."""
-    said = json.loads(bundle).get("verificationMaterial", {}).get("publicKey", {})
-    return str(said.get("hint", ""))
+    said = _object("a bundle", bundle, {"verificationMaterial": {"publicKey": {"hint": str}}})
+    return said["verificationMaterial"]["publicKey"]["hint"]
 
 
 def of_file(store: Store, path: Path) -> dict[str, Any]:

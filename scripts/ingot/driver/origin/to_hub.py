@@ -3,16 +3,15 @@
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from ingot.driver.catalogue import targets, toolchains
 from ingot.driver.origin import card
+from ingot.driver.origin.dry_run import build
 from ingot.driver.origin.on_record import OnRecord
 from ingot.files.digest import canonical
-from ingot.hub.listing import read_listing
 from ingot.publishing.published import SIGNATURE, Artifact, Origin, files_statement
 from ingot.refused import Refused
 from ingot.trust import envelope, provenance
@@ -85,14 +84,10 @@ def source(found: OnRecord, model: str) -> Path:
     if "path" in entry:
         path = found.cwd / entry["path"]
         return path if path.exists() else found.root / entry["path"]
-    folder = Path(f"artifacts/{model}.hf")
-    listing = folder / "listing.json"
-    for name in ("README.md", "LICENSE"):
-        known = listing.is_file() and name in read_listing(listing)["files"]
-        if known and not (folder / name).exists():
-            command = [Path(sys.executable).parent / "snakemake", "-s", found.root / "Snakefile"]
-            words = [*command, "--", folder / name]
-            done = subprocess.run(list(map(str, words)), env=os.environ, stdout=2, check=False)
-            if done.returncode:
-                raise Refused(f"{folder / name}: not fetched, see above; its licence is not known")
-    return folder
+    folder = found.cwd / f"artifacts/{model}.hf"
+    listing = found.listing(f"artifacts/{model}.hf/listing.json")
+    named = [name for name in card.FILES if listing and name in listing["files"]]
+    wanted = [f"artifacts/{model}.hf/{name}" for name in named if not (folder / name).exists()]
+    if wanted:
+        build(found.root, wanted, found.own, found.cwd)
+    return folder if listing else folder / "not here"

@@ -66,6 +66,10 @@ def read(what: str, text: bytes) -> Document:
     except (ValueError, RecursionError):
         found = None
     held(what, found, FORM)
+    for action in found["actions"].values():
+        for value in action["fields"]["inputs"].values():
+            if isinstance(value, list) and any(len(pair) != 2 for pair in value):
+                raise Refused(f"{what}: an input that is no pair of name and digest; not taken")
     return Document(found["model"], found["version"], found["cells"], found["actions"])
 
 

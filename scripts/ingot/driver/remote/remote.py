@@ -4,7 +4,6 @@ Records are looked up in parallel, before anything runs; a blob is fetched when 
 written back behind the build.  What fails ends the matter for this run, in one line.
 """
 
-import atexit
 import fcntl
 import os
 import queue
@@ -166,7 +165,6 @@ class Remote:
         if self.sender is None:
             self.sender = threading.Thread(target=self._send_all, name="remote", daemon=True)
             self.sender.start()
-            atexit.register(self.close)  # of a run that fails, too
         self.sending.put((record, recipe))
 
     def _send_all(self) -> None:
@@ -224,12 +222,14 @@ class Remote:
 def _only_one(coming: Path) -> Iterator[None]:
     """One run at a time fetches to a name; the others wait, and find it done."""
     while True:
-        if coming.exists() and not os.access(coming, os.W_OK):
-            coming.unlink()  # of a run that was killed at its end, or of somebody else's
-        with coming.open("ab") as file:
+        coming.touch(exist_ok=True)
+        with coming.open("rb") as file:  # it may be read-only: of a run that was killed at its end
             fcntl.flock(file, fcntl.LOCK_EX)
+            mine = False
             with suppress(FileNotFoundError):
-                if coming.stat().st_ino == os.fstat(file.fileno()).st_ino:
-                    yield
-                    return
-            coming.touch()
+                mine = coming.stat().st_ino == os.fstat(file.fileno()).st_ino
+            if mine:
+                if not os.access(coming, os.W_OK):
+                    coming.unlink()
+                yield
+                return

@@ -2,11 +2,12 @@
 
 import json
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from test_registry import needs_servers
-from test_release import site
+from test_release import Site
 
 from conftest import ROOT
 from fake_hub import Hub
@@ -15,9 +16,17 @@ from ingot.driver.origin import card, on_record, to_hub
 from ingot.hub import upload
 from ingot.refused import Refused
 
-__all__ = ["site"]  # a fixture
 pytestmark = needs_servers
 TOKEN = "hf_secretsecretsecret"
+TARGET = "artifacts/demo.bf16.irpa"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, shared):
+    folder = tmp_path_factory.mktemp("hub")
+    done = shared(folder, "--", TARGET, f"{TARGET}.verified.json")
+    assert done.returncode == 0, done.stderr
+    return Site(folder, SimpleNamespace(host="none"), shared.store)
 
 
 @pytest.fixture
@@ -31,7 +40,7 @@ def hub(tmp_path, monkeypatch):
 
 
 def publish(site, status=0):
-    words = ("publish", "artifacts/demo.bf16.irpa", "--to", "hf://me/models", "--key", site.key)
+    words = ("publish", TARGET, "--to", "hf://me/models", "--key", site.key)
     return site.ingot(*words, status=status)
 
 

@@ -553,6 +553,7 @@ def test_the_commands_publish_and_pull_what_was_built(server, shared, tmp_path):
     done = ingot("pull", place, "back.irpa")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "back.irpa").read_bytes() == (tmp_path / target).read_bytes()
-    done = ingot("publish", "artifacts/demo_tp2.irpa", "--to", place)
+    environment["INGOT_STORE"] = str(tmp_path / "empty")
+    done = ingot("publish", target, "--to", place)
     assert done.returncode == 1 and "not on record, expected it built and verified" in done.stderr
     assert ingot("pull", place, "back.irpa").returncode == 1

@@ -1,6 +1,5 @@
 """Publishing to a hub, a stand-in: what is uploaded, with which card, and what is refused."""
 
-import json
 import subprocess
 from types import SimpleNamespace
 
@@ -147,4 +146,3 @@ def test_a_quantised_file_names_its_base(site):
     assert card.QUANTISED.search(".m.q4_k_m.gguf.") and card.QUANTISED.search(".m.iq4_xs.gguf.")
     assert not card.QUANTISED.search(".m.gguf.") and not card.QUANTISED.search(".m_tp2.irpa.")
     assert upload.MARK == card.MARK and on_record.HUB.startswith("https://")
-    assert json.loads((ROOT / "models.schema.json").read_text())

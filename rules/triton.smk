@@ -1,7 +1,7 @@
 """Triton model repositories, complete in themselves: artifacts/M_tpN[.QUANT][.GPU].triton.
 
-Backend `engine`: an ensemble around an engine, as the guide builds it.  Backend `llmapi`: the checkpoint
-itself, for versions that have no engines.
+Backend `engine`: an ensemble around an engine, as the guide builds it.  Backend `onnx`: the same around
+ONNX Runtime on the CPU.  Backend `llmapi`: the checkpoint itself, for versions that have no engines.
 """
 
 from ingot.driver.catalogue import machine
@@ -15,6 +15,7 @@ rule assemble_triton:
         models=engines.models,
         tokenizer=inputs.tokenizer,
         engine=engines.engine,
+        onnx=engines.onnx,
         checkpoint=engines.checkpoint,
     output:
         directory("artifacts/{model}_tp{tp}{quant}{gpu}.triton"),
@@ -31,6 +32,7 @@ rule assemble_triton:
         {PYTHON[triton]:q} {input.code[0]:q} \
             --backend {params.backend:q} \
             --engine {input.engine:q} \
+            --onnx {input.onnx:q} \
             --checkpoint {input.checkpoint:q} \
             --tokenizer {input.tokenizer:q} \
             --models {input.models:q} \
@@ -50,6 +52,7 @@ rule verify_triton:
         models=engines.models,
         tokenizer=inputs.tokenizer,
         engine=engines.engine,
+        onnx=engines.onnx,
         checkpoint=engines.checkpoint,
         repository="artifacts/{model}_tp{tp}{quant}{gpu}.triton",
         reference="artifacts/{model}.reference.npz",
@@ -72,6 +75,7 @@ rule verify_triton:
         {PYTHON[triton]:q} {input.code[0]:q} \
             --backend {params.backend:q} \
             --engine {input.engine:q} \
+            --onnx {input.onnx:q} \
             --checkpoint {input.checkpoint:q} \
             --tokenizer {input.tokenizer:q} \
             --models {input.models:q} \

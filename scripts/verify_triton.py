@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def verify_triton(
             folder, tokenizer_folder.ids_of(folder), tokenizer_folder.chat_of(folder)
         )
     started = time.monotonic()
-    kind = "bfloat16" if dtype(repository, backend) == "bfloat16" else "float16"
+    kind = dtype(repository, backend)
     asking = heartbeat(f"{repository}: asking the server")
     with asking, Server(repository, backends, tritonserver) as serving:
         ready = time.monotonic() - started
@@ -53,12 +54,15 @@ def verify_triton(
         if odd := sorted(name for name, state in states.items() if state != "READY"):
             raise Refused(f"{repository}: model {odd[0]} is {states[odd[0]]}, expected READY")
         smoke = json.loads((repository / "smoke.json").read_bytes())
-        if backend == "engine":
-            checks = tokens(serving, GreedyCheck(answers, kind, rough=quantised(repository)))
+        if backend != "llmapi":
+            rough = quantised(repository, backend)
+            checks = tokens(serving, GreedyCheck(answers, kind, rough))
             checks |= {"streams_equal": streams(serving, [smoke, *asked(repository, answers)])}
+            if backend == "onnx":
+                checks |= {"at_once_equal": at_once(serving, answers)}
         else:
             checks = llmapi(serving, GreedyCheck(answers, kind))
-        said = serving.infer(ENSEMBLE if backend == "engine" else ENGINE, smoke)["text_output"]
+        said = serving.infer(ENGINE if backend == "llmapi" else ENSEMBLE, smoke)["text_output"]
         asked_all = time.monotonic() - started - ready
     verification.write(
         record,
@@ -74,14 +78,21 @@ def verify_triton(
 
 
 def dtype(repository: Path, backend: str) -> str:
-    """What is computed in."""
+    """What is computed in: float16, bfloat16 or, by ONNX Runtime, float32."""
+    if backend == "onnx":
+        weights = read_json(repository / ENGINE / "1/model/graph.json")["weights"]
+        return "float16" if weights == "fp16" else "float32"
     if backend == "engine":
-        return read_json(repository / ENGINE / "1/config.json")["pretrained_config"]["dtype"]
-    engine_config = read_json(repository / ENGINE / "1/model/config.json")
-    return engine_config.get("dtype") or engine_config.get("torch_dtype") or "float16"
+        said = read_json(repository / ENGINE / "1/config.json")["pretrained_config"]["dtype"]
+    else:
+        model = read_json(repository / ENGINE / "1/model/config.json")
+        said = model.get("dtype") or model.get("torch_dtype")
+    return "bfloat16" if said == "bfloat16" else "float16"
 
 
-def quantised(repository: Path) -> bool:
+def quantised(repository: Path, backend: str) -> bool:
+    if backend == "onnx":
+        return read_json(repository / ENGINE / "1/model/graph.json")["weights"] == "int8"
     engine_config = read_json(repository / ENGINE / "1/config.json")["pretrained_config"]
     return bool((engine_config.get("quantization") or {}).get("quant_algo"))
 
@@ -98,6 +109,30 @@ def tokens(server: Server, check: GreedyCheck) -> dict[str, Any]:
         found = found if isinstance(found, list) else [found]
         check.tokens(answer, found[: len(answer.tokens)])
     return check.checks(server.folder)
+
+
+def at_once(server: Server, answers: list[Answer]) -> int:
+    """How many prompts get the same tokens at once as one after another: all, or the end."""
+    bodies = [
+        {
+            "input_ids": answer.prompt,
+            "input_lengths": len(answer.prompt),
+            "request_output_len": len(answer.tokens),
+        }
+        for answer in answers
+    ]
+
+    def said(body: dict) -> list[int]:
+        return server.infer(ENGINE, body)["output_ids"]
+
+    alone = [said(body) for body in bodies]
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        together = list(pool.map(said, bodies))
+    if alone != together:
+        raise Refused(
+            f"{server.folder}: requests at once get other tokens than one after another, expected the same"
+        )
+    return len(bodies)
 
 
 def asked(repository: Path, answers: list[Answer]) -> list[dict]:

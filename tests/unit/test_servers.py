@@ -69,8 +69,8 @@ def test_a_bundle_is_served_on_as_many_devices_as_it_has_ranks():
 
 
 def test_one_process_per_rank():
-    assert "mpirun" not in launch_script(1, llmapi=False)
-    script = launch_script(4, llmapi=False)
+    assert "mpirun" not in launch_script(1, backend="engine")
+    script = launch_script(4, backend="engine")
     assert script.count("-n 1 ") == 4 and script.count('"$@"') == 4
 
 
@@ -112,7 +112,7 @@ def test_an_engine_that_a_repository_cannot_serve_is_refused(ranks, beams, reaso
     for rank in range(ranks):
         (tmp_path / f"rank{rank}.engine").write_text("engine")
     with pytest.raises(Refused, match=reason):
-        contents.contents("engine", [tmp_path], None, [], [], 2, 1, {"max_beam_width": beams})
+        contents.contents("engine", [tmp_path], [], None, [], [], 2, 1, {"max_beam_width": beams})
 
 
 def test_a_tensorrt_llm_checkpoint_of_unknown_dtype_is_refused(tmp_path):

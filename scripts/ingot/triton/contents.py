@@ -36,11 +36,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Those of its parts; `contents` takes them by name."""
     parser.add_argument(
         "--backend",
-        choices=["engine", "llmapi"],
+        choices=schema.BACKENDS,
         default="engine",
         help="what serves the model (default: engine)",
     )
     parser.add_argument("--engine", type=Path, nargs="*", default=[], help="an engine's directory")
+    parser.add_argument("--onnx", type=Path, nargs="*", default=[], help="an ONNX folder")
     parser.add_argument(
         "--checkpoint", type=Path, nargs="*", help="config.json and weights, for the LLM API"
     )
@@ -54,6 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def contents(
     backend: str,
     engine: list[Path],
+    onnx: list[Path],
     checkpoint: list[Path] | None,
     tokenizer: list[Path],
     models: list[Path],
@@ -65,10 +67,12 @@ def contents(
         raise Refused(f"trtllm.runtime: {reason}; correct it")
     if backend == "llmapi":
         found = of_checkpoint(checkpoint or [], tokenizer, models, tp, pp, runtime)
-    elif len(engine) != 1:
-        raise Refused(f"--engine: {len(engine)} folders, expected one with backend engine")
     else:
-        found = of_engine(engine[0], tokenizer, models, runtime)
+        given = engine if backend == "engine" else onnx
+        if len(given) != 1:
+            raise Refused(f"--{backend}: {len(given)} folders, expected one with backend {backend}")
+        make = of_engine if backend == "engine" else of_onnx
+        found = make(given[0], tokenizer, models, runtime)
     # Where a server would leave compiled code: its Python heeds no PYTHONDONTWRITEBYTECODE, and
     # the folder would not be what SHA256SUMS says any more.
     code = [name for name in found if name.endswith("/model.py")]
@@ -90,10 +94,35 @@ def of_engine(
         file = engine / f"rank{rank}.engine"
         if not file.is_file() or not file.stat().st_size:
             raise Refused(f"{file}: missing or empty, expected {world} ranks; build it again")
-    found: Contents = {
-        f"{model.name}/config.pbtxt": pbtxt.text(model)
-        for model in pbtxt.engine_models(config, {**schema.DEFAULTS, **asked})
-    }
+    configs = pbtxt.engine_models(config, {**schema.DEFAULTS, **asked})
+    found = around(configs, tokenizer, models)
+    for path in sealed.files(engine):
+        found[f"{ENGINE}/1/{path.name}"] = Ours(path)
+    return found | served(world, REQUEST, "engine")
+
+
+def of_onnx(
+    onnx: Path, tokenizer: list[Path], models: list[Path], runtime: dict[str, Any]
+) -> Contents:
+    """The ensemble of an engine, with ONNX Runtime in its place."""
+    asked = {**schema.ONNX_DEFAULTS, **runtime}
+    about = read_json(onnx / "graph.json", {"graph": str})
+    if about["graph"] == "prefill":
+        raise Refused(f"{onnx}: a graph without a KV cache, expected one; ask for another .onnx")
+    config = {"build_config": {"max_batch_size": asked["max_batch_size"]}, "pretrained_config": {}}
+    configs = pbtxt.engine_models(config, {"requests": str(asked["requests"])}, onnx=True)
+    found = around(configs, tokenizer, models)
+    for path in models:
+        if path.parent.name == "onnx":
+            found[f"{ENGINE}/1/{path.name}"] = path
+    for path in sealed.files(onnx):
+        found[f"{ENGINE}/1/model/{path.relative_to(onnx).as_posix()}"] = Ours(path)
+    return found | served(1, REQUEST, "onnx")
+
+
+def around(configs: list, tokenizer: list[Path], models: list[Path]) -> Contents:
+    """The five models, but for what the engine's folder holds."""
+    found: Contents = {f"{model.name}/config.pbtxt": pbtxt.text(model) for model in configs}
     for path in models:
         if path.parent.name in (PREPROCESSING, POSTPROCESSING, BLS):
             found[f"{path.parent.name}/1/{path.name}"] = path
@@ -103,9 +132,7 @@ def of_engine(
     for name in TOKENIZER:
         for model in (PREPROCESSING, POSTPROCESSING):
             found[f"{model}/1/tokenizer/{name}"] = named[name]
-    for path in sealed.files(engine):
-        found[f"{ENGINE}/1/{path.name}"] = Ours(path)
-    return found | served(world, REQUEST, llmapi=False)
+    return found
 
 
 def of_checkpoint(
@@ -138,7 +165,7 @@ def of_checkpoint(
         fetched = path.suffix == ".safetensors" and path.parent.suffix == ".hf"
         found[f"{ENGINE}/1/model/{name_of(path)}"] = Ours(path) if fetched else path
     found[f"{ENGINE}/1/model.yaml"] = yaml.safe_dump(arguments, sort_keys=False)
-    return found | served(tp * pp, LLMAPI_REQUEST, llmapi=True)
+    return found | served(tp * pp, LLMAPI_REQUEST, "llmapi")
 
 
 def tokenizer_files(tokenizer: list[Path]) -> dict[str, Path]:
@@ -150,6 +177,6 @@ def tokenizer_files(tokenizer: list[Path]) -> dict[str, Path]:
     return named
 
 
-def served(world: int, request: dict[str, Any], llmapi: bool) -> Contents:
+def served(world: int, request: dict[str, Any], backend: str) -> Contents:
     """How to serve it, and a request to try."""
-    return {"serve": launch_script(world, llmapi), "smoke.json": json.dumps(request) + "\n"}
+    return {"serve": launch_script(world, backend), "smoke.json": json.dumps(request) + "\n"}

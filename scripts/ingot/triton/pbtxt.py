@@ -66,11 +66,15 @@ def text(config) -> str:
     return text_format.MessageToString(config)
 
 
-def engine_models(engine_config: dict, parameters: dict[str, str]) -> list:
-    """The five models; the batch size of each is the engine's, whose config.json `engine_config` is."""
+def engine_models(engine_config: dict, parameters: dict[str, str], onnx: bool = False) -> list:
+    """The five models; the batch size of each is the engine's, whose config.json `engine_config` is.
+
+    `parameters` are the engine's; with `onnx` it is a model in Python.
+    """
     batch, logits = engine_config["build_config"]["max_batch_size"], logits_type(engine_config)
     engine = {name: value for name, value in parameters.items() if name not in QUEUE}
-    engine["gpt_model_path"] = f"{ENGINE}/1"  # from where `serve` starts the server
+    if not onnx:
+        engine["gpt_model_path"] = f"{ENGINE}/1"  # from where `serve` starts the server
     found = [
         model(name, batch, PYTHON.get(name, engine))
         for name in (PREPROCESSING, POSTPROCESSING, ENGINE, BLS)
@@ -85,6 +89,8 @@ def engine_models(engine_config: dict, parameters: dict[str, str]) -> list:
             config.dynamic_batching.SetInParent()
         if config.name in (ENGINE, BLS):
             config.model_transaction_policy.decoupled = True
+        if config.name == ENGINE and onnx:
+            config.backend = "python"
     found = [ensemble(batch), *found]
     for tensor in (tensor for config in found for tensor in config.output):
         if tensor.name.endswith("_logits"):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 PREPROCESSING, ENGINE, POSTPROCESSING = "preprocessing", "tensorrt_llm", "postprocessing"
 ENSEMBLE, BLS = "ensemble", "tensorrt_llm_bls"
 ENGINE_BACKEND = "tensorrtllm"
+BACKENDS = ("engine", "llmapi", "onnx")  # of the catalogue: what serves the model
+ONNX_DEFAULTS = {"max_batch_size": 8, "requests": 4}  # that are computed at once
 MODELS = (ENSEMBLE, PREPROCESSING, POSTPROCESSING, ENGINE, BLS)
 
 
@@ -183,6 +185,13 @@ def why_not(backend: str, runtime: dict) -> str | None:
     if backend == "engine":
         reasons = (why_not_value(name, value) for name, value in words(runtime).items())
         return next(filter(None, reasons), None)
+    if backend == "onnx":
+        for name, value in runtime.items():
+            if name not in ONNX_DEFAULTS:
+                return f"{name} is not set for backend onnx, expected one of {', '.join(ONNX_DEFAULTS)}"
+            if type(value) is not int or value < 1:
+                return f"{name} is {value!r}, expected a whole number from 1"
+        return None
     batch, decoupled = runtime.get("max_batch_size", 0), runtime.get("decoupled", True)
     if isinstance(batch, bool) or not isinstance(batch, int) or batch < 0:
         return f"max_batch_size is {batch!r}, expected a whole number"

@@ -13,11 +13,11 @@ from typing import Self
 from ingot.serve import server
 from ingot.serve.launch import HERE
 
-HEAD = f"""\
+HEAD = """\
 #!/bin/sh
-# Serve this folder.  Needs Triton with its TensorRT-LLM backend: TRITONSERVER=... ./serve
+# Serve this folder.  Needs Triton with {needs}: TRITONSERVER=... ./serve
 # Arguments are added to the server's own, and win: ./serve --http-port=8080 --http-address=0.0.0.0
-{HERE}server=${{TRITONSERVER:-/opt/tritonserver/bin/tritonserver}}
+{here}server=${{TRITONSERVER:-/opt/tritonserver/bin/tritonserver}}
 """
 COMMON = (
     "--model-repository=.",  # this folder: the python backend stumbles over blanks in a path
@@ -34,21 +34,31 @@ OTHER = (  # the other ranks answer nobody: they compute with the first
 )
 
 
-def launch_script(world: int, llmapi: bool) -> str:
+NEEDS = {  # by what serves the model
+    "engine": "its TensorRT-LLM backend",
+    "llmapi": "its Python backend, tensorrt_llm and tokenizers",
+    "onnx": "its Python backend, onnxruntime and tokenizers",
+}
+
+
+def launch_script(world: int, backend: str) -> str:
     """One process per rank, by mpirun when there are several (two servers need two prefixes)."""
 
     def rank(number: int, *flags: str) -> str:
         prefix = f"--backend-config=python,shm-region-prefix-name=ingot$$_{number}"
         words = [*COMMON, prefix, *flags]
-        program = 'trtllm-llmapi-launch "$server"' if llmapi and world > 1 else '"$server"'
+        program = (
+            'trtllm-llmapi-launch "$server"' if backend == "llmapi" and world > 1 else '"$server"'
+        )
         return " \\\n    ".join([program, *words])
 
+    head = HEAD.format(needs=NEEDS[backend], here=HERE)
     first = rank(0, *FIRST, '"$@"')
     if world == 1:
-        return f"{HEAD}exec {first}\n"
+        return f"{head}exec {first}\n"
     ranks = [first, *(rank(number, '"$@"', *OTHER) for number in range(1, world))]
     listed = " : \\\n  ".join(f"-n 1 {words}" for words in ranks)
-    return f"{HEAD}exec ${{MPIRUN:-mpirun --allow-run-as-root --bind-to none}} \\\n  {listed}\n"
+    return f"{head}exec ${{MPIRUN:-mpirun --allow-run-as-root --bind-to none}} \\\n  {listed}\n"
 
 
 class Server(server.Server):

@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from ingot.driver import snakemake_hook
 from ingot.driver.catalogue import schema, site, targets, toolchains
-from ingot.driver.formats import gguf, iree, tensorrt
+from ingot.driver.formats import gguf, iree, onnx, tensorrt
 from ingot.driver.formats.iree import archives
 from ingot.driver.formats.table import SIZES
 from ingot.driver.rules import environment
@@ -42,6 +42,8 @@ wildcard_constraints:
     hw=targets.optional(config["hardware"]),
     program=targets.optional(iree.PROGRAMS),
     float=targets.optional(tensorrt.FLOATS),
+    onnx=targets.optional(onnx.VARIANTS),
+    int8=targets.optional(onnx.QUANTS),
     quant=targets.optional(tensorrt.QUANTS),
     gpu=targets.optional(config["gpus"]),
 

@@ -1,26 +1,30 @@
-"""ONNX: artifacts/M.onnx, a decoder without KV cache in float16."""
+"""ONNX: artifacts/M[.fp16|.int8].onnx, a decoder with KV cache, and M.torchpipe, the same cut at attention."""
 
 
 rule export_onnx:
     input:
         code=code("export_onnx.py"),
-        lock=lock("rtx"),
-        env=env("rtx"),
+        lock=lock("onnx"),
+        env=env("onnx"),
         config=inputs.config_json,
         weights=inputs.weights,
+        tokenizer=inputs.tokenizer,
     output:
-        directory("artifacts/{model}.onnx"),
+        directory("artifacts/{model}{onnx}.onnx"),
     log:
-        "logs/export_onnx/{model}.log",
+        "logs/export_onnx/{model}{onnx}.log",
     benchmark:
-        "logs/export_onnx/{model}.tsv"
+        "logs/export_onnx/{model}{onnx}.tsv"
     params:
         architecture=setting("architecture"),
+        export=inputs.onnx_options,
     shell:
         """
-        {PYTHON[rtx]:q} {input.code[0]:q} \
+        {PYTHON[onnx]:q} {input.code[0]:q} \
             --checkpoint {input.config:q} {input.weights:q} \
             --architecture {params.architecture:q} \
+            --tokenizer {input.tokenizer:q} \
+            {params.export:q} \
             --onnx {output:q} \
             >{log:q}
         """
@@ -29,31 +33,99 @@ rule export_onnx:
 rule verify_onnx:
     input:
         code=code("verify_onnx.py"),
-        lock=lock("rtx"),
-        env=env("rtx"),
+        lock=lock("onnx"),
+        env=env("onnx"),
         config=inputs.config_json,
         weights=inputs.weights,
-        onnx="artifacts/{model}.onnx",
+        tokenizer=inputs.tokenizer,
+        onnx="artifacts/{model}{onnx}.onnx",
         reference="artifacts/{model}.reference.npz",
         texts="artifacts/{model}.texts.json",
         scores="artifacts/{model}.scores.npy",
     output:
-        "artifacts/{model}.onnx.verified.json",
+        "artifacts/{model}{onnx}.onnx.verified.json",
     log:
-        "logs/verify_onnx/{model}.log",
+        "logs/verify_onnx/{model}{onnx}.log",
     benchmark:
-        "logs/verify_onnx/{model}.tsv"
+        "logs/verify_onnx/{model}{onnx}.tsv"
     params:
         architecture=setting("architecture"),
+        export=inputs.onnx_options,
+        limits=inputs.onnx_limits,
     shell:
         """
-        {PYTHON[rtx]:q} {input.code[0]:q} \
+        {PYTHON[onnx]:q} {input.code[0]:q} \
             --checkpoint {input.config:q} {input.weights:q} \
             --architecture {params.architecture:q} \
+            --tokenizer {input.tokenizer:q} \
+            {params.export:q} \
             --onnx {input.onnx:q} \
             --reference {input.reference:q} \
             --texts {input.texts:q} \
             --scores {input.scores:q} \
+            --limit {params.limits:q} \
+            --record {output:q} \
+            >{log:q}
+        """
+
+
+rule split_onnx:
+    input:
+        code=code("split_onnx.py"),
+        lock=lock("onnx"),
+        env=env("onnx"),
+        config=inputs.config_json,
+        weights=inputs.weights,
+        tokenizer=inputs.tokenizer,
+    output:
+        directory("artifacts/{model}.torchpipe"),
+    log:
+        "logs/split_onnx/{model}.log",
+    benchmark:
+        "logs/split_onnx/{model}.tsv"
+    params:
+        architecture=setting("architecture"),
+        split=inputs.torchpipe_options,
+    shell:
+        """
+        {PYTHON[onnx]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.weights:q} \
+            --architecture {params.architecture:q} \
+            --tokenizer {input.tokenizer:q} \
+            {params.split:q} \
+            --torchpipe {output:q} \
+            >{log:q}
+        """
+
+
+rule verify_torchpipe:
+    input:
+        code=code("verify_torchpipe.py"),
+        lock=lock("onnx"),
+        env=env("onnx"),
+        config=inputs.config_json,
+        weights=inputs.weights,
+        tokenizer=inputs.tokenizer,
+        torchpipe="artifacts/{model}.torchpipe",
+        reference="artifacts/{model}.reference.npz",
+    output:
+        "artifacts/{model}.torchpipe.verified.json",
+    log:
+        "logs/verify_torchpipe/{model}.log",
+    benchmark:
+        "logs/verify_torchpipe/{model}.tsv"
+    params:
+        architecture=setting("architecture"),
+        split=inputs.torchpipe_options,
+    shell:
+        """
+        {PYTHON[onnx]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.weights:q} \
+            --architecture {params.architecture:q} \
+            --tokenizer {input.tokenizer:q} \
+            {params.split:q} \
+            --torchpipe {input.torchpipe:q} \
+            --reference {input.reference:q} \
             --record {output:q} \
             >{log:q}
         """

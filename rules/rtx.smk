@@ -9,7 +9,7 @@ rule build_rtx:
         code=code("build_rtx.py"),
         lock=lock("rtx"),
         env=env("rtx"),
-        onnx="artifacts/{model}.onnx",
+        onnx="artifacts/{model}.prefill.onnx",
     output:
         directory("artifacts/{model}.rtx"),
     log:
@@ -31,8 +31,8 @@ rule verify_rtx:
         lock=lock("rtx"),
         env=env("rtx"),
         rtx="artifacts/{model}.rtx",
-        onnx="artifacts/{model}.onnx",
-        onnx_record="artifacts/{model}.onnx.verified.json",
+        onnx="artifacts/{model}.prefill.onnx",
+        onnx_record="artifacts/{model}.prefill.onnx.verified.json",
     output:
         "artifacts/{model}.rtx.verified.json",
     log:

@@ -25,7 +25,7 @@ def build_rtx(onnx: Path, out: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--onnx", type=Path, required=True, help="artifacts/M.onnx")
+    parser.add_argument("--onnx", type=Path, required=True, help="artifacts/M.prefill.onnx")
     parser.add_argument("--rtx", type=Path, required=True, dest="out", help="the folder to write")
     build_rtx(**vars(parser.parse_args(argv)))
 

@@ -1,11 +1,13 @@
-"""Hold an ONNX folder against its checkpoint, and run it by ONNX Runtime.  Runs in envs/rtx.
+"""Hold an ONNX folder against its checkpoint, and run it by its two runtimes.  Runs in envs/onnx.
 
-The graph and its settings must be just those that follow from config.json, each weight the nearest
-float16 of the checkpoint's; greedy tokens and distributions must be transformers'.
+Every file must be just what follows from the checkpoint and the catalogue: each float weight the nearest
+of its dtype, each int8 one the nearest of its scale.  Greedy tokens, with the KV cache, must be those of
+transformers, and so must distributions over a corpus.
 """
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,99 +16,124 @@ from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.entry import run
 from ingot.files import sealed
-from ingot.onnx import decoder
+from ingot.onnx import decoder, external, folder
+from ingot.onnx.session import Session
 from ingot.parity import divergence, limits
 from ingot.parity import texts as texts_of
-from ingot.parity.greedy import GreedyCheck
-from ingot.parity.reference import read
+from ingot.parity.greedy import GreedyCheck, padded
+from ingot.parity.reference import TOLERANCE, read
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
-from ingot.verify.values import Comparison
+from ingot.verify.onnx_weights import compare
 
 
 def verify_onnx(
     checkpoint: Checkpoint,
+    tokenizer: list[Path],
     onnx: Path,
+    export: folder.Export,
     reference: Path,
     texts: Path,
     scores: Path,
     record: Path,
+    limit: list[str],
     architecture: str | None = None,
 ) -> None:
     sha256 = verification.digest(onnx)
-    compared = weights(checkpoint, read_config(checkpoint["config.json"], architecture), onnx)
-    check = GreedyCheck(read(reference), "float16")
-    corpus = texts_of.read(texts)
+    config = read_config(checkpoint["config.json"], architecture, takes=decoder.TAKES)
+    model = external.read_graph(onnx)
+    if cached := export.graph != decoder.PREFILL:
+        external.hold_lengths(onnx, model)
+    checks = hold(checkpoint, tokenizer, config, export, onnx)
+    kind, dtype = kinds(export)
+    lossy = kind == "int8"
+    check, corpus = GreedyCheck(read(reference), dtype, rough=lossy), texts_of.read(texts)
     with stderr_to_log(f"{onnx}: running the prompts"):
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(
-            onnx / decoder.GRAPH, providers=["CPUExecutionProvider"]
-        )
-
-        def logits(ids: list[int]) -> np.ndarray:
-            found = session.run(None, {"input_ids": np.array([ids], np.int64)})[0]
-            return found[0].astype(np.float32)
-
+        session = Session(onnx)
         for answer in check.answers:
-            rows = logits([*answer.prompt, *answer.tokens[:-1]])[len(answer.prompt) - 1 :]
-            check.steps(answer, rows.argmax(-1))
-        numbers = divergence.measure(onnx, corpus, scores, logits)
+            check.rows(answer, session.forced(answer.prompt, answer.tokens))
+        checks |= check.checks(onnx) | check.logits(onnx, None if lossy else TOLERANCE[dtype])
+        if export.graph == decoder.PORTABLE:
+            checks |= padded(onnx, check, session.padded)
+        numbers = divergence.measure(onnx, corpus, scores, session.logits)
+        del session
+        if cached:
+            checks |= {"onnxruntime_genai": genai(onnx, GreedyCheck(check.answers, dtype, lossy))}
+    own = limits.numbers(kind, limits.pairs(limit))
     verification.write(
         record,
         onnx,
         sha256,
-        "the checkpoint, value by value; transformers in float32, greedy, by ONNX Runtime",
-        {
-            **compared,
-            **check.checks(onnx),
-            "numbers": divergence.held(onnx, numbers, limits.numbers("f16", {}), "build it again"),
-        },
-        versions=verification.versions("onnxruntime", "onnx"),
+        "the checkpoint, value by value; transformers in float32, greedy, by ONNX Runtime and "
+        "onnxruntime-genai",
+        {**checks, "numbers": divergence.held(onnx, numbers, own, folder.ADVICE)},
+        versions=verification.versions("onnxruntime", "onnxruntime-genai", "onnx"),
     )
 
 
-def weights(checkpoint: Checkpoint, config: ModelConfig, onnx: Path) -> dict:
-    """What a record says of the folder's files.  Refused where one is not the checkpoint's."""
-    graph, placed, size = decoder.build(config)
-    names = {path.name for path in sealed.files(onnx)}
-    if odd := sorted(names ^ {decoder.GRAPH, decoder.DATA, decoder.SETTINGS}):
-        word = "not part of an export" if odd[0] in names else "missing, expected a part"
-        raise Refused(f"{onnx / odd[0]}: {word}; build it again")
-    wanted = {decoder.GRAPH: graph, decoder.SETTINGS: decoder.settings(config).encode()}
-    for name, content in wanted.items():
-        if (onnx / name).read_bytes() != content:
-            raise Refused(f"{onnx / name}: not what config.json asks for; build it again")
-    data = onnx / decoder.DATA
-    if data.stat().st_size != size:
-        raise Refused(f"{data}: {data.stat().st_size} bytes, expected {size}; build it again")
-    sources, comparison = read_checkpoint(checkpoint), Comparison(data)
-    for spec, offset in placed:
-        if spec.source not in sources:
-            raise Refused(f"{checkpoint}: tensor {spec.source} is in no shard; fetch it again")
-        row = int(np.prod(spec.shape[1:]))
+def kinds(export: folder.Export) -> tuple[str, str]:
+    """The name of the format's limits, and what is computed in."""
+    form = export.form
+    if form.dtype == "int8":
+        return "int8", "float32"
+    return ("f16", "float16") if form.dtype == "fp16" else ("f32", "float32")
 
-        def found(first: int, last: int, start: int = offset, row: int = row) -> np.ndarray:
-            count = (last - first) * row
-            return np.fromfile(data, np.float16, count, offset=start + 2 * first * row).astype(
-                np.float32
-            )
 
-        comparison.tensor(spec.name, "F16", sources[spec.source], found)
-    return {"graph": "equal", **comparison.checks()}
+def hold(
+    checkpoint: Checkpoint,
+    tokenizer: list[Path],
+    config: ModelConfig,
+    export: folder.Export,
+    onnx: Path,
+) -> dict[str, Any]:
+    """What a record says of the folder's files.  Refused where one is not what follows from the source."""
+    graph, layout = decoder.build(config, export.form, export.graph)
+    data = {name: sealed.Ours(onnx / name) for name in layout.sizes}
+    small = folder.contents(checkpoint, tokenizer, config, export)
+    sealed.hold(onnx, {**small, **data, decoder.GRAPH: sealed.Ours(onnx / decoder.GRAPH)})
+    if (onnx / decoder.GRAPH).read_bytes() != graph:
+        raise Refused(
+            f"{onnx / decoder.GRAPH}: not the graph that config.json and the catalogue ask for; "
+            "build it again"
+        )
+    return {"graph": "equal", **compare(onnx, layout, read_checkpoint(checkpoint), checkpoint)}
+
+
+def genai(onnx: Path, check: GreedyCheck) -> dict[str, Any]:
+    """What a record says of the same prompts, continued by onnxruntime-genai from the folder."""
+    import onnxruntime_genai
+
+    model = onnxruntime_genai.Model(str(onnx))
+    for answer in check.answers:
+        parameters = onnxruntime_genai.GeneratorParams(model)
+        longest = len(answer.prompt) + len(answer.tokens)
+        parameters.set_search_options(do_sample=False, max_length=longest, batch_size=1)
+        generator = onnxruntime_genai.Generator(model, parameters)
+        generator.append_tokens(np.array(answer.prompt, np.int32))
+        said: list[int] = []
+        while not generator.is_done() and len(said) < len(answer.tokens):
+            generator.generate_next_token()
+            said.append(int(generator.get_next_tokens()[0]))
+        check.tokens(answer, said)
+    return check.checks(onnx)
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
     parser.add_argument("--architecture", help="what config.json must say")
+    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="its small files")
+    folder.add_options(parser)
     parser.add_argument("--onnx", type=Path, required=True, help="artifacts/M.onnx")
     parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
     parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
     parser.add_argument("--scores", type=Path, required=True, help="by score_corpus.py")
+    parser.add_argument("--limit", nargs="*", default=[], help="name=value of the numbers")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_onnx(**vars(parser.parse_args(argv)))
+    options = vars(parser.parse_args(argv))
+    export = folder.export_of(options)
+    verify_onnx(export=export, **options)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def verify_rtx(rtx: Path, onnx: Path, onnx_record: Path, record: Path) -> None:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rtx", type=Path, required=True, help="artifacts/M.rtx")
-    parser.add_argument("--onnx", type=Path, required=True, help="artifacts/M.onnx")
+    parser.add_argument("--onnx", type=Path, required=True, help="artifacts/M.prefill.onnx")
     parser.add_argument("--onnx-record", type=Path, required=True, help="the record of --onnx")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
     verify_rtx(**vars(parser.parse_args(argv)))

@@ -34,8 +34,10 @@ class Rows:
         config: ModelConfig,
         progress: str,
         allow_overflow: bool = False,
+        advice: str = "ask for bf16 or f32, or set allow_overflow",
     ):
         self.checkpoint, self.config, self.allow_overflow = checkpoint, config, allow_overflow
+        self.advice = advice  # where float16 cannot hold a value
         say_unknown(checkpoint["config.json"])
         self.tensors = read_checkpoint(checkpoint)
         self.progress = Progress(progress, sum(t.nbytes for t in self.tensors.values()))
@@ -129,7 +131,7 @@ class Rows:
                 most = np.abs(as_float32(bits, tensor.dtype)).max()
                 raise Refused(
                     f"{tensor.path}: tensor {tensor.name} holds {most:.3g}, expected at most 65504 for "
-                    f"{spec.type.name}; ask for bf16 or f32, or set allow_overflow"
+                    f"{spec.type.name}; {self.advice}"
                 )
             with self.lock:
                 self.overflow[tensor.name] = self.overflow.get(tensor.name, 0) + cast.overflowed

@@ -1,177 +1,199 @@
-"""A Llama decoder as ONNX: token ids [1, n] to logits [1, n, vocabulary]; float16, no KV cache.
+"""A Llama decoder with KV cache as an ONNX graph, in the names of optimum's exports.
 
-Opset 20.  Weights lie in a file of their own beside the graph, streamed from the checkpoint; norms
-and softmax are computed in float32.
+Inputs: input_ids, attention_mask and position_ids, int64 [batch, sequence]; the mask is as long as past
+and sequence together.  past_key_values.N.key and .value [batch, KV heads, past, head_dim].  Outputs:
+logits, float32 [batch, sequence, vocabulary], and present.N.key and .value.
 """
 
-import json
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 
 from ingot.architecture import llama
 from ingot.architecture.config import ModelConfig
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.rows import Rows
-from ingot.tensors.dtypes import TYPES
+from ingot.onnx.graph import MICROSOFT, Graph
+from ingot.onnx.weights import Form, Layout, Weights
 
-OPSET, IR = 20, 10
-GRAPH, DATA, SETTINGS = "model.onnx", "model.onnx.data", "config.json"
-ALIGN = 64  # bytes; where each weight begins
-MOST = 2048  # tokens, where the model's context is longer: the mask is a constant
+PORTABLE, FUSED, PREFILL = "portable", "fused", "prefill"
+GRAPHS = {  # and the operators that attend
+    PORTABLE: "standard operators only; batches may be padded on the left",
+    FUSED: "com.microsoft's GroupQueryAttention; no padding on the left",
+    PREFILL: "standard operators only; input_ids [1, sequence] alone, and no KV cache",
+}
+STEM = "model"
+GRAPH = f"{STEM}.onnx"
+PAST, PRESENT = "past_key_values", "present"
+# Added to a score that must not count; float16's own least value would overflow with a score below 0.
+MASKED = {"FLOAT": np.float32(-1e30), "FLOAT16": np.float16(-3e4)}
 
+TAKES = ("attention_bias", "mlp_bias")  # of what not every format can say
 
-class Graph:
-    """Collects nodes; every method returns the name of a tensor."""
-
-    def __init__(self):
-        import onnx
-
-        self.onnx, self.nodes, self.weights = onnx, [], []
-        self.placed: list[tuple[llama.TensorSpec, int]] = []  # and where in the data file
-        self.end = 0  # of the data file
-
-    def node(self, kind: str, *inputs: str, **attributes) -> str:
-        name = f"t{len(self.nodes)}"
-        self.nodes.append(self.onnx.helper.make_node(kind, inputs, [name], **attributes))
-        return name
-
-    def constant(self, values) -> str:
-        name = f"c{len(self.weights)}"
-        self.weights.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(values), name))
-        return name
-
-    def weight(self, spec: llama.TensorSpec) -> str:
-        """A tensor of the checkpoint, as float16, at the end of the data file."""
-        start, size = -(-self.end // ALIGN) * ALIGN, spec.type.nbytes(spec.shape)
-        self.placed.append((spec, start))
-        self.end = start + size
-        tensor = self.onnx.TensorProto(name=spec.name, data_type=self.onnx.TensorProto.FLOAT16)
-        tensor.dims.extend(spec.shape)
-        tensor.data_location = self.onnx.TensorProto.EXTERNAL
-        place = {"location": DATA, "offset": start, "length": size}
-        for key, value in place.items():
-            tensor.external_data.add(key=key, value=str(value))
-        self.weights.append(tensor)
-        return spec.name
-
-    def linear(self, x: str, weight: str) -> str:
-        """x [..., in] by a weight [out, in]."""
-        return self.node("MatMul", x, self.node("Transpose", weight, perm=[1, 0]))
-
-    def cast(self, x: str, kind: str) -> str:
-        return self.node("Cast", x, to=getattr(self.onnx.TensorProto, kind))
+Attend = Callable[[int, str, str, str], str]  # of a layer: q, k, v [tokens, heads * head_dim]
 
 
-def write(checkpoint: Checkpoint, config: ModelConfig, folder: Path) -> None:
-    """The graph, its data and its settings in `folder`."""
-    graph, placed, _ = build(config)
-    with (folder / DATA).open("wb") as file, Rows(checkpoint, config, GRAPH) as rows:
-        rows.check({spec.source: spec.shape for spec, _ in placed})
-        for spec, offset in placed:
-            file.write(bytes(offset - file.tell()))
-            for _, _, read in rows.blocks(spec):
-                file.write(read())
-        rows.finish()
-    (folder / GRAPH).write_bytes(graph)
-    (folder / SETTINGS).write_text(settings(config))
+def build(config: ModelConfig, form: Form, kind: str) -> tuple[bytes, Layout]:
+    """The graph, and what lies where in its data files."""
+    graph = Graph("decoder")
+    weights = Weights(graph, config, form, STEM)
+    batch = 1 if kind == PREFILL else "batch"
+    ids = graph.input("input_ids", "INT64", [batch, "sequence"])
+    if kind == PREFILL:
+        attend = _standard(graph, config, form, ids)
+    else:
+        mask = graph.input("attention_mask", "INT64", [batch, "total"])
+        attend = (_fused if kind == FUSED else _standard)(graph, config, form, ids, mask)
+    weights.begin("embedding")
+    x = weights.embedded(ids)
+    x = trunk(graph, weights, config, x, attend)
+    shape = graph.node("Concat", graph.node("Shape", ids), graph.constant([config.vocab]), axis=0)
+    logits = graph.node("Reshape", x, shape)
+    graph.nodes_of("Cast", [logits], ["logits"], to=graph.type("FLOAT"))
+    graph.output("logits", "FLOAT", [batch, "sequence", config.vocab])
+    for layer in range(config.layers if kind != PREFILL else 0):
+        for name in ("key", "value"):
+            past = ["batch", config.kv_heads, "past", config.head_dim]
+            graph.input(f"{PAST}.{layer}.{name}", form.computed, past)
+            total = ["batch", config.kv_heads, "total", config.head_dim]
+            graph.output(f"{PRESENT}.{layer}.{name}", form.computed, total)
+    return graph.content(), weights.layout
 
 
-def settings(config: ModelConfig) -> str:
-    return json.dumps({"max_seq_len": longest(config)}) + "\n"
+def trunk(
+    graph: Graph, weights: Weights, c: ModelConfig, x: str, attend: Attend, rows: str = ""
+) -> str:
+    """Embedded tokens [tokens, hidden] to logits [tokens, vocabulary], or those of `rows` only.
 
-
-def longest(config: ModelConfig) -> int:
-    """How many tokens the graph takes."""
-    return min(config.context, MOST)
-
-
-def build(config: ModelConfig) -> tuple[bytes, list[tuple[llama.TensorSpec, int]], int]:
-    """The graph, where in the data file each of its weights lies, and how long that file is."""
-    graph = Graph()
-    shapes = {spec.source: spec.shape for spec in llama.specs(config, "f16") if spec.source}
-
-    def weight(name: str) -> str:
-        source = f"{name}.weight"
-        return graph.weight(llama.TensorSpec(source, source, shapes[source], TYPES["F16"]))
-
-    logits = _decoder(graph, config, longest(config), weight)
-    helper, kind = graph.onnx.helper, graph.onnx.TensorProto
-    ids = helper.make_tensor_value_info("input_ids", kind.INT64, [1, "n"])
-    out = helper.make_tensor_value_info(logits, kind.FLOAT, [1, "n", config.vocab])
-    body = helper.make_graph(graph.nodes, "decoder", [ids], [out], graph.weights)
-    model = helper.make_model(
-        body, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR, producer_name="ingot"
-    )
-    return model.SerializeToString(deterministic=True), graph.placed, graph.end
-
-
-def _decoder(graph: Graph, c: ModelConfig, longest: int, weight) -> str:
-    node, constant = graph.node, graph.constant
-    zero, one = constant(np.array([0])), constant(np.array([1]))
-    epsilon = constant(np.float32(c.rms_eps))
-    count = node("Slice", node("Shape", "input_ids"), one, constant(np.array([2])))  # [n]
-    angles = np.outer(np.arange(longest), frequencies(c))
-    cos, sin = (
-        node("Slice", constant(np.tile(f(angles), 2).astype(np.float16)), zero, count, zero)
-        for f in (np.cos, np.sin)
-    )
-    mask = np.triu(np.full((longest, longest), -np.inf, np.float32), 1)
-    mask = node("Slice", constant(mask), zero, count, zero)
-    mask = node("Slice", mask, zero, count, one)
-    scale = constant(np.float16(c.head_dim**-0.5))
-
-    def norm(x: str, name: str) -> str:
-        wide = graph.cast(x, "FLOAT")
-        mean = node("ReduceMean", node("Mul", wide, wide), constant(np.array([-1])), keepdims=1)
-        wide = node("Div", wide, node("Sqrt", node("Add", mean, epsilon)))
-        return node("Mul", graph.cast(wide, "FLOAT16"), weight(name))
-
-    def heads(x: str, count: int) -> str:
-        """[1, n, count * head_dim] -> [1, count, n, head_dim]"""
-        x = node("Reshape", x, constant(np.array([1, -1, count, c.head_dim])))
-        return node("Transpose", x, perm=[0, 2, 1, 3])
-
-    def turned(x: str) -> str:
-        half, end = constant(np.array([c.head_dim // 2])), constant(np.array([c.head_dim]))
-        last = constant(np.array([3]))
-        first, second = node("Slice", x, zero, half, last), node("Slice", x, half, end, last)
-        other = node("Concat", node("Neg", second), first, axis=-1)
-        return node("Add", node("Mul", x, cos), node("Mul", other, sin))
-
-    def repeated(x: str) -> str:
-        """Each KV head for the query heads that share it."""
-        index = np.repeat(np.arange(c.kv_heads), c.heads // c.kv_heads)
-        return node("Gather", x, constant(index), axis=1) if c.heads > c.kv_heads else x
-
-    embedding = weight("model.embed_tokens")
-    x = node("Gather", embedding, "input_ids", axis=0)
+    Nothing but `attend` mixes tokens.
+    """
     for layer in range(c.layers):
+        weights.begin(f"layers.{layer}")
         at = f"model.layers.{layer}"
-        y = norm(x, f"{at}.input_layernorm")
-        q, k, v = (graph.linear(y, weight(f"{at}.self_attn.{name}_proj")) for name in "qkv")
-        q = node("Mul", turned(heads(q, c.heads)), scale)
-        k = repeated(turned(heads(k, c.kv_heads)))
-        v = repeated(heads(v, c.kv_heads))
-        scores = node("MatMul", q, node("Transpose", k, perm=[0, 1, 3, 2]))
-        scores = node("Add", graph.cast(scores, "FLOAT"), mask)
-        shares = graph.cast(node("Softmax", scores, axis=-1), "FLOAT16")
-        y = node("Transpose", node("MatMul", shares, v), perm=[0, 2, 1, 3])
-        y = node("Reshape", y, constant(np.array([1, -1, c.heads * c.head_dim])))
-        x = node("Add", x, graph.linear(y, weight(f"{at}.self_attn.o_proj")))
-        y = norm(x, f"{at}.post_attention_layernorm")
-        gate = graph.linear(y, weight(f"{at}.mlp.gate_proj"))
-        gate = node("Mul", gate, node("Sigmoid", gate))
-        y = node("Mul", gate, graph.linear(y, weight(f"{at}.mlp.up_proj")))
-        x = node("Add", x, graph.linear(y, weight(f"{at}.mlp.down_proj")))
-    x = norm(x, "model.norm")
-    head = embedding if c.tied else weight("lm_head")
-    return graph.cast(graph.linear(x, head), "FLOAT")
+        y = norm(graph, weights, c, x, f"{at}.input_layernorm.weight")
+        q, k, v = (weights.linear(y, f"{at}.self_attn.{name}_proj.weight") for name in "qkv")
+        y = attend(layer, q, k, v)
+        x = graph.node("Add", x, weights.linear(y, f"{at}.self_attn.o_proj.weight"))
+        y = norm(graph, weights, c, x, f"{at}.post_attention_layernorm.weight")
+        gate = weights.linear(y, f"{at}.mlp.gate_proj.weight")
+        gate = graph.node("Mul", gate, graph.node("Sigmoid", gate))
+        y = graph.node("Mul", gate, weights.linear(y, f"{at}.mlp.up_proj.weight"))
+        x = graph.node("Add", x, weights.linear(y, f"{at}.mlp.down_proj.weight"))
+    weights.begin("head")
+    x = norm(graph, weights, c, x, "model.norm.weight")
+    return weights.linear(graph.node("Gather", x, rows, axis=0) if rows else x, weights.head)
+
+
+def norm(graph: Graph, weights: Weights, c: ModelConfig, x: str, source: str) -> str:
+    weight = weights.vector(source)
+    if graph.opset >= 23:
+        return graph.node("RMSNormalization", x, weight, axis=-1, epsilon=c.rms_eps)
+    node, wide = graph.node, graph.cast(x, "FLOAT")
+    mean = node("ReduceMean", node("Mul", wide, wide), axes=[-1], keepdims=1)
+    root = node("Sqrt", node("Add", mean, graph.constant(np.float32(c.rms_eps))))
+    return node("Mul", graph.cast(node("Div", wide, root), weights.form.computed), weight)
+
+
+def _standard(
+    graph: Graph, c: ModelConfig, form: Form, ids: str, attention_mask: str = ""
+) -> Attend:
+    """Standard operators, and a mask by order and by attention_mask; without one there is no past."""
+    node, constant = graph.node, graph.constant
+    zero, one = constant(np.int64(0)), constant(np.int64(1))
+    count = node("Gather", node("Shape", ids), one)
+    total, start = count, zero
+    if attention_mask:
+        total = node("Gather", node("Shape", attention_mask), one)
+        start = node("Sub", total, count)
+    seen, own = (node("Range", first, total, one) for first in (zero, start))
+    kept = node("LessOrEqual", seen, node("Unsqueeze", own, constant([1])))  # [sequence, total]
+    if attention_mask:
+        positions = graph.input("position_ids", "INT64", ["batch", "sequence"])
+        real = graph.cast(node("Unsqueeze", attention_mask, constant([1, 2])), "BOOL")
+        kept = node("And", kept, real)
+    else:
+        positions = node("Unsqueeze", own, constant([0]))
+        kept = node("Unsqueeze", kept, constant([0, 1]))
+    cos, sin = angles(graph, c, form, node("Unsqueeze", positions, constant([2])))
+    masked = MASKED[form.computed]
+    mask = node("Where", kept, constant(masked * 0), constant(masked))
+    flat = constant([-1, c.heads * c.head_dim])
+
+    def by_head(x: str, heads: int) -> str:
+        """[tokens, heads * head_dim] to [batch, heads, sequence, head_dim]"""
+        shape = node("Concat", node("Shape", ids), constant([heads, c.head_dim]), axis=0)
+        return node("Transpose", node("Reshape", x, shape), perm=[0, 2, 1, 3])
+
+    def attend(layer: int, q: str, k: str, v: str) -> str:
+        q = node("RotaryEmbedding", by_head(q, c.heads), cos, sin)
+        k = node("RotaryEmbedding", by_head(k, c.kv_heads), cos, sin)
+        v = by_head(v, c.kv_heads)
+        if attention_mask:  # not by Attention's own inputs for the past: TensorRT takes none
+            kv = zip((k, v), _pasts(layer), _presents(layer), strict=True)
+            k, v = (graph.nodes_of("Concat", [past, x], [name], axis=2)[0] for x, past, name in kv)
+        y = node("Attention", q, k, v, mask, scale=c.head_dim**-0.5)
+        return node("Reshape", node("Transpose", y, perm=[0, 2, 1, 3]), flat)
+
+    return attend
+
+
+def _fused(graph: Graph, c: ModelConfig, form: Form, ids: str, attention_mask: str) -> Attend:
+    """GroupQueryAttention, whose positions count from each row's first token.
+
+    Padding on the left would be attended to without a word: a Reshape fails where there is some.
+    """
+    node, constant = graph.node, graph.constant
+    first = node("ReduceMin", node("Gather", attention_mask, constant([0]), axis=1), keepdims=0)
+    count = node("Shape", attention_mask, start=1)
+    held = node("Add", count, node("Sub", constant([1]), first))
+    rows = node("Concat", node("Shape", attention_mask, end=1), held, axis=0)
+    attention_mask = graph.nodes_of(
+        "Reshape", [attention_mask, rows], ["mask"], at="padding_on_the_left_is_not_supported"
+    )[0]
+    total = node("Gather", node("Shape", attention_mask), constant(np.int64(1)))
+    every = node("Range", constant(np.int64(0)), total, constant(np.int64(1)))
+    cos, sin = angles(graph, c, form, node("Unsqueeze", every, constant([1])))
+    filled = node("ReduceSum", attention_mask, constant([1]), keepdims=0)
+    last = graph.cast(node("Sub", filled, constant([1])), "INT32")
+    total = graph.cast(total, "INT32")
+    flat = constant([-1, c.heads * c.head_dim])
+
+    def attend(layer: int, q: str, k: str, v: str) -> str:
+        heads = ((q, c.heads), (k, c.kv_heads), (v, c.kv_heads))
+        qkv = [
+            node(
+                "Reshape", x,
+                node("Concat", node("Shape", ids), constant([count * c.head_dim]), axis=0),
+            )
+            for x, count in heads
+        ]  # fmt: skip
+        found = graph.nodes_of(
+            "GroupQueryAttention", [*qkv, *_pasts(layer), last, total, cos, sin],
+            [f"attention.{layer}", *_presents(layer)], MICROSOFT,
+            num_heads=c.heads, kv_num_heads=c.kv_heads, scale=c.head_dim**-0.5, do_rotary=1,
+        )  # fmt: skip
+        return node("Reshape", found[0], flat)
+
+    return attend
+
+
+def _pasts(layer: int) -> list[str]:
+    return [f"{PAST}.{layer}.key", f"{PAST}.{layer}.value"]
+
+
+def _presents(layer: int) -> list[str]:
+    return [f"{PRESENT}.{layer}.key", f"{PRESENT}.{layer}.value"]
+
+
+def angles(graph: Graph, c: ModelConfig, form: Form, positions: str) -> tuple[str, str]:
+    """cos and sin of int64 positions [..., 1]: [..., head_dim / 2], computed in float32."""
+    per_token = graph.constant(frequencies(c).astype(np.float32))
+    angle = graph.node("Mul", graph.cast(positions, "FLOAT"), per_token)
+    both = graph.node("Cos", angle), graph.node("Sin", angle)
+    if form.computed == "FLOAT":
+        return both
+    return tuple(graph.cast(x, form.computed) for x in both)
 
 
 def frequencies(c: ModelConfig) -> np.ndarray:
     """Radians per token, [head_dim / 2]."""
     found = 1 / c.rope_theta ** (np.arange(0, c.head_dim, 2) / c.head_dim)
-    if c.rope is None:
-        return found
-    return found / np.array(llama.rope_freqs(c), np.float32)
+    return found if c.rope is None else found / np.array(llama.rope_freqs(c), np.float32)

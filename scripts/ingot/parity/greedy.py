@@ -5,11 +5,13 @@ token is not wrong; what follows it is another text.
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ingot.parity.divergence import log_softmax
 from ingot.parity.reference import MOST_TIES, TIE, Answer, peak, summary
 from ingot.refused import Refused
 
@@ -27,6 +29,8 @@ class GreedyCheck:
         self.top = peak(answers)
         self.equal = self.ties = self.first_equal = 0
         self.wrong: list[str] = []
+        self.away: list[float] = []  # the largest difference of a logit, per prompt
+        self.kl: list[np.ndarray] = []  # nats, per step
 
     @property
     def asked(self) -> int:
@@ -35,24 +39,46 @@ class GreedyCheck:
     def steps(self, answer: Answer, chosen: np.ndarray) -> None:
         """Tokens chosen one by one, each after the reference's own: each must be equal, or a tie."""
         differs = chosen != answer.tokens
+        self.first_equal += not differs[0]
         wrong = np.flatnonzero(differs & ~answer.ties(self.top, self.dtype))
         self._count(answer, not differs.any(), not len(wrong), f"at step {wrong[:1]}")
 
+    def rows(self, answer: Answer, logits: np.ndarray) -> None:
+        """The logits [tokens, vocabulary] of each step after the reference's own tokens."""
+        self.away.append(float(np.abs(logits - answer.logits).max()))
+        p, q = log_softmax(answer.logits), log_softmax(logits)
+        self.kl.append((np.exp(p) * (p - q)).sum(-1, dtype=np.float64))
+        self.steps(answer, logits.argmax(-1))
+
+    def logits(self, artifact: Path, limit: float | None) -> dict[str, Any]:
+        """What a record says of `rows`; refused when a logit is off by more than `limit` of the largest."""
+        largest = max(self.away) / self.top
+        if limit is not None and not largest <= limit:
+            raise Refused(
+                f"{artifact}: a logit is off by {100 * largest:.3g} % of the largest, expected at most "
+                f"{100 * limit:g} %; build it again"
+            )
+        return {
+            "largest_logit_difference": float(f"{largest:.4g}"),
+            "logit_limit": limit,
+            "mean_kl_of_prompts": float(f"{max(np.concatenate(self.kl).mean(), 0):.4g}"),
+        }
+
     def tokens(self, answer: Answer, said: list[int]) -> None:
         """Tokens generated freely: equal, or equal up to the first tie."""
-        certain = self._certain(answer)
+        certain = self.certain(answer)
         self.first_equal += said[:1] == answer.tokens[:1]
         upto = said[:certain] == answer.tokens[:certain]
         self._count(answer, said == answer.tokens, upto, f"{said}, expected {answer.tokens}")
 
     def text(self, answer: Answer, said: str, decode: Callable[[list[int]], str]) -> None:
         """A text generated freely: that of the reference's tokens, or the same up to the first tie."""
-        expected, count = decode(answer.tokens), self._certain(answer)
+        expected, count = decode(answer.tokens), self.certain(answer)
         certain = decode(answer.tokens[:count]).rstrip("\ufffd")  # perhaps half a character
         upto = count < len(answer.tokens) and said.startswith(certain)
         self._count(answer, said == expected, upto, f"{said!r}, expected {expected!r}")
 
-    def _certain(self, answer: Answer) -> int:
+    def certain(self, answer: Answer) -> int:
         """How many of its tokens come before the first that could be another."""
         first = np.flatnonzero(answer.ties(self.top, self.dtype))
         return int(first[0]) if len(first) else len(answer.tokens)
@@ -97,3 +123,28 @@ class GreedyCheck:
 
     def _first_wrong(self) -> str:
         return self.wrong[0] if self.wrong else "none"
+
+
+def padded(
+    artifact: Path,
+    check: GreedyCheck,
+    batch: Callable[[list[list[int]], int], list[list[int]]],
+) -> dict[str, Any]:
+    """What a record says of two prompts in one batch, the shorter padded on the left, beside each alone.
+
+    batch(prompts, count) are the first `count` greedy tokens of each; those before the first tie count.
+    Refused where they differ; of a quantised model, whose sums round otherwise in a batch, in half of them.
+    """
+    pairs = equal = 0
+    for one, other in pairwise(check.answers):
+        count = min(check.certain(one), check.certain(other))
+        if count and len(one.prompt) != len(other.prompt):
+            alone = [batch([answer.prompt], count)[0] for answer in (one, other)]
+            pairs += 1
+            equal += batch([one.prompt, other.prompt], count) == alone
+    if equal < pairs * (FIRST_TOKENS if check.rough else 1):
+        raise Refused(
+            f"{artifact}: {equal} of {pairs} batches of two, padded on the left, give each prompt's own "
+            "tokens, expected all; build it again"
+        )
+    return {"left_padded_batches": pairs, "left_padded_equal": equal}

@@ -20,7 +20,9 @@ SCOREBOARD = {
     "iq2_s": 0.439197, "q2_k": 0.445132, "iq2_xs": 0.546290, "iq2_xxs": 0.812022, "iq1_m": 1.393084,
     "iq1_s": 2.254554,
 }  # fmt: skip
+INT8_TOP = 0.97  # the share of equal best tokens of ONNX's and OpenVINO's int8
 MEAN_KL = {
+    "int8": 3e-3,
     "f32": 1e-5, "f16": 1e-4, "bf16": 1e-3,
     "fp8": 0.05, "w8a8_sq_per_channel": 0.05, "w4a16_awq": 0.125,
     **{kind: round(FOUR * found, 6) for kind, found in SCOREBOARD.items()},
@@ -51,4 +53,5 @@ def pairs(words: list[str]) -> dict[str, float]:
 
 def numbers(kind: str, own: dict[str, float]) -> dict[str, float]:
     """The limits of a format, a user's `own` over them."""
-    return {"mean_kl": MEAN_KL[kind], **own}
+    top = {"same_top": INT8_TOP} if kind == "int8" else {}
+    return {"mean_kl": MEAN_KL[kind], **top, **own}

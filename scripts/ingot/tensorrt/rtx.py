@@ -14,8 +14,17 @@ file may be used or passed on is for its license to say, which comes with the pa
 
 
 def longest(onnx: Path) -> int:
-    """How many tokens the graph takes."""
-    return read_json(onnx / "config.json", {"max_seq_len": Whole()})["max_seq_len"]
+    """How many tokens the engine takes: as many as the graph's folder says that a server reserves.
+
+    Refused when the graph has a KV cache: it would be built, but its inputs lie in the engine in an
+    arbitrary order, and no second build could be held against it.
+    """
+    about = read_json(onnx / "graph.json", {"max_length": Whole(), "graph": str})
+    if about["graph"] != "prefill":
+        raise Refused(
+            f"{onnx}: its graph is {about['graph']}, expected prefill; ask for M.prefill.onnx"
+        )
+    return about["max_length"]
 
 
 def texts(longest: int) -> dict[str, str]:

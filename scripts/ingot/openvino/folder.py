@@ -1,0 +1,79 @@
+"""A folder of OpenVINO IR: written from a checkpoint, by way of an ONNX folder that is deleted again."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ingot.architecture.config import read_config
+from ingot.checkpoint.files import Checkpoint, add_checkpoint, name_of
+from ingot.checkpoint.rows import Rows
+from ingot.fields import read_json
+from ingot.files import sealed
+from ingot.files.atomic import replacing
+from ingot.onnx import decoder, write
+from ingot.onnx.folder import hold_layers
+from ingot.onnx.weights import Form
+from ingot.openvino import ir
+from ingot.terminal.console import stderr_to_log
+
+SETTINGS = "tokenizer_config.json"
+
+
+def write_folder(
+    checkpoint: Checkpoint,
+    tokenizer: list[Path],
+    openvino: Path,
+    form: Form,
+    architecture: str | None = None,
+) -> None:
+    """The IR, the tokenizer's, and the checkpoint's own small files, in the new folder `openvino`."""
+    config = read_config(checkpoint["config.json"], architecture, takes=decoder.TAKES)
+    hold_layers(checkpoint["config.json"], config, form)
+    graph, layout = decoder.build(config, form, decoder.PORTABLE)
+    with Rows(checkpoint, config, openvino.name) as rows, replacing(openvino) as partial:
+        rows.check({stored.source: stored.shape for stored in layout.stored})
+        partial.mkdir()
+        with stderr_to_log(f"{openvino}: converting the tokenizer"):
+            ir.convert_tokenizer(tokenizer, partial)
+        onnx = partial / "onnx"
+        onnx.mkdir()
+        write.write(rows, layout, onnx, openvino)
+        rows.finish()
+        (onnx / decoder.GRAPH).write_bytes(graph)
+        with stderr_to_log(f"{openvino}: converting by OpenVINO"):
+            ir.convert(onnx, partial)
+        shutil.rmtree(onnx)
+        sealed.fill(partial, small(checkpoint, tokenizer))
+
+
+def small(checkpoint: Checkpoint, tokenizer: list[Path]) -> sealed.Contents:
+    """The checkpoint's own files beside the IR."""
+    found: sealed.Contents = {name_of(path): path for path in tokenizer}
+    found["config.json"] = checkpoint["config.json"]
+    settings = read_json(found[SETTINGS])
+    plain = {name: _text(name, value) for name, value in settings.items()}
+    if plain != settings:  # openvino_genai 2026.4 takes special tokens as texts only
+        found[SETTINGS] = json.dumps(plain, indent=2) + "\n"
+    return found
+
+
+def _text(name: str, value: Any) -> Any:
+    return value["content"] if name.endswith("_token") and isinstance(value, dict) else value
+
+
+def add_options(parser) -> None:
+    """Those that `form_of` takes back, and of the checkpoint's files."""
+    add_checkpoint(parser)
+    parser.add_argument("--architecture", help="what config.json must say")
+    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="its small files")
+    parser.add_argument(
+        "--dtype", choices=("fp32", "int8"), default="fp32", help="of weights (default: fp32)"
+    )
+    parser.add_argument("--float-layers", nargs="*", default=[], help="that int8 leaves in float32")
+
+
+def form_of(options: dict[str, Any]) -> Form:
+    """Takes its own out of `options`."""
+    layers = tuple(options.pop("float_layers"))
+    return Form(options.pop("dtype"), "dequantized", float_layers=layers)

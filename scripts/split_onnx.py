@@ -1,0 +1,84 @@
+"""Cut a checkpoint into torchpipe's file set: all weights here, attention there.  Runs in envs/onnx.
+
+One read and one write, constant memory, without torch; the embedding as .pt and as .safetensors.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from ingot.architecture import llama
+from ingot.architecture.config import read_config
+from ingot.architecture.llama import TensorSpec
+from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.rows import Rows
+from ingot.entry import run
+from ingot.files import sealed
+from ingot.files.atomic import replacing
+from ingot.onnx import weights, write
+from ingot.onnx.decoder import TAKES
+from ingot.tensors import pt
+from ingot.tensors.dtypes import TYPES
+from ingot.torchpipe.split import EMBEDDING, Split, add_options, contents, graphs, split_of
+
+ADVICE = "set onnx.torchpipe.dtype to fp32"
+
+
+def split_onnx(
+    checkpoint: Checkpoint,
+    tokenizer: list[Path],
+    torchpipe: Path,
+    split: Split,
+    architecture: str | None = None,
+) -> None:
+    source = checkpoint["config.json"]
+    config = read_config(source, architecture, takes=TAKES)
+    expected, layout = graphs(split.cut(source, config), split)
+    with (
+        Rows(checkpoint, config, torchpipe.name, advice=ADVICE) as rows,
+        replacing(torchpipe) as partial,
+    ):
+        rows.check({s.source: s.shape for s in llama.specs(config, "f32") if s.source})
+        partial.mkdir()
+        hashed = write.write(rows, layout, partial, torchpipe)
+        write_embedding(rows, partial, split.form.float)
+        rows.finish()
+        for name, content in expected.items():
+            (partial / name).write_bytes(content)
+        sealed.fill(partial, contents(checkpoint, tokenizer), hashed)
+
+
+def write_embedding(rows: Rows, folder: Path, dtype: str) -> None:
+    """Twice, from one read: as torch.save writes it, and as safetensors."""
+    shape = rows.tensors[weights.EMBEDDING].shape
+    spec = TensorSpec(weights.EMBEDDING, weights.EMBEDDING, shape, TYPES[dtype])
+    size = spec.type.nbytes(shape)
+    entry = {"dtype": dtype, "shape": list(shape), "data_offsets": [0, size]}
+    head = json.dumps({"weight": entry}).encode()
+    head += b" " * (-len(head) % 8)
+    with ExitStack() as stack:
+        file = stack.enter_context((folder / f"{EMBEDDING}.safetensors").open("wb"))
+        file.write(len(head).to_bytes(8, "little") + head)
+
+        def blocks() -> Iterator[memoryview]:
+            for _, _, read in rows.blocks(spec):
+                data = read()
+                file.write(data)
+                yield data
+
+        pt.write(folder / f"{EMBEDDING}.pt", dtype, shape, blocks())
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add_checkpoint(parser)
+    add_options(parser)
+    parser.add_argument("--torchpipe", type=Path, required=True, help="the folder to write")
+    options = vars(parser.parse_args(argv))
+    split_onnx(split=split_of(options), **options)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -16,7 +16,9 @@
     artifacts/M_tpN.trtllm-ckpt         a TensorRT-LLM checkpoint; M_tpN.fp8.trtllm-ckpt quantised
     artifacts/M_tpN.trtllm, .sm90.trtllm   its engine, built on a GPU
     artifacts/M_tpN.triton              a Triton model repository, and its launch script
-    artifacts/M.onnx                    a decoder without KV cache in ONNX
+    artifacts/M.onnx, M.fp16.onnx, M.int8.onnx   a decoder in ONNX, for ONNX Runtime and its kin
+    artifacts/M.openvino, M.int8.openvino        its OpenVINO IR, for openvino_genai
+    artifacts/M.torchpipe               the same decoder cut at attention, for torchpipe
     artifacts/M.rtx                     a TensorRT for RTX engine of it (proprietary compiler, optional)
     artifacts/<any>.verified.json       what it was compared with, and the numbers
     artifacts/<any>.published.json      where it is in the registry that `publish` names, and its digest
@@ -39,6 +41,7 @@ include: "rules/shortfin.smk"
 include: "rules/trtllm.smk"
 include: "rules/triton.smk"
 include: "rules/onnx.smk"
+include: "rules/openvino.smk"
 include: "rules/rtx.smk"
 include: "rules/publish.smk"
 

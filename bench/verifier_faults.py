@@ -34,6 +34,9 @@ TARGETS = {  # what is damaged, and the record of it
     "trtllm-ckpt": "demo_tp2.trtllm-ckpt",
     "trtllm-quantised": "demo_tp2.int4_awq.trtllm-ckpt",
     "onnx": "demo.onnx",
+    "int8 onnx": "demo.int8.onnx",
+    "openvino": "demo.int8.openvino",
+    "torchpipe": "demo.torchpipe",
     "vmfb": "demo_tp1.vmfb",
     "shortfin": "demo_tp1.shortfin",
     "triton": "demo_tp1.triton",
@@ -43,7 +46,7 @@ BESIDE = {  # what else a kind's verification reads
     "vmfb": ["demo_tp1.f32.config.json"],
     "shortfin": ["demo_tp1.f32.config.json", "demo_tp1.vmfb"],
     "triton": ["demo_tp1.trtllm"],
-    "rtx": ["demo.onnx", "demo.onnx.verified.json"],
+    "rtx": ["demo.prefill.onnx", "demo.prefill.onnx.verified.json"],
 }
 HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
 LIMIT = 300  # seconds that a damaged program may take
@@ -60,6 +63,7 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
     gguf = ("llamacpp", "verify_gguf.py", *checkpoint, *HEADER, *peers, "--gguf", artifact)
     program = ("--config", place / "demo_tp1.f32.config.json", "--parameters", place / "demo.irpa")
     tokenizer = [DEMO / "tokenizer.json", DEMO / "tokenizer_config.json"]
+    small = ("--tokenizer", DEMO / "config.json", DEMO / "generation_config.json", *tokenizer)
     return {
         "gguf": (*gguf, "--dtype", "f16"),
         "k-quant": (*gguf, "--dtype", "q4_k_m"),
@@ -86,10 +90,20 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
             *(ROOT / "runtime/triton").glob("*/model.py"), "--repository", artifact,
         ),
         "rtx": (
-            "rtx", "verify_rtx.py", "--onnx", place / "demo.onnx",
-            "--onnx-record", place / "demo.onnx.verified.json", "--rtx", artifact,
+            "rtx", "verify_rtx.py", "--onnx", place / "demo.prefill.onnx",
+            "--onnx-record", place / "demo.prefill.onnx.verified.json", "--rtx", artifact,
         ),
-        "onnx": ("rtx", "verify_onnx.py", *checkpoint, *peers, "--onnx", artifact),
+        "onnx": ("onnx", "verify_onnx.py", *checkpoint, *small, *peers, "--onnx", artifact),
+        "int8 onnx": (
+            "onnx", "verify_onnx.py", *checkpoint, *small, *peers, "--dtype=int8", "--onnx", artifact
+        ),
+        "openvino": (
+            "openvino", "verify_openvino.py", *checkpoint, *small, *peers, "--dtype=int8",
+            "--openvino", artifact,
+        ),
+        "torchpipe": (
+            "onnx", "verify_torchpipe.py", *checkpoint, *small, *peers[:2], "--torchpipe", artifact
+        ),
         "vmfb": (
             "iree", "verify_vmfb.py", *peers, *program, "--vmfb", artifact, "--device", "local-task"
         ),
@@ -179,7 +193,7 @@ def measure(kind: str, place: Path, most: int | None, jobs: int) -> dict:
     with ThreadPoolExecutor(jobs) as pool:
         rows = list(pool.map(lambda one: judged(kind, place, artifact, *one), asked))
     right = checks(whole.with_name("record.json"))
-    ran = kind in ("vmfb", "onnx")  # of other kinds every byte is compared
+    ran = kind == "vmfb"  # of other kinds every byte is compared
     harmless = [row for row in rows if ran and row["numbers"] == right]
     passed = [row for row in rows if not row["caught"] and row not in harmless]
     found = {

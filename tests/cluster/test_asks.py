@@ -32,6 +32,7 @@ SMALL = (
     "artifacts/demo_tp1.fp8.trtllm-ckpt.verified.json", "artifacts/demo.quants",
     "artifacts/demo.q6_k.split.verified.json", "artifacts/demo_tp2.trtllm-ckpt.verified.json",
     "artifacts/demo.onnx.verified.json", "artifacts/demo.rtx.verified.json",
+    "artifacts/demo.int8.openvino.verified.json", "artifacts/demo.torchpipe.verified.json",
 )  # fmt: skip
 
 

@@ -343,14 +343,14 @@ def split_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
 def onnx_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
     """Bytes of the weights, where they count; bits of the graph; a file too few or too many."""
     yield "a file more", inside("more", lambda path: path.write_text("more"))
-    for path in sorted(folder.iterdir()):
-        if path.name == "SHA256SUMS":
-            continue
+    paths = [path for path in sorted(folder.iterdir()) if path.name != "SHA256SUMS"]
+    each = max(4, 120 // len(paths))
+    for path in paths:
         yield f"{path.name} missing", inside(path.name, Path.unlink)
         size = path.stat().st_size
-        for n in range(40):
-            at = min(int((n + 0.5) / 40 * size) | 1, size - 1)
-            bit = 6 if path.name != "model.onnx" else n % 8
+        for n in range(each):
+            at = min(int((n + 0.5) / each * size) | 1, size - 1)
+            bit = n % 8
             yield (
                 f"{path.name}: byte {at}",
                 inside(path.name, edited(lambda d, at=at, b=bit: flip(d, at, b))),
@@ -421,5 +421,8 @@ KINDS = {
     "triton": bundle_faults,
     "rtx": engine_faults,
     "onnx": onnx_faults,
+    "int8 onnx": onnx_faults,
+    "openvino": onnx_faults,
+    "torchpipe": onnx_faults,
     "vmfb": program_faults,
 }

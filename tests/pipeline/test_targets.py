@@ -57,6 +57,8 @@ CHAINS = {
     "demo_tp2.fp8.trtllm": {"quantize_trtllm", "build_engine"},
     "demo_tp2.sm80.triton": {"safetensors_to_trtllm", "build_engine", "assemble_triton"},
     "demo.rtx": {"export_onnx", "build_rtx"},
+    "demo.int8.openvino": {"export_openvino"},
+    "demo.torchpipe.verified.json": {"split_onnx", "generate_reference", "verify_torchpipe"},
     "demo.rtx.verified.json": {
         "export_onnx", "generate_reference", "encode_texts", "score_corpus", "verify_onnx",
         "build_rtx", "verify_rtx",

@@ -44,7 +44,7 @@ LINES = {  # the first step of each, which reads config.json before anything tha
     "G": ("safetensors_to_gguf", "--dtype", "f16", "--name", "A", "--pre-tokenizer", "llama-bpe", "--gguf"),
     "I": ("export_mlir", "--server-config", "unwritten", "--mlir"),
     "T": ("safetensors_to_trtllm", "--trtllm-checkpoint"),
-    "O": ("export_onnx", "--onnx"),
+    "O": ("export_onnx", "--tokenizer", "unread", "--onnx"),
 }  # fmt: skip
 
 
@@ -144,14 +144,19 @@ GRAPHS = """
 import hashlib, json, sys
 from pathlib import Path
 from ingot.architecture.config import read_config
-from ingot.onnx import decoder
+from ingot.onnx import decoder, folder
+from ingot.onnx.weights import Form
+export = folder.Export(Form("fp32"))
 for path in sys.argv[1:]:
-    print(hashlib.sha256(decoder.build(read_config(Path(path)))[0]).hexdigest())
+    config = read_config(Path(path))
+    graph, _ = decoder.build(config, export.form, export.graph)
+    about = json.dumps(folder.about(config, export)).encode()
+    print(hashlib.sha256(graph + about).hexdigest())
 """
 
 
 @pytest.mark.slow
-def test_what_is_honoured_changes_the_onnx_graph(python, tmp_path):
+def test_what_is_honoured_changes_the_onnx_graph_or_what_is_said_of_it(python, tmp_path):
     """But for the architecture's name: one arithmetic by two names."""
     cases = {"": {}, **{name: HONOURED[name] for name in HONOURED if name != "architectures"}}
     paths = []
@@ -160,7 +165,7 @@ def test_what_is_honoured_changes_the_onnx_graph(python, tmp_path):
         scaled = {"rope_scaling": checkpoints.LLAMA3_ROPE, "num_hidden_layers": 1}
         checkpoints.write_json(paths[-1], checkpoints.llama_config(**{**scaled, **changes}))
     done = subprocess.run(
-        [str(python("rtx")), "-c", GRAPHS, *map(str, paths)], capture_output=True, text=True,
+        [str(python("onnx")), "-c", GRAPHS, *map(str, paths)], capture_output=True, text=True,
         env={"PYTHONPATH": str(ROOT / "scripts")}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -49,8 +49,8 @@ def sealed(folder: Path) -> str:
     return file_digest(sums)
 
 
-def fill(folder: Path, contents: Contents) -> None:
-    """Write all that a folder shall hold, and seal it."""
+def fill(folder: Path, contents: Contents, hashed: dict[str, str] | None = None) -> None:
+    """Write all that a folder shall hold, beside what it holds already, and seal it."""
     for name, content in contents.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def fill(folder: Path, contents: Contents) -> None:
         else:
             target.write_text(content)
             target.chmod(0o755 if content.startswith(SCRIPT) else 0o644)
-    seal(folder)
+    seal(folder, hashed)
 
 
 def hold(folder: Path, contents: Contents) -> int:

@@ -24,7 +24,9 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
 IMAGE_CONFIG = "application/vnd.oci.image.config.v1+json"
 TAR = "application/vnd.oci.image.layer.v1.tar"
-WEIGHTS = (".gguf", ".irpa", ".safetensors", ".vmfb", ".engine", ".onnx", ".data")
+WEIGHTS = (
+    ".gguf", ".irpa", ".safetensors", ".vmfb", ".engine", ".onnx", ".data", ".scales", ".bin", ".pt",
+)  # fmt: skip
 DOCUMENTS = ("LICENSE", "README.md", "README")
 
 

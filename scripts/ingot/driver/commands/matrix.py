@@ -22,7 +22,7 @@ from ingot.driver.formats.rows import FORMATS, OFFERED, RECORD
 from ingot.driver.origin.dry_run import dry_run
 from ingot.refused import Refused
 
-FINAL = ("gguf", "irpa", "shortfin", "trtllm", "triton", "onnx")  # that somebody serves
+FINAL = ("gguf", "irpa", "shortfin", "trtllm", "triton", "onnx", "openvino")  # that somebody serves
 
 
 def add_options(parser: ArgumentParser) -> None:

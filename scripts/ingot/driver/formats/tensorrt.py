@@ -1,16 +1,8 @@
 """Rows of TensorRT-LLM and Triton."""
 
+from ingot.driver.formats import table
 from ingot.driver.formats.model import Model
-from ingot.driver.formats.table import (
-    GB,
-    SIZES,
-    Cost,
-    Format,
-    Target,
-    Work,
-    read_through,
-    run_through,
-)  # fmt: skip
+from ingot.driver.formats.table import GB, SIZES, Cost, Format, Target, Work
 from ingot.driver.job import Job
 from ingot.tensorrt import trtllm
 
@@ -55,7 +47,7 @@ def verify(job: Job, model: Model) -> Work | None:
     """Unit: a GB of the checkpoint; a quantised one is run too."""
     quantised = job.wildcards.get("variant", "").lstrip(".") in QUANTS
     cost = Cost(8, 60.0, 900, 3000) if quantised else Cost(0.3, 8.0, 55, 110)
-    return read_through(cost)(job, model)
+    return table.read_through(cost)(job, model)
 
 
 def assemble(job: Job, model: Model) -> Work | None:
@@ -71,16 +63,20 @@ def refuse(target: Target) -> str | None:
     settings = entry["trtllm"]
     quant = next((word for word in words if word in QUANTS), None)
     gpu = next((word for word in words if word in gpus), settings["gpu"])
+    backend = settings["backend"]
+    if backend == "onnx" and target.format == "triton" and not target.variant:
+        if settings["pp"] != 1:
+            return f"backend onnx has no stages; set models.{target.model}.trtllm.pp to 1"
+        ask = f"ask for artifacts/{target.model}_tp1.triton"
+        return None if target.tp == 1 else f"backend onnx has no ranks; {ask}"
     if entry["dtype"] not in FLOATS:
         legal = ", ".join(FLOATS)
         return f"TensorRT-LLM takes {legal}, and the model's dtype is {entry['dtype']}"
     checkpoint = target.format == "trtllm-ckpt"
-    if (
-        not checkpoint
-        and settings["backend"] == "llmapi"
-        and (target.variant or target.format == "trtllm")
-    ):
-        return "the model's backend is llmapi, which has no engine; set trtllm.backend to engine"
+    if not checkpoint and backend != "engine" and (target.variant or target.format == "trtllm"):
+        return (
+            f"the model's backend is {backend}, which has no engine; set trtllm.backend to engine"
+        )
     if quant and entry["dtype"] == "f32":
         return "a quantised checkpoint is f16 or bf16 besides, and the model's dtype is f32"
     if quant and settings["embedding"] != "rows":
@@ -119,7 +115,7 @@ def one_gpu(entry: dict, tp: int) -> int:
 
 
 def gpu_per_rank(entry: dict, tp: int) -> int:
-    return tp * entry["trtllm"]["pp"]
+    return 0 if entry["trtllm"].get("backend") == "onnx" else tp * entry["trtllm"]["pp"]
 
 
 ROWS = (
@@ -156,7 +152,7 @@ ROWS = (
     Format(
         name="triton",
         what="a Triton model repository, and its launch script",
-        steps={"assemble_triton": assemble, "verify_triton": run_through(Cost(10, 10, 120))},
+        steps={"assemble_triton": assemble, "verify_triton": table.run_through(Cost(10, 10, 120))},
         sizes=every_size,
         variants=engine_variants,
         refuse=refuse,

@@ -13,7 +13,7 @@ from ingot.driver.catalogue import targets
 from ingot.driver.formats.rows import FORMATS, RECORD
 from ingot.refused import Refused
 
-FINAL = ("gguf", "irpa", "vmfb", "shortfin", "trtllm", "triton", "onnx")
+FINAL = ("gguf", "irpa", "vmfb", "shortfin", "trtllm", "triton", "onnx", "openvino")
 KEYS = {"formats": str, "tp": int, "variants": str, "cells": str}
 
 

@@ -66,18 +66,25 @@ class Engines:
     # Triton
 
     def backend(self, wildcards) -> str:
-        """What serves the model: `engine`, or `llmapi`."""
+        """What serves the model: `engine`, `llmapi` or `onnx`."""
         return self.settings(wildcards)["backend"]
 
     def engine(self, wildcards) -> str | list:
         """The engine's directory, with backend `engine`."""
-        if self.backend(wildcards) == "llmapi":
+        if self.backend(wildcards) != "engine":
             return []
         return "artifacts/{model}_tp{tp}{quant}{gpu}.trtllm"
 
+    def onnx(self, wildcards) -> str | list:
+        """The ONNX folder, with backend `onnx`."""
+        if self.backend(wildcards) != "onnx":
+            return []
+        word = self.settings(wildcards)["onnx"]
+        return "artifacts/{model}" + ("" if word == "fp32" else f".{word}") + ".onnx"
+
     def checkpoint(self, wildcards) -> list[str]:
         """The checkpoint's files, with backend `llmapi`."""
-        if self.backend(wildcards) == "engine":
+        if self.backend(wildcards) != "llmapi":
             return []
         return [self.inputs.config_json(wildcards), *self.inputs.weights(wildcards)]
 
@@ -93,6 +100,8 @@ class Engines:
 
     def models(self, wildcards) -> list[str]:
         """Our model.py files that the backend has."""
-        names = ["llmapi"] if self.backend(wildcards) == "llmapi" else ENGINE_MODELS
+        names = {"llmapi": ["llmapi"], "onnx": [*ENGINE_MODELS, "onnx"]}.get(
+            self.backend(wildcards), ENGINE_MODELS
+        )
         folder = self.inputs.root / "runtime/triton"
         return [os.path.relpath(folder / name / "model.py") for name in names]

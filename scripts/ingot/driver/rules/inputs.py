@@ -85,6 +85,43 @@ class Inputs:
         own = self.model(wildcards)["limits"].get(kind, {})
         return [f"{name}={value}" for name, value in own.items()]
 
+    def onnx_options(self, wildcards) -> list[str]:
+        """What export_onnx.py is told of the catalogue's `onnx`."""
+        settings, dtype = self.model(wildcards)["onnx"], wildcards.onnx.lstrip(".") or "fp32"
+        graph = settings["graph"]
+        if dtype == "prefill":
+            dtype, graph = "fp16", "prefill"
+        words = [f"--dtype={dtype}", f"--graph={graph}"]
+        if "max_length" in settings:
+            words.append(f"--max-length={settings['max_length']}")
+        if dtype == "int8":
+            words += [f"--int8={settings['int8']}", f"--block={settings['block']}"]
+            words += ["--float-layers", *settings["float_layers"]]
+        return words
+
+    def onnx_limits(self, wildcards) -> list[str]:
+        """The user's own limits of its numbers."""
+        return self._own_limits(wildcards, wildcards.onnx)
+
+    def openvino_options(self, wildcards) -> list[str]:
+        if not wildcards.int8:
+            return ["--dtype=fp32"]
+        layers = self.model(wildcards)["onnx"]["float_layers"]
+        return ["--dtype=int8", "--float-layers", *layers]
+
+    def openvino_limits(self, wildcards) -> list[str]:
+        return self._own_limits(wildcards, wildcards.int8)
+
+    def _own_limits(self, wildcards, variant: str) -> list[str]:
+        kind = {"": "f32", ".fp16": "f16", ".prefill": "f16", ".int8": "int8"}[variant]
+        own = self.model(wildcards)["limits"].get(kind, {})
+        return [f"{name}={value}" for name, value in own.items()]
+
+    def torchpipe_options(self, wildcards) -> list[str]:
+        """What split_onnx.py is told of the catalogue's `onnx.torchpipe`."""
+        settings = self.model(wildcards)["onnx"]["torchpipe"]
+        return [f"--{name}={value}" for name, value in sorted(settings.items())]
+
     def hardware(self, wildcards) -> dict[str, Any]:
         """The catalogue's entry of the hardware that a program is for."""
         name = wildcards.hw.lstrip(".") or self.model(wildcards)["hardware"]

@@ -20,6 +20,7 @@
     artifacts/M.openvino, M.int8.openvino        its OpenVINO IR, for openvino_genai
     artifacts/M.torchpipe               the same decoder cut at attention, for torchpipe
     artifacts/M.rtx                     a TensorRT for RTX engine of it (proprietary compiler, optional)
+    artifacts/M_tpN.vllm-slurm          what SLURM serves by vLLM: weights, plan, launch files
     artifacts/<any>.verified.json       what it was compared with, and the numbers
     artifacts/<any>.published.json      where it is in the registry that `publish` names, and its digest
 
@@ -43,6 +44,7 @@ include: "rules/triton.smk"
 include: "rules/onnx.smk"
 include: "rules/openvino.smk"
 include: "rules/rtx.smk"
+include: "rules/serve.smk"
 include: "rules/publish.smk"
 
 

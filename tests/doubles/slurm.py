@@ -17,7 +17,8 @@ import time
 from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
-USUAL = {"cpu": "cpu1", "memory": 64_000, "min_job_age": 300}  # nodes of a partition, MB, seconds
+# nodes of a partition, MB, seconds, and seconds from SIGTERM to SIGKILL
+USUAL = {"cpu": "cpu1", "memory": 64_000, "min_job_age": 300, "kill_wait": 2}
 CONF = """
 ClusterName=ingot
 SlurmctldHost={host}(127.0.0.1)
@@ -50,7 +51,7 @@ SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2,defer_bat
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 ReturnToService=2
 MinJobAge={min_job_age}
-KillWait=2
+KillWait={kill_wait}
 InactiveLimit=0
 GresTypes=gpu
 NodeName=DEFAULT CPUs=8 RealMemory={memory} State=UNKNOWN

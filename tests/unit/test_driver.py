@@ -37,10 +37,10 @@ from ingot.driver.commands import (
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.past import Past
 from ingot.driver.formats import checkpoint, gguf, iree, onnx, tensorrt
-from ingot.driver.formats.model import Model
 from ingot.driver.formats.rows import ROWS, STEPS
 from ingot.driver.formats.table import CHART
 from ingot.driver.job import Graph, Input, Job, Output
+from ingot.driver.model import Model
 from ingot.driver.rules import environment
 from ingot.driver.rules.engines import Engines
 from ingot.driver.rules.inputs import Inputs

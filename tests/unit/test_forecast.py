@@ -7,11 +7,11 @@ import yaml
 
 import checkpoints
 from conftest import ROOT
-from ingot.architecture import llama
+from ingot.architecture import gpu_layout, llama
 from ingot.architecture.config import read_config
-from ingot.driver.forecast import gpu_memory
+from ingot.architecture.llama import parameters
 from ingot.driver.forecast.schedule import Task, schedule
-from ingot.driver.formats.model import Model, parameters
+from ingot.driver.model import Model
 from ingot.iree import tensor_parallel
 from ingot.refused import Refused
 
@@ -36,7 +36,7 @@ def config(tmp_path):
     [("llama70b", 70, 8, 140, 39.06, 2, 3), ("llama405b", 405, 16, 810, 123.05, 11, 12)],
 )
 def test_the_guides_tables(name, nominal, kv_heads, weights, cache, gpus, gpus_full, config):
-    found = gpu_memory.needs(config(name), 128_000, 80 * GIB, nominal, kv_heads)
+    found = gpu_layout.needs(config(name), 128_000, 80 * GIB, nominal, kv_heads)
     assert found.weights / 1e9 == weights
     assert round(found.cache / GIB, 2) == cache
     assert (found.gpus_for_weights, found.gpus_for_all) == (gpus, gpus_full)
@@ -47,7 +47,7 @@ def test_the_numbers_of_the_real_models(config):
     assert parameters(config("llama70b")) == 70_553_706_496
     assert parameters(config("llama405b")) == 405_853_388_800
     assert (
-        gpu_memory.kv_per_token(config("llama405b")) == 504 * 1024
+        gpu_layout.kv_per_token(config("llama405b")) == 504 * 1024
     )  # half of the guide's: 8 KV heads
 
 
@@ -62,7 +62,7 @@ def test_the_numbers_of_the_real_models(config):
     ],
 )
 def test_layouts_as_computed_by_hand(name, tp, pp, weights, kv, tokens, config):
-    found = gpu_memory.gpu_layout(config(name), tp, pp, gpu_memory.VLLM, int(79.6 * GIB), 131_072)
+    found = gpu_layout.gpu_layout(config(name), tp, pp, gpu_layout.VLLM, int(79.6 * GIB), 131_072)
     assert round(found.weights / GIB, 2) == weights
     assert found.kv_per_token == kv
     assert abs(found.tokens - tokens) < 30
@@ -75,17 +75,17 @@ def test_a_rank_of_an_irpa_set_holds_what_the_layout_says(config):
     entries = [tensor_parallel.rank_layout(cuts, 8, rank).entries for rank in (0, 7)]
     replicated = {e.name: e.nbytes for e in entries[0] if ".shard." not in e.name}
     held = sum(e.nbytes for e in entries[1]) + sum(replicated.values())
-    assert gpu_memory.gpu_layout(c, 8, 1, gpu_memory.SHORTFIN, 80 * GIB, 8192).weights == held
+    assert gpu_layout.gpu_layout(c, 8, 1, gpu_layout.SHORTFIN, 80 * GIB, 8192).weights == held
 
 
 def test_illegal_layouts_say_why(config):
     c = config("llama8b")
-    three = gpu_memory.gpu_layout(c, 3, 1, gpu_memory.VLLM, 80 * GIB, 1)
+    three = gpu_layout.gpu_layout(c, 3, 1, gpu_layout.VLLM, 80 * GIB, 1)
     assert three.wrong == "32 attention heads are not divisible by 3"
-    sixteen = gpu_memory.gpu_layout(c, 16, 1, gpu_memory.SHORTFIN, 80 * GIB, 1)
+    sixteen = gpu_layout.gpu_layout(c, 16, 1, gpu_layout.SHORTFIN, 80 * GIB, 1)
     assert sixteen.wrong == "8 KV heads are not divisible by 16"
-    assert gpu_memory.gpu_layout(c, 16, 1, gpu_memory.VLLM, 80 * GIB, 1).wrong is None
-    rows = gpu_memory.layouts(c, gpu_memory.SHORTFIN, 80 * GIB, 1)
+    assert gpu_layout.gpu_layout(c, 16, 1, gpu_layout.VLLM, 80 * GIB, 1).wrong is None
+    rows = gpu_layout.layouts(c, gpu_layout.SHORTFIN, 80 * GIB, 1)
     assert [row.tp for row in rows if not row.wrong] == [1, 2, 4, 8]
 
 

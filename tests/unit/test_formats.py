@@ -12,9 +12,9 @@ from conftest import ROOT
 from ingot.driver.catalogue import targets
 from ingot.driver.catalogue.schema import load
 from ingot.driver.formats import rows
-from ingot.driver.formats.model import Model
 from ingot.driver.formats.table import CHART
 from ingot.driver.job import Input, Job, Output
+from ingot.driver.model import Model
 
 ROW = '''"""The row of tensor lists."""
 

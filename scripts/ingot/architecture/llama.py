@@ -81,6 +81,11 @@ def specs(config: ModelConfig, dtype: str) -> list[TensorSpec]:
     return found
 
 
+def parameters(config: ModelConfig) -> int:
+    """How many weights the checkpoint holds."""
+    return sum(math.prod(spec.shape) for spec in specs(config, "f32") if spec.source)
+
+
 def head_of_tied(config: ModelConfig, dtype: str) -> TensorSpec:
     """The output layer of a model whose embeddings are tied, for formats that want one of its own."""
     shape = (config.vocab, config.hidden)

@@ -34,6 +34,10 @@ class Server:
     def environment(self) -> dict[str, str]:
         return dict(os.environ)
 
+    def headers(self) -> dict[str, str]:
+        """Of requests: who asks."""
+        return {}
+
     def __enter__(self) -> Self:
         if not (self.folder / "serve").is_file():
             raise Refused(
@@ -94,7 +98,9 @@ class Server:
     def post(self, path: str, body: dict) -> bytes:
         """The answer's body; one line and the end for an error."""
         request = urllib.request.Request(
-            f"{self.url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            f"{self.url}{path}",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json", **self.headers()},
         )
         try:
             with OPEN(request, timeout=ANSWER_LIMIT) as answer:

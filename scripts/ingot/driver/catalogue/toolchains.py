@@ -146,7 +146,9 @@ def lock(root: Path, name: str) -> Path:
             f"envs/{name}/{WISH}: missing, expected what the toolchain asks for; write it"
         )
     indexes.resolve(source / WISH, source / LOCK)
-    if any(pin.startswith("torch==") for pin in wheels.pins(source / LOCK)):
+    asked = (source / WISH).read_text()
+    pins = wheels.pins(source / LOCK)
+    if any(pin.startswith("torch==") for pin in pins) and indexes.CPU_TORCH not in asked:
         indexes.resolve(source / WISH, source / CUDA, public=True)
     return source / LOCK
 

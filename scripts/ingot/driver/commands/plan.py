@@ -14,20 +14,21 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from ingot.architecture import gpu_layout
 from ingot.architecture.config import ModelConfig
+from ingot.architecture.llama import parameters
 from ingot.driver.catalogue import schema, targets, toolchains
 from ingot.driver.commands import plan_chart, plan_table
 from ingot.driver.commands.targets import add_catalogue
-from ingot.driver.forecast import gpu_memory, schedule
+from ingot.driver.forecast import schedule
 from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past, spread
-from ingot.driver.formats.model import parameters
 from ingot.driver.formats.rows import FORMATS
 from ingot.driver.origin.dry_run import dry_run
 from ingot.refused import Refused
 from ingot.store.records import Store
 
-GIB = gpu_memory.GIB
+GIB = gpu_layout.GIB
 DEFAULT_GPU = 80  # GiB, where the hardware's memory is not in the catalogue
 GUIDE_KV = (
     "16 KV heads are those of the first release of Llama 3.1 405B, which stored each head twice; "
@@ -190,12 +191,12 @@ def of_serving(name: str, costs: Costs, built: list[str], options: Namespace) ->
     hardware = next((word for word in words if word in devices), default)
     room = options.gpu_memory or devices[hardware].get("memory") or DEFAULT_GPU
     length = options.context or config.context
-    whole = gpu_memory.needs(config, length, int(room * GIB), options.nominal, kv_heads)
+    whole = gpu_layout.needs(config, length, int(room * GIB), options.nominal, kv_heads)
     tables = {
         server: [
             {**asdict(one), "gpus": one.gpus}
-            for one in gpu_memory.layouts(
-                config, gpu_memory.SERVERS[server], int(room * GIB), length
+            for one in gpu_layout.layouts(
+                config, gpu_layout.SERVERS[server], int(room * GIB), length
             )
         ]
         for server in row.servers
@@ -203,7 +204,7 @@ def of_serving(name: str, costs: Costs, built: list[str], options: Namespace) ->
     return {
         "model": name, "parameters": parameters(config), "hardware": hardware,
         "gpu_gib": room, "context": length, "kv_heads": kv_heads or config.kv_heads,
-        "kv_per_token": gpu_memory.kv_per_token(_with(config, kv_heads)),
+        "kv_per_token": gpu_layout.kv_per_token(_with(config, kv_heads)),
         "needs": asdict(whole), "layouts": tables,
         "asked_tp": asked.tp if asked else None, "asked_pp": stages,
         "note": GUIDE_KV if kv_heads == 16 and config.kv_heads == 8 else None,

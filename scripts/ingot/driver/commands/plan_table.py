@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ingot.driver.forecast.gpu_memory import GIB
+from ingot.architecture.gpu_layout import GIB
 from ingot.driver.forecast.schedule import duration, size
 
 MOST_GPUS = 16  # of the layouts that are shown, unless none fits

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from ingot.driver.formats.model import Model
 from ingot.driver.formats.table import (
     GB,
     Cost,
@@ -14,6 +13,7 @@ from ingot.driver.formats.table import (
     whole_model,
 )  # fmt: skip
 from ingot.driver.job import Job
+from ingot.driver.model import Model
 from ingot.iree import irpa
 from ingot.llamacpp import quants
 

@@ -2,7 +2,6 @@
 
 from ingot.architecture import llama
 from ingot.driver.formats.gguf import FLOATS, file_bytes
-from ingot.driver.formats.model import Model
 from ingot.driver.formats.table import (
     GB,
     MB,
@@ -15,6 +14,7 @@ from ingot.driver.formats.table import (
     run_through,
 )  # fmt: skip
 from ingot.driver.job import Job
+from ingot.driver.model import Model
 from ingot.gguf import metadata
 from ingot.iree import stitch, tensor_parallel
 

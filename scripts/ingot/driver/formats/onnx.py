@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from ingot.architecture import llama
 from ingot.driver.formats import table
-from ingot.driver.formats.model import Model
 from ingot.driver.formats.table import GB, Cost, Format, Step, Work, whole_model
 from ingot.driver.job import Job
+from ingot.driver.model import Model
 from ingot.onnx import weights
 
 VARIANTS = ("fp16", "int8", "prefill")  # besides fp32; prefill is fp16 without a KV cache

@@ -2,10 +2,10 @@
 
 import re
 
-from ingot.driver.formats import checkpoint, gguf, iree, onnx, tensorrt
+from ingot.driver.formats import checkpoint, gguf, iree, onnx, serving, tensorrt
 from ingot.driver.formats.table import Cost, Format, Step, written
 
-ROWS = (*checkpoint.ROWS, *gguf.ROWS, *iree.ROWS, *tensorrt.ROWS, *onnx.ROWS)
+ROWS = (*checkpoint.ROWS, *gguf.ROWS, *iree.ROWS, *tensorrt.ROWS, *onnx.ROWS, *serving.ROWS)
 FORMATS: dict[str, Format] = {row.name: row for row in ROWS}
 OFFERED = tuple(row for row in ROWS if not row.intermediate)
 RECORD, PUBLISHED = ".verified.json", ".published.json"

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ingot.driver.formats.model import Model
+from ingot.architecture.gpu_layout import SIZES as SIZES
 from ingot.driver.job import Job
+from ingot.driver.model import Model
 
-SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes that there are rules for
 GB, MB = 1e9, 1e6
 CHART = {  # what a format's bytes are drawn as
     "checkpoint": "#4c72b0", "gguf": "#dd8452", "irpa": "#55a868", "ranks": "#c44e52",

@@ -1,9 +1,9 @@
 """Rows of TensorRT-LLM and Triton."""
 
 from ingot.driver.formats import table
-from ingot.driver.formats.model import Model
 from ingot.driver.formats.table import GB, SIZES, Cost, Format, Target, Work
 from ingot.driver.job import Job
+from ingot.driver.model import Model
 from ingot.tensorrt import trtllm
 
 FLOATS = ("f16", "bf16", "f32")  # dtypes of a TensorRT-LLM checkpoint

@@ -11,10 +11,11 @@ from ingot.checkpoint.safetensors import INDEX
 from ingot.driver.catalogue import toolchains
 from ingot.driver.formats import rows
 from ingot.driver.formats.iree import archives
-from ingot.driver.formats.model import SMALL_FILES, hub_files, shard_names
+from ingot.driver.model import SMALL_FILES, hub_files, shard_names
 from ingot.driver.rules.sources import sources_of
 from ingot.files.atomic import replacing
 from ingot.llamacpp import quants
+from ingot.refused import one_line
 
 
 class Inputs:
@@ -121,6 +122,18 @@ class Inputs:
         """What split_onnx.py is told of the catalogue's `onnx.torchpipe`."""
         settings = self.model(wildcards)["onnx"]["torchpipe"]
         return [f"--{name}={value}" for name, value in sorted(settings.items())]
+
+    @one_line("error: ")
+    def vllm(self, wildcards) -> str:
+        """The catalogue's `vllm` as JSON, with the memory of its GPU in GiB; 0: a CPU."""
+        settings, gpus = self.model(wildcards)["vllm"], self.catalogue["gpus"]
+        memory = 0 if settings["device"] == "cpu" else gpus[settings["device"]].get("memory", 80)
+        return json.dumps({**settings, "memory": memory}, sort_keys=True)
+
+    def runtime(self, name: str) -> list[str]:
+        """Our programs that run beside a server."""
+        found = sorted((self.root / "runtime" / name).glob("*.py"))
+        return [os.path.relpath(path) for path in found]
 
     def hardware(self, wildcards) -> dict[str, Any]:
         """The catalogue's entry of the hardware that a program is for."""

@@ -1,7 +1,6 @@
 """What is known of a model before anything is built: its entry, config.json, sizes on disk."""
 
 from collections.abc import Iterable
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +33,6 @@ def hub_files(pre: str) -> list[str]:
     """The small files that every hub checkpoint of the catalogue has."""
     names = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
     return [*names, "tokenizer.model"] if pre == "default" else names
-
-
-def parameters(config: ModelConfig) -> int:
-    """How many weights the checkpoint holds."""
-    return sum(prod(spec.shape) for spec in llama.specs(config, "f32") if spec.source)
 
 
 def planned(architecture: str, said: dict[str, int]) -> ModelConfig:
@@ -99,7 +93,7 @@ class Model:
         return read_listing(listing)["files"] if listing.is_file() else {}
 
     def parameters(self) -> int:
-        return parameters(self.config)
+        return llama.parameters(self.config)
 
     def checkpoint_bytes(self) -> int:
         """Of the weights as they lie on the hub, or here."""

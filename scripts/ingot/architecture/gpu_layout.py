@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from ingot.architecture.config import ModelConfig
-from ingot.driver.formats.model import parameters
-from ingot.driver.formats.table import SIZES
+from ingot.architecture.llama import parameters
 
 GIB = 1 << 30
+SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes that there are rules for
 STAGES = (1, 2, 3, 4, 8)
 UTILIZATION = 0.9  # of a GPU's memory that weights, cache and the rest may take
 REST = 4 * GIB  # activations, context and graphs of a GPU; grows with the batch
@@ -75,9 +75,15 @@ def why_not(config: ModelConfig, tp: int, pp: int, server: ServerKind) -> str | 
 
 
 def gpu_layout(
-    config: ModelConfig, tp: int, pp: int, server: ServerKind, memory: int, context: int
+    config: ModelConfig,
+    tp: int,
+    pp: int,
+    server: ServerKind,
+    memory: int,
+    context: int,
+    itemsize: int = 2,
 ) -> GpuLayout:
-    """The layout on GPUs of `memory` bytes, for one request of `context` tokens, in 16 bits."""
+    """The layout on GPUs of `memory` bytes, for one request of `context` tokens."""
     if reason := why_not(config, tp, pp, server):
         return GpuLayout(tp, pp, reason)
     c, layers = config, ceil(config.layers / pp)
@@ -88,8 +94,8 @@ def gpu_layout(
     embedding = table / tp if server.splits_embedding else table
     ends = max(embedding, table / tp) if pp > 1 else embedding + (0 if c.tied else table / tp)
     norms = (2 * layers + 1) * c.hidden * (2 if server.splits_embedding else 4)  # float32 in IRPA
-    weights = int((linear * layers + ends) * 2 + norms)
-    per_token = 2 * layers * kept * c.head_dim * 2
+    weights = int((linear * layers + ends) * itemsize + norms)
+    per_token = 2 * layers * kept * c.head_dim * itemsize
     room = memory * UTILIZATION - weights - REST
     tokens = max(0, int(room // per_token))
     return GpuLayout(tp, pp, None, weights, per_token, tokens, tokens >= context)

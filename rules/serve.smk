@@ -1,0 +1,74 @@
+"""Serving bundles, complete in themselves: artifacts/M_tpN.vllm-slurm."""
+
+
+rule bundle_vllm:
+    input:
+        code=code("bundle_vllm.py"),
+        lock=lock("vllm"),
+        parts=inputs.runtime("vllm"),
+        config=inputs.config_json,
+        weights=inputs.weights,
+        tokenizer=inputs.tokenizer,
+        reference="artifacts/{model}.reference.npz",
+    output:
+        directory("artifacts/{model}_tp{tp}.vllm-slurm"),
+    log:
+        "logs/bundle_vllm/{model}_tp{tp}.log",
+    benchmark:
+        "logs/bundle_vllm/{model}_tp{tp}.tsv"
+    params:
+        settings=inputs.vllm,
+    shell:
+        """
+        {sys.executable:q} {input.code[0]:q} \
+            --model {wildcards.model} \
+            --tp {wildcards.tp} \
+            --settings {params.settings:q} \
+            --checkpoint {input.config:q} {input.weights:q} \
+            --tokenizer {input.tokenizer:q} \
+            --parts {input.parts:q} \
+            --lock {input.lock[0]:q} \
+            --reference {input.reference:q} \
+            --bundle {output:q} \
+            >{log:q}
+        """
+
+
+rule verify_vllm:
+    input:
+        code=code("verify_vllm.py"),
+        lock=lock("vllm"),
+        env=env("vllm"),
+        parts=inputs.runtime("vllm"),
+        config=inputs.config_json,
+        weights=inputs.weights,
+        tokenizer=inputs.tokenizer,
+        reference="artifacts/{model}.reference.npz",
+        texts="artifacts/{model}.texts.json",
+        bundle="artifacts/{model}_tp{tp}.vllm-slurm",
+    output:
+        "artifacts/{model}_tp{tp}.vllm-slurm.verified.json",
+    log:
+        "logs/verify_vllm/{model}_tp{tp}.log",
+    benchmark:
+        "logs/verify_vllm/{model}_tp{tp}.tsv"
+    resources:
+        gpu=inputs.gpus("verify_vllm"),
+    params:
+        settings=inputs.vllm,
+    shell:
+        """
+        {PYTHON[vllm]:q} {input.code[0]:q} \
+            --model {wildcards.model} \
+            --tp {wildcards.tp} \
+            --settings {params.settings:q} \
+            --checkpoint {input.config:q} {input.weights:q} \
+            --tokenizer {input.tokenizer:q} \
+            --parts {input.parts:q} \
+            --lock {input.lock[0]:q} \
+            --reference {input.reference:q} \
+            --bundle {input.bundle:q} \
+            --texts {input.texts:q} \
+            --record {output:q} \
+            >{log:q}
+        """

@@ -1,0 +1,61 @@
+"""Ask the server what smoke.json knows the answer to: tokens, and their log-probabilities."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+
+from place import Refused
+
+OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+
+def healthy(url: str) -> bool:
+    try:
+        with OPEN(f"{url}/health", timeout=5):
+            return True
+    except OSError:
+        return False
+
+
+def post(url: str, key: str, path: str, body: dict, seconds: float = 300) -> dict:
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(url + path, json.dumps(body).encode(), headers)
+    try:
+        with OPEN(request, timeout=seconds) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        said = error.read(500).decode(errors="replace")
+        raise Refused(f"{url}{path}: HTTP {error.code}: {said}") from None
+    except (OSError, ValueError) as error:
+        raise Refused(f"{url}{path}: {error}, expected an answer") from None
+
+
+def generated(url: str, key: str, model: str, prompt: list[int], count: int) -> tuple[list, list]:
+    """Greedy tokens, and the log-probability of each."""
+    body = {
+        "model": model, "prompt": prompt, "max_tokens": count, "temperature": 0, "logprobs": 0,
+        "ignore_eos": True, "return_token_ids": True,
+    }  # fmt: skip
+    found = post(url, key, "/v1/completions", body)["choices"][0]
+    return found["token_ids"], found["logprobs"]["token_logprobs"]
+
+
+def smoke(url: str, key: str, known: dict) -> str:
+    """One phrase on what was right; refused when a token is wrong, or its log-probability too far away."""
+    began, largest, count = time.monotonic(), 0.0, 0
+    for case in known["cases"]:
+        tokens, scores = generated(url, key, known["model"], case["prompt"], len(case["tokens"]))
+        if tokens != case["tokens"]:
+            raise Refused(
+                f"{url}: the model says {tokens}, expected {case['tokens']}: wrong weights"
+            )
+        away = max(abs(one - other) for one, other in zip(scores, case["logprobs"], strict=True))
+        if not away <= known["tolerance"]:
+            limit = known["tolerance"]
+            raise Refused(
+                f"{url}: a log-probability is off by {away:.3g}, expected at most {limit:g}"
+            )
+        largest, count = max(largest, away), count + len(tokens)
+    seconds = time.monotonic() - began
+    return f"{count} tokens are the reference's, log-probabilities within {largest:.2g}, in {seconds:.1f} s"

@@ -1,0 +1,164 @@
+"""What a user does with a bundle: submit, status, smoke, connect, stop."""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+
+import asking
+
+from place import FOLDER, Refused, Site, read_site, state_folder
+
+NEVER = (
+    "PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "QOSMaxWallDurationPerJobLimit",
+    "AssocMaxWallDurationPerJobLimit", "InvalidAccount", "InvalidQOS",
+)  # fmt: skip
+PASSED = (
+    "account",
+    "partition",
+    "qos",
+    "constraint",
+    "reservation",
+    "time",
+)  # to sbatch as they are
+
+
+def submitted(site: Site, options: argparse.Namespace) -> None:
+    """Ask SLURM whether it can, then do it."""
+    if not shutil.which("sbatch"):
+        raise Refused(
+            "sbatch: not on the PATH, expected SLURM; start it on this machine by ./serve"
+        )
+    if not site.get("python"):
+        raise Refused(
+            f"{site.path}: python is missing, expected one with requirements.lock installed"
+        )
+    flags = [f"--{key}={site.get(key)}" for key in PASSED if site.get(key)]
+    layout = json.loads((FOLDER / "bundle.json").read_bytes())["layout"]
+    if site.get("gpu") and layout["gpus_per_node"]:
+        flags.append(f"--gpus-per-node={site.get('gpu')}:{layout['gpus_per_node']}")
+    script = [*flags, *options.more, str(FOLDER / "serve.sbatch")]
+    asked = subprocess.run(
+        ["sbatch", "--test-only", *script], capture_output=True, text=True, timeout=120, check=False
+    )
+    if asked.returncode:
+        said = asked.stderr.strip().splitlines() or ["no reason given"]
+        raise Refused(
+            f"sbatch: {said[-1].removeprefix('allocation failure: ')}; correct {site.path}"
+        )
+    done = subprocess.run(
+        ["sbatch", "--parsable", *script], capture_output=True, text=True, timeout=120, check=False
+    )
+    if done.returncode:
+        raise Refused(f"sbatch: {done.stderr.strip()}")
+    job = done.stdout.strip().partition(";")[0]
+    if reason := never(job):
+        subprocess.run(["scancel", job], timeout=60, check=False)
+        raise Refused(f"sbatch: {reason}: the job would wait for ever; correct {site.path}")
+    print(f"job {job} is submitted; ./status follows it, and its words are in ingot-{job}.log")
+
+
+def never(job: str) -> str:
+    """Why a job can never start, where SLURM takes it all the same."""
+    for _ in range(6):
+        reason = queue(["--job", job]).rpartition(" ")[2].strip("()")
+        if reason in NEVER:
+            return reason
+        time.sleep(0.5)
+    return ""
+
+
+def state(site: Site, options: argparse.Namespace) -> dict:
+    """Of the job asked for, or of the newest of this bundle."""
+    found = sorted(state_folder(site).glob("*/state.json"), key=lambda path: path.stat().st_mtime)
+    each = [(path, json.loads(path.read_bytes())) for path in found]
+    for path, one in reversed(each):
+        if options.job in ("", one["job"]) and (options.job or one["bundle"] == str(FOLDER)):
+            return {**one, "folder": path.parent, "key": (path.parent / "key").read_text()}
+    raise Refused(f"{options.job or FOLDER}: no server of it runs; ./submit starts one")
+
+
+def queue(words: list[str]) -> str:
+    command = ["squeue", "--noheader", "--format=%i %T %M %L %N %r", *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
+def status(site: Site, options: argparse.Namespace) -> None:
+    try:
+        found = state(site, options)
+    except Refused:
+        if waits := queue(["--job", options.job] if options.job else ["--me", f"--name={name()}"]):
+            print(f"{waits}  (job, state, time, time left, nodes, reason)")
+            return
+        raise
+    print(f"{found['job']} on {found['node']}: {found['phase']}, {found['url']}/v1")
+
+
+def name() -> str:
+    return json.loads((FOLDER / "bundle.json").read_bytes())["model"]
+
+
+def smoke(site: Site, options: argparse.Namespace) -> None:
+    found = state(site, options)
+    print(
+        asking.smoke(found["url"], found["key"], json.loads((FOLDER / "smoke.json").read_bytes()))
+    )
+
+
+def connect(site: Site, options: argparse.Namespace) -> None:
+    found = state(site, options)
+    url, folder = found["url"], found["folder"]
+    at = url.removeprefix("http://")
+    print(
+        f"ssh -N -L 127.0.0.1:8000:{at} {found['node']}    # from elsewhere: http://127.0.0.1:8000"
+    )
+    asked = {
+        "model": found["model"],
+        "prompt": "San Francisco is a",
+        "max_tokens": 7,
+        "temperature": 0,
+    }
+    print(
+        f"curl -H @{folder}/header -H 'Content-Type: application/json' {url}/v1/completions \\\n"
+        f"    -d '{json.dumps(asked)}'"
+    )
+
+
+def stop(site: Site, options: argparse.Namespace) -> None:
+    try:
+        job = options.job or state(site, options)["job"]
+    except Refused:
+        if not (job := queue(["--me", f"--name={name()}"]).partition(" ")[0]):
+            raise
+    done = subprocess.run(["scancel", job], capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise Refused(f"{job}: {done.stderr.strip() or 'scancel failed'}")
+    print(f"job {job} is told to stop")
+
+
+VERBS = {"submit": submitted, "status": status, "smoke": smoke, "connect": connect, "stop": stop}
+
+
+def main() -> int:
+    verb = sys.argv.pop(1)
+    parser = argparse.ArgumentParser(prog=f"./{verb}", description=VERBS[verb].__doc__)
+    if verb == "submit":
+        parser.add_argument("more", nargs="*", help="more options of sbatch, after --")
+    else:
+        parser.add_argument("job", nargs="?", default="", help="a job's id; default: the newest")
+    try:
+        VERBS[verb](read_site(), parser.parse_args())
+    except (Refused, subprocess.TimeoutExpired) as why:
+        print(f"error: {why}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

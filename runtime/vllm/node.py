@@ -1,0 +1,281 @@
+"""One node of the server: check, meet the others, start vLLM, answer right, and end cleanly.
+
+`serve.sbatch` starts it once per node; `./serve` starts it on this machine.  Whatever ends one node
+ends the job, with the reason in one line on standard output.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import asking
+import checks
+import meeting
+import network
+import process
+
+from place import (
+    FOLDER,
+    Place,
+    Refused,
+    Site,
+    find,
+    port_blocks,
+    read_bundle,
+    read_site,
+    state_folder,
+)
+
+EACH = 10  # seconds between lines of progress
+SLOW_READ = 150  # MB/s: a busy shared file system
+QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+
+
+class Stopped(Exception):
+    """By SIGTERM: scancel, or the time limit."""
+
+
+class Node:
+    """All that this node has started, so that it can be ended in any state."""
+
+    def __init__(self, place: Place, site: Site, bundle: dict, options: argparse.Namespace):
+        self.place, self.site, self.bundle, self.options = place, site, bundle, options
+        self.table: meeting.Head | meeting.Worker | None = None
+        self.server: process.Server | None = None
+        self.scratch: Path | None = None
+        self.key = os.environ.pop("INGOT_SERVE_KEY", "") or secrets.token_urlsafe(24)
+        self.state = state_folder(site) / place.job
+
+    def say(self, text: str) -> None:
+        who = f"{self.place.name}: " if self.place.nodes > 1 else ""
+        print(f"{time.strftime('%H:%M:%S')} {who}{text}", flush=True)
+
+    def run(self) -> None:
+        layout, place = self.bundle["layout"], self.place
+        if place.nodes != layout["nodes"]:
+            raise Refused(f"{place.nodes} nodes, expected {layout['nodes']}; start it by ./submit")
+        head = network.head_address(place, self.site)
+        address = network.own_address(head, self.site)
+        if place.rank:
+            self.table = meeting.Worker(place, self.site, self.key, head)
+        if not place.rank:
+            said = f"{self.bundle['model']}: tensor parallel size {layout['tp']}, {layout['pp']} stages, "
+            self.say(f"{said}{place.nodes} nodes; checking files, versions, ports")
+        try:
+            own = self.checked()
+        except Refused as why:
+            self.refuse(str(why))
+        first, master = self.met(own, head, address)
+        port = self.options.port or self.site.number("port", first + 1)
+        if not place.rank and not network.free(address, port):
+            raise Refused(
+                f"{address}:{port}: taken on {place.name}, expected a free port; leave port out"
+            )
+        self.state.mkdir(parents=True, exist_ok=True)
+        log = self.state / f"vllm-{place.rank}.log"
+        words = self.words(address, port, master, first + 2)
+        self.server = process.Server(words, self.environment(address, first + 4), log)
+        if place.rank:
+            self.watch(f"started vLLM, rank {place.rank}")
+        else:
+            self.lead(f"http://{address}:{port}")
+
+    def checked(self) -> dict:
+        """What all nodes compare."""
+        checks.shared_memory(self.bundle)
+        self.scratch = checks.scratch(self.place, self.site)
+        return {
+            "gpus": checks.gpus(self.bundle),
+            "versions": checks.versions(self.bundle),
+            "python": sys.version.split()[0],
+            "sums": checks.files(self.place, self.site, self.bundle),
+        }
+
+    def met(self, own: dict, head: str, address: str) -> tuple[int, str]:
+        """The first port of the range, and the address by which ranks find each other."""
+        if self.place.nodes == 1:
+            for first in port_blocks(self.place.number):
+                if network.all_free(address, first, meeting.BLOCK):
+                    return first, address
+            raise Refused(f"{address}: no range of ports is free, expected one from 12000 to 32000")
+        if self.place.rank:
+            return self.table.follow(own, address)
+        self.table = meeting.Head(self.place, self.site, self.key, head)
+        self.table.gather(own)
+        self.table.address = address
+        first = self.table.ports()
+        self.say(f"all {self.place.nodes} nodes are here and alike; ports from {first}")
+        return first, address
+
+    def words(self, address: str, port: int, master: str, master_port: int) -> list[str]:
+        """vLLM's command."""
+        found = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(FOLDER / "model")]
+        found += [*self.bundle["arguments"], "--host", address, "--port", str(port)]
+        if self.place.nodes > 1:
+            found += ["--nnodes", str(self.place.nodes), "--node-rank", str(self.place.rank)]
+            found += ["--master-addr", master, "--master-port", str(master_port)]
+            found += ["--headless"] if self.place.rank else []
+        return found
+
+    def environment(self, address: str, first: int) -> dict[str, str]:
+        name = network.interface_of(address)
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ingot-serve")
+        return {
+            **os.environ, **QUIET, **self.bundle["environment"], "VLLM_API_KEY": self.key,
+            "VLLM_HOST_IP": address, "NCCL_SOCKET_IFNAME": name, "GLOO_SOCKET_IFNAME": name,
+            "VLLM_PORT": str(first), "TMPDIR": str(self.scratch), "VLLM_RPC_BASE_PATH": str(self.scratch),
+            "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),  # not anew in each TMPDIR
+        }  # fmt: skip
+
+    # The head
+
+    def lead(self, url: str) -> None:
+        """Wait until it answers right, say how to reach it, and watch."""
+        self.publish(url, "loading")
+        began = said = time.monotonic()
+        total = sum(self.bundle["weights"].values())
+        rate = self.site.number("read_mb_s", SLOW_READ)
+        limit = self.bundle["start_seconds"] + total / rate / 1e6
+        while not asking.healthy(url):
+            self.alive()
+            now = time.monotonic()
+            if now - began > limit:
+                raise Refused(
+                    f"not healthy after {limit:.0f} s, planned for {total / 1e9:.1f} GB at {rate} MB/s; "
+                    f"set read_mb_s in the site file; vLLM's words: {self.server.log}"
+                )
+            if now - said >= EACH:
+                said = now
+                self.say(f"loading: {self.progress(total, now - began)}")
+            time.sleep(0.5)
+        known = json.loads((FOLDER / "smoke.json").read_bytes())
+        self.hold_cache()
+        right = asking.smoke(url, self.key, known)
+        self.server.forget()
+        if self.table:
+            self.table.tell(ready=True)
+        self.publish(url, "ready")
+        self.say(f"ready after {time.monotonic() - began:.0f} s: {right}")
+        self.say(
+            f"{url}/v1, model {self.bundle['model']}, key in {self.state}/key; ./connect says how"
+        )
+        self.watch()
+
+    def progress(self, total: int, seconds: float) -> str:
+        """In bytes, where vLLM says how many of the files it has read."""
+        done, files = self.server.shards
+        if not files:
+            return f"{seconds:.0f} s, {total / 1e9:.2f} GB to read"
+        read = total * done / files
+        rate = read / max(seconds, 1)
+        left = (total - read) / rate if rate else 0
+        return f"{read / 1e9:.2f} of {total / 1e9:.2f} GB, {rate / 1e9:.2f} GB/s, {left:.0f} s left"
+
+    def hold_cache(self) -> None:
+        """The server's own count of tokens in its KV cache, beside the plan's."""
+        found, planned = self.server.kv_tokens, self.bundle["kv_tokens"]
+        if self.bundle["kv_exact"] and found != planned:
+            log = self.server.log
+            raise Refused(f"KV cache: {found:,} tokens, expected the plan's {planned:,}; see {log}")
+        self.say(f"KV cache: {found:,} tokens, planned {planned:,}")
+
+    def publish(self, url: str, phase: str) -> None:
+        """What ./status, ./smoke and ./connect read; for the user alone."""
+        self.state.chmod(0o700)
+        texts = {
+            "key": self.key,
+            "header": f"Authorization: Bearer {self.key}\n",  # curl -H @header: not in its arguments
+            "state.json": json.dumps(
+                {"url": url, "phase": phase, "job": self.place.job, "node": self.place.names[0],
+                 "bundle": str(FOLDER), "model": self.bundle["model"]}
+            ),
+        }  # fmt: skip
+        for name, text in texts.items():
+            partial = self.state / f".{name}"
+            partial.touch(mode=0o600)
+            partial.write_text(text)
+            partial.rename(self.state / name)
+
+    # All
+
+    def watch(self, text: str = "") -> None:
+        if text:
+            self.say(text)
+        while True:
+            self.alive()
+            time.sleep(0.5)
+
+    def alive(self) -> None:
+        """Refused when a part of the job has ended."""
+        self.server.look()
+        if why := self.server.ended():
+            self.refuse(why)
+        if self.place.rank:
+            word = self.table.word()
+            if "ready" in word:
+                self.server.forget()
+            elif word:
+                lost = f"{self.place.names[0]}: the head ended without a word, or is unreachable"
+                raise Refused(lost if "lost" in word else "")
+        elif self.table and (why := self.table.ended()):
+            raise Refused(why)
+
+    def refuse(self, why: str) -> None:
+        """End this node.  The head says why, for all."""
+        if self.place.rank and self.table.refuse(why):
+            raise Refused("")
+        raise Refused(why)
+
+    def close(self) -> None:
+        if self.server:
+            self.server.stop()
+        if self.table:
+            self.table.close()
+        if self.scratch:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        if not self.place.rank:
+            for name in ("key", "header", "state.json"):
+                (self.state / name).unlink(missing_ok=True)
+
+
+def stop(*_) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first one ends it
+    raise Stopped
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./serve", description=__doc__.splitlines()[0])
+    parser.add_argument("--port", type=int, default=0, help="of the server; default: a free one")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    node = None
+    try:
+        place = find()
+        node = Node(place, read_site(), read_bundle(), options)
+        node.run()
+    except Refused as why:
+        if str(why):
+            print(
+                f"error: {why}" if node is None else f"{node.place.name}: error: {why}", flush=True
+            )
+        return 1
+    except Stopped:
+        over = node is not None and 0 < node.place.end <= time.time() + 5
+        if node is None or not node.place.rank:
+            print("stopped: the job's time is over" if over else "stopped by SIGTERM", flush=True)
+        return 143
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if node is not None:
+            node.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

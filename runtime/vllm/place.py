@@ -1,0 +1,134 @@
+"""Where this process stands: which node of which job, in which folder, and what the site says."""
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent.parent  # the bundle
+SITE = "INGOT_SERVE_SITE"
+KEYS = {  # of the site file: a pattern of each value
+    "python": r"/.+",  # an interpreter that has requirements.lock installed
+    "account": r"\S+",
+    "partition": r"\S+",
+    "qos": r"\S+",
+    "constraint": r"\S+",
+    "reservation": r"\S+",
+    "gpu": r"[\w.-]+",  # the site's name for the GPU in GRES, such as h100
+    "time": r"[\d:-]+",  # in place of serve.sbatch's
+    "interface": r"[\w.-]+",  # the network between nodes, such as ib0
+    "scratch": r"/.+",  # node-local: sockets and temporary files
+    "state": r"/.+",  # seen by all nodes: the key, addresses, logs
+    "port": r"\d{2,5}",
+    "meet_seconds": r"\d+",  # until every node must be there
+    "read_mb_s": r"\d+",  # from the disk that holds the model
+}
+
+
+class Refused(Exception):
+    """What ends a job: one line."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """The site file: `key = value` lines that a user writes once."""
+
+    path: Path
+    said: dict[str, str] = field(default_factory=dict)
+
+    def get(self, key: str, default: str = "") -> str:
+        return self.said.get(key, default)
+
+    def number(self, key: str, default: int) -> int:
+        return int(self.said.get(key, default))
+
+
+def site_path() -> Path:
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(os.environ.get(SITE) or Path(home, "ingot/serve.conf"))
+
+
+def read_site() -> Site:
+    path, said = site_path(), {}
+    if not path.is_file():
+        if os.environ.get(SITE):
+            raise Refused(f"{path}: missing, expected the site file that {SITE} names; write it")
+        return Site(path)
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        key, _, value = (word.strip() for word in line.partition("#")[0].partition("="))
+        if not key and not value:
+            continue
+        if not re.fullmatch(KEYS.get(key, "(?!)"), value):
+            known = ", ".join(KEYS)
+            raise Refused(
+                f"{path}:{number}: {line.strip()!r}, expected KEY = VALUE with one of {known}"
+            )
+        said[key] = value
+    return Site(path, said)
+
+
+def read_bundle() -> dict:
+    return json.loads((FOLDER / "bundle.json").read_bytes())
+
+
+@dataclass(frozen=True)
+class Place:
+    """A node of a job, or this machine without SLURM."""
+
+    job: str
+    rank: int
+    names: tuple[str, ...]  # of the nodes, by rank
+    end: float  # when the job's time is over; 0: never
+
+    @property
+    def nodes(self) -> int:
+        return len(self.names)
+
+    @property
+    def name(self) -> str:
+        return self.names[self.rank]
+
+    @property
+    def number(self) -> int:
+        """What ports are made from."""
+        return int(re.sub(r"\D", "", self.job) or 0)
+
+
+def find() -> Place:
+    said = os.environ.get
+    job = said("SLURM_JOB_ID")
+    if not job or "SLURM_STEP_ID" not in os.environ:
+        return Place(f"local-{os.getpid()}", 0, (os.uname().nodename,), 0)
+    names = asked("scontrol", "show", "hostnames", said("SLURM_STEP_NODELIST", "")).split()
+    return Place(
+        job, int(said("SLURM_NODEID", "0")), tuple(names), float(said("SLURM_JOB_END_TIME", 0))
+    )
+
+
+def asked(*words: str) -> str:
+    """What a program of SLURM says."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Refused(f"{words[0]}: {error}, expected an answer of SLURM") from None
+    if done.returncode:
+        raise Refused(
+            f"{words[0]}: {done.stderr.strip().splitlines()[-1:]}, expected an answer of SLURM"
+        )
+    return done.stdout
+
+
+def state_folder(site: Site) -> Path:
+    """Of all jobs: below it each has a folder of its own."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
+    return Path(site.get("state") or Path(home, "ingot-serve"))
+
+
+BLOCK, BLOCKS, FIRST = 25, 800, 12_000  # below the range from which Linux gives ports to clients
+
+
+def port_blocks(number: int) -> list[int]:
+    """The first port of each range that a job may take, the likeliest first."""
+    return [FIRST + (number + step * 37) % BLOCKS * BLOCK for step in range(20)]

@@ -1,0 +1,98 @@
+"""Serve a bundle with the real vLLM and compare its answers with the reference.  Runs in envs/vllm.
+
+Each file must be the part that it was assembled from.  The server's greedy tokens must be transformers',
+and so must the log-probability of each; its KV cache must be the plan's.
+"""
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ingot.entry import run
+from ingot.files import sealed
+from ingot.parity import texts as texts_of
+from ingot.parity.divergence import log_softmax
+from ingot.parity.greedy import GreedyCheck
+from ingot.parity.reference import Answer, read
+from ingot.refused import Refused
+from ingot.terminal.console import heartbeat
+from ingot.verify import tokenizer_folder, verification
+from ingot.vllm import bundle as bundle_of
+from ingot.vllm.server import Server
+
+PATIENCE = 120  # seconds until the bundle's own smoke test is through, too
+CACHE = re.compile(r"KV cache: ([\d,]+) tokens, planned ([\d,]+)")
+
+
+def verify_vllm(bundle: Path, texts: Path, record: Path, **parts) -> None:
+    sha256 = verification.digest(bundle)
+    held = sealed.hold(bundle, bundle_of.contents(**parts))
+    folder, answers = bundle / "model", read(parts["reference"])
+    encoding = texts_of.read(texts).checks(
+        folder, tokenizer_folder.ids_of(folder), tokenizer_folder.chat_of(folder)
+    )
+    dtype = re.search(r'"--dtype",\s*"(\w+)"', (bundle / "bundle.json").read_text())[1]
+    check, away, started = GreedyCheck(answers, dtype), [0.0], time.monotonic()
+    with heartbeat(f"{bundle}: asking the server"), Server(bundle, Path(sys.executable)) as server:
+        ready = time.monotonic() - started
+        for answer in answers:
+            said, scores = server.generate(answer.prompt, len(answer.tokens))
+            check.tokens(answer, said)
+            away.append(difference(answer, said, scores, check.certain(answer)))
+        cache = own_smoke(server)
+    limit, largest = bundle_of.TOLERANCE[dtype], max(away)
+    if not largest <= limit:
+        raise Refused(
+            f"{bundle}: a log-probability is off by {largest:.3g}, expected at most {limit:g}"
+        )
+    verification.write(
+        record,
+        bundle,
+        sha256,
+        "transformers in float32, greedy, by vLLM's server",
+        {
+            "files_equal": held,
+            **encoding,
+            **check.checks(bundle),
+            "largest_logprob_difference": float(f"{largest:.4g}"),
+            "logprob_limit": limit,
+            "kv_cache_tokens": cache[0],
+            "kv_cache_tokens_planned": cache[1],
+        },
+        seconds={"to_health": round(ready, 2)},
+        versions=verification.versions("vllm", "torch", "transformers"),
+    )
+
+
+def difference(answer: Answer, said: list[int], scores: list[float], certain: int) -> float:
+    """The largest of a log-probability, up to the first tie."""
+    rows = log_softmax(answer.logits)
+    pairs = list(zip(said, scores, rows, strict=True))[:certain]
+    return max((abs(float(row[token]) - score) for token, score, row in pairs), default=0.0)
+
+
+def own_smoke(server: Server) -> tuple[int, int]:
+    """Tokens of the server's KV cache, and of the plan's, once the bundle's own smoke test is through."""
+    end = time.monotonic() + PATIENCE
+    while "ready after" not in server.words():
+        if time.monotonic() > end or server.process.poll() is not None:
+            raise Refused(f"{server.folder}: not ready by its own smoke test:", server.tail())
+        time.sleep(0.2)
+    found: Any = CACHE.search(server.words())
+    return tuple(int(word.replace(",", "")) for word in found.groups())
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    bundle_of.add_options(parser)
+    parser.add_argument("--bundle", type=Path, required=True, help="artifacts/M_tp1.vllm-slurm")
+    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
+    parser.add_argument("--record", type=Path, required=True, help="the record to write")
+    verify_vllm(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -44,7 +44,7 @@ SKELETON = """
 import sys, time
 from pathlib import Path
 import onnx
-from ingot.driver.model import planned
+from ingot.driver.known.model import planned
 from ingot.onnx import decoder
 from ingot.onnx.weights import Form
 started, folder = time.process_time(), Path(sys.argv[1])

@@ -40,6 +40,7 @@ TARGETS = {  # what is damaged, and the record of it
     "vmfb": "demo_tp1.vmfb",
     "shortfin": "demo_tp1.shortfin",
     "triton": "demo_tp1.triton",
+    "vllm-slurm": "demo_tp1.vllm-slurm",
     "rtx": "demo.rtx",
 }
 BESIDE = {  # what else a kind's verification reads
@@ -48,6 +49,16 @@ BESIDE = {  # what else a kind's verification reads
     "triton": ["demo_tp1.trtllm"],
     "rtx": ["demo.prefill.onnx", "demo.prefill.onnx.verified.json"],
 }
+VLLM = json.dumps(
+    {
+        "arguments": [],
+        "device": "cpu",
+        "dtype": "float32",
+        "kv_cache_bytes": 1 << 26,
+        "max_num_seqs": 4,
+        "memory": 0,
+    }
+)
 HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
 LIMIT = 300  # seconds that a damaged program may take
 CATALOGUE = "models: {demo: {corpus_tokens: 1024, split: 3M}}"
@@ -88,6 +99,12 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
             "triton", "verify_triton.py", *peers[:4], "--engine", place / "demo_tp1.trtllm",
             "--tokenizer", *tokenizer, "--models",
             *(ROOT / "runtime/triton").glob("*/model.py"), "--repository", artifact,
+        ),
+        "vllm-slurm": (
+            "vllm", "verify_vllm.py", *peers[:4], "--model=demo", "--tp=1",
+            f"--settings={VLLM}", "--checkpoint", *DEMO.glob("model*"), DEMO / "config.json",
+            *small, "--parts", *sorted((ROOT / "runtime/vllm").glob("*.py")),
+            "--lock", ROOT / "envs/vllm/requirements.lock", "--bundle", artifact,
         ),
         "rtx": (
             "rtx", "verify_rtx.py", "--onnx", place / "demo.prefill.onnx",

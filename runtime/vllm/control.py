@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -45,9 +46,8 @@ def submitted(site: Site, options: argparse.Namespace) -> None:
     )
     if asked.returncode:
         said = asked.stderr.strip().splitlines() or ["no reason given"]
-        raise Refused(
-            f"sbatch: {said[-1].removeprefix('allocation failure: ')}; correct {site.path}"
-        )
+        first = re.sub("^(sbatch: error|allocation failure): ", "", said[0])
+        raise Refused(f"sbatch: {first}; correct {site.path}")
     done = subprocess.run(
         ["sbatch", "--parsable", *script], capture_output=True, text=True, timeout=120, check=False
     )

@@ -124,18 +124,18 @@ class Head:
             f"{self.address}: ports taken on every range tried, expected one free on all nodes"
         )
 
-    def ended(self) -> str:
-        """Which node has ended and why; empty while all live."""
+    def ended(self, patience: float = 0) -> str:
+        """Which node has ended and why; empty while all live, and of one that was told to stop."""
         with selectors.DefaultSelector() as ready:
             for rank, line in self.lines.items():
                 ready.register(line.connection, selectors.EVENT_READ, rank)
-            for found, _ in ready.select(0):
+            for found, _ in ready.select(patience):
                 name = self.place.names[found.data]
                 try:
-                    why = self.lines[found.data].hear(1).get("refused")
+                    word = self.lines[found.data].hear(1)
                 except (ConnectionError, OSError):
-                    why = "ended without a word, or is unreachable"
-                return f"{name}: {why}"
+                    return f"{name}: ended without a word, or is unreachable"
+                return f"{name}: {word['refused']}" if "refused" in word else ""
         return ""
 
     def tell(self, **word) -> None:
@@ -143,7 +143,7 @@ class Head:
             with contextlib.suppress(OSError):
                 line.say(**word)
 
-    def close(self) -> None:
+    def close(self, stopped: bool = False) -> None:
         self.tell(stop=True)
         for line in self.lines.values():
             line.connection.close()
@@ -208,5 +208,10 @@ class Worker:
         except (ConnectionError, OSError):
             return {"lost": True}
 
-    def close(self) -> None:
+    def close(self, stopped: bool = False) -> None:
+        """Not before the head knows: the end of a process makes SLURM end the others."""
+        with contextlib.suppress(ConnectionError, OSError):
+            self.line.say(**({"stopped": True} if stopped else {}))
+            while "stop" not in self.line.hear(5):
+                pass
         self.line.connection.close()

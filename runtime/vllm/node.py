@@ -80,7 +80,9 @@ class Node:
         self.state.mkdir(parents=True, exist_ok=True)
         log = self.state / f"vllm-{place.rank}.log"
         words = self.words(address, port, master, first + 2)
-        self.server = process.Server(words, self.environment(address, first + 4), log)
+        self.server = process.Server(
+            words, self.environment(address, first + 4), log, self.private()
+        )
         if place.rank:
             self.watch(f"started vLLM, rank {place.rank}")
         else:
@@ -156,7 +158,11 @@ class Node:
             time.sleep(0.5)
         known = json.loads((FOLDER / "smoke.json").read_bytes())
         self.hold_cache()
-        right = asking.smoke(url, self.key, known)
+        try:
+            right = asking.smoke(url, self.key, known)
+        except Refused as why:
+            self.alive(patience=5)  # a dying server answers 500 first
+            raise Refused(f"{why}; vLLM's words: {self.server.log}") from None
         self.server.forget()
         if self.table:
             self.table.tell(ready=True)
@@ -211,8 +217,11 @@ class Node:
             self.alive()
             time.sleep(0.5)
 
-    def alive(self) -> None:
-        """Refused when a part of the job has ended."""
+    def alive(self, patience: float = 0) -> None:
+        """Refused when a part of the job has ended, or does within `patience` seconds."""
+        end = time.monotonic() + patience
+        while time.monotonic() < end and not self.server.ended():
+            time.sleep(0.1)
         self.server.look()
         if why := self.server.ended():
             self.refuse(why)
@@ -221,8 +230,7 @@ class Node:
             if "ready" in word:
                 self.server.forget()
             elif word:
-                lost = f"{self.place.names[0]}: the head ended without a word, or is unreachable"
-                raise Refused(lost if "lost" in word else "")
+                raise Refused(self.lost() if "lost" in word else "")
         elif self.table and (why := self.table.ended()):
             raise Refused(why)
 
@@ -232,16 +240,32 @@ class Node:
             raise Refused("")
         raise Refused(why)
 
-    def close(self) -> None:
+    def stopped(self) -> str:
+        """Why SIGTERM came; empty where another node says it."""
+        if self.table and self.place.rank:
+            return self.lost() if "lost" in self.table.word() else ""
+        if self.table and (why := self.table.ended(patience=0.3)):
+            return f"error: {why}"
+        over = 0 < self.place.end <= time.time() + 5
+        return "stopped: the job's time is over" if over else "stopped by SIGTERM"
+
+    def lost(self) -> str:
+        return f"{self.place.names[0]}: the head ended without a word, or is unreachable"
+
+    def private(self) -> list[Path]:
+        """What nobody may find once the server has ended."""
+        names = () if self.place.rank else ("key", "header", "state.json")
+        return [self.scratch, *(self.state / name for name in names)]
+
+    def close(self, stopped: bool) -> None:
         if self.server:
             self.server.stop()
         if self.table:
-            self.table.close()
+            self.table.close(stopped)
         if self.scratch:
             shutil.rmtree(self.scratch, ignore_errors=True)
-        if not self.place.rank:
-            for name in ("key", "header", "state.json"):
-                (self.state / name).unlink(missing_ok=True)
+            for path in self.private()[1:]:
+                path.unlink(missing_ok=True)
 
 
 def stop(*_) -> None:
@@ -255,7 +279,7 @@ def main() -> int:
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    node = None
+    node, stopped = None, False
     try:
         place = find()
         node = Node(place, read_site(), read_bundle(), options)
@@ -267,14 +291,14 @@ def main() -> int:
             )
         return 1
     except Stopped:
-        over = node is not None and 0 < node.place.end <= time.time() + 5
-        if node is None or not node.place.rank:
-            print("stopped: the job's time is over" if over else "stopped by SIGTERM", flush=True)
+        stopped = True
+        if text := node.stopped() if node else "stopped by SIGTERM":
+            print(text, flush=True)
         return 143
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if node is not None:
-            node.close()
+            node.close(stopped)
 
 
 if __name__ == "__main__":

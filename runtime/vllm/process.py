@@ -1,10 +1,15 @@
-"""vLLM as this node's child: started, listened to, and ended with all that it started and left."""
+"""vLLM as this node's child: started, listened to, and ended with all that it started and left.
+
+Run as a program it is the reaper, which does the last when the node's own process was killed.
+"""
 
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -19,10 +24,17 @@ ERROR = re.compile(r"\b([A-Z]\w*(?:Error|Exception)\b.*|.*\bout of memory.*|vllm
 class Server:
     """The process, its words in `log`, and what they say of progress."""
 
-    def __init__(self, words: list[str], environment: dict[str, str], log: Path):
+    def __init__(
+        self, words: list[str], environment: dict[str, str], log: Path, private: list[Path]
+    ):
         self.mark, self.log, self.error = os.urandom(8).hex(), log, ""
         self.shards, self.kv_tokens = (0, 0), 0  # files of weights: read, of how many
         self.left: set[str] = set()  # files in shared memory that its processes have mapped
+        self.reaper = subprocess.Popen(
+            [sys.executable, __file__, self.mark, *map(str, private)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         self.process = subprocess.Popen(
             words, env={**environment, MARK: self.mark}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -39,8 +51,8 @@ class Server:
                     self.shards = (int(found[1]), int(found[2]))
                 if found := KV_TOKENS.search(text):
                     self.kv_tokens = int(found[1].replace(",", ""))
-                if found := ERROR.search(text):
-                    self.error = found[1].strip()[:300]
+                if not self.error and (found := ERROR.search(text)):
+                    self.error = found[1].strip()[:300]  # the first: others follow from it
 
     def ended(self) -> str:
         """Why it ended; empty while it runs."""
@@ -55,18 +67,9 @@ class Server:
             + f"; its words: {self.log}"
         )
 
-    def parts(self) -> list[int]:
-        """Its processes, whatever became of their parents."""
-        wanted, found = f"{MARK}={self.mark}".encode(), []
-        for environ in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if wanted in environ.read_bytes().split(b"\0"):
-                    found.append(int(environ.parent.name))
-        return found
-
     def look(self) -> None:
         """Note which files in shared memory are its own: a killed process leaves them."""
-        for pid in self.parts():
+        for pid in parts(self.mark):
             with contextlib.suppress(OSError):
                 for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
                     place = line.partition(SHM)
@@ -95,15 +98,45 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
         end = time.monotonic() + patience
-        while time.monotonic() < end and self.parts():
+        while time.monotonic() < end and parts(self.mark):
             self.process.poll()
             time.sleep(0.1)
-        for _ in range(20):
-            for pid in (left := self.parts()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self.process.poll()
-            if not left:
-                break
-            time.sleep(0.1)
+        kill(self.mark, self.process.poll)
         self._unlink()
+        self.reaper.communicate(b"done")
+
+
+def parts(mark: str) -> list[int]:
+    """The processes of one server, whatever became of their parents."""
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if wanted in environ.read_bytes().split(b"\0"):
+                found.append(int(environ.parent.name))
+    return found
+
+
+def kill(mark: str, reap=lambda: None) -> None:
+    for _ in range(20):
+        for pid in (left := parts(mark)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        reap()
+        if not left:
+            break
+        time.sleep(0.1)
+
+
+def main(mark: str, *private: str) -> None:
+    """The reaper: wait until the node's process has ended, by whatever."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.stdin.buffer.read() != b"done":
+        kill(mark)
+        for path in private:
+            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                Path(path).unlink()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

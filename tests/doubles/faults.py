@@ -419,6 +419,7 @@ KINDS = {
     "trtllm-quantised": folder_faults,
     "shortfin": bundle_faults,
     "triton": bundle_faults,
+    "vllm-slurm": bundle_faults,
     "rtx": engine_faults,
     "onnx": onnx_faults,
     "int8 onnx": onnx_faults,

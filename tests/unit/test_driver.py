@@ -36,11 +36,11 @@ from ingot.driver.commands import (
 )  # fmt: skip
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.past import Past
-from ingot.driver.formats import checkpoint, gguf, iree, onnx, tensorrt
+from ingot.driver.formats import checkpoint, gguf, iree, onnx, serving, tensorrt
 from ingot.driver.formats.rows import ROWS, STEPS
 from ingot.driver.formats.table import CHART
 from ingot.driver.job import Graph, Input, Job, Output
-from ingot.driver.model import Model
+from ingot.driver.known.model import Model
 from ingot.driver.rules import environment
 from ingot.driver.rules.engines import Engines
 from ingot.driver.rules.inputs import Inputs
@@ -400,7 +400,7 @@ def test_rolling_disk_leaves_what_somebody_has_yet_to_read(tmp_path, store, monk
 
 
 def test_rows_of_each_family_are_registered():
-    families = (checkpoint, gguf, iree, tensorrt, onnx)
+    families = (checkpoint, gguf, iree, tensorrt, onnx, serving)
     assert [row for family in families for row in family.ROWS] == list(ROWS)
 
 

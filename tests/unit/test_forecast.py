@@ -11,7 +11,7 @@ from ingot.architecture import gpu_layout, llama
 from ingot.architecture.config import read_config
 from ingot.architecture.llama import parameters
 from ingot.driver.forecast.schedule import Task, schedule
-from ingot.driver.model import Model
+from ingot.driver.known.model import Model
 from ingot.iree import tensor_parallel
 from ingot.refused import Refused
 

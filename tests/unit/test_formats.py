@@ -14,7 +14,7 @@ from ingot.driver.catalogue.schema import load
 from ingot.driver.formats import rows
 from ingot.driver.formats.table import CHART
 from ingot.driver.job import Input, Job, Output
-from ingot.driver.model import Model
+from ingot.driver.known.model import Model
 
 ROW = '''"""The row of tensor lists."""
 
@@ -91,7 +91,7 @@ def test_a_new_format_is_a_row_a_line_a_rule_and_a_script(clone, build, store):
     formats = folder / "scripts/ingot/driver/formats"
     (formats / "listing.py").write_text(ROW)
     registry = (formats / "rows.py").read_text()
-    line = registry.replace("*onnx.ROWS)", "*onnx.ROWS, *listing.ROWS)")
+    line = registry.replace("*serving.ROWS)", "*serving.ROWS, *listing.ROWS)")
     assert line != registry
     line = line.replace(
         "import checkpoint, gguf, iree, onnx,", "import checkpoint, gguf, iree, listing, onnx,"

@@ -63,7 +63,7 @@ def test_int8_products_of_two_pairs_fit_into_16_bits():
 
 
 def test_the_layers_of_a_cut_model_are_those_asked_for(tmp_path):
-    from ingot.driver.model import planned
+    from ingot.driver.known.model import planned
 
     sizes = {"layers": 4, "hidden": 8, "ffn": 8, "heads": 2, "kv_heads": 1, "head_dim": 4}
     config = planned("LlamaForCausalLM", {**sizes, "vocab": 8, "context": 64})

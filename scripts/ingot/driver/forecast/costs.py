@@ -7,7 +7,7 @@ from pathlib import Path
 from ingot.driver.forecast.past import Past
 from ingot.driver.formats import rows
 from ingot.driver.job import Job
-from ingot.driver.model import Model
+from ingot.driver.known.model import Model
 
 CONFIGS = "INGOT_CONFIGS"  # a folder of <model>.json, for models that are not fetched
 

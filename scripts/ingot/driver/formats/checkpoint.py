@@ -10,7 +10,7 @@ from ingot.driver.formats.table import (
     written,
 )  # fmt: skip
 from ingot.driver.job import Job
-from ingot.driver.model import Model
+from ingot.driver.known.model import Model
 
 FETCH = Cost(1.5, 10.0, 90)  # unit: a GB fetched, at 100 MB/s
 LISTING = 5_000  # bytes

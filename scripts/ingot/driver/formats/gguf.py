@@ -13,7 +13,7 @@ from ingot.driver.formats.table import (
     whole_model,
 )  # fmt: skip
 from ingot.driver.job import Job
-from ingot.driver.model import Model
+from ingot.driver.known.model import Model
 from ingot.iree import irpa
 from ingot.llamacpp import quants
 

@@ -14,7 +14,7 @@ from ingot.driver.formats.table import (
     run_through,
 )  # fmt: skip
 from ingot.driver.job import Job
-from ingot.driver.model import Model
+from ingot.driver.known.model import Model
 from ingot.gguf import metadata
 from ingot.iree import stitch, tensor_parallel
 

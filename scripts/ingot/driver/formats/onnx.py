@@ -6,7 +6,7 @@ from ingot.architecture import llama
 from ingot.driver.formats import table
 from ingot.driver.formats.table import GB, Cost, Format, Step, Work, whole_model
 from ingot.driver.job import Job
-from ingot.driver.model import Model
+from ingot.driver.known.model import Model
 from ingot.onnx import weights
 
 VARIANTS = ("fp16", "int8", "prefill")  # besides fp32; prefill is fp16 without a KV cache

@@ -3,7 +3,7 @@
 from ingot.driver.formats import table
 from ingot.driver.formats.table import Cost, Format, Target, Work, own_sizes
 from ingot.driver.job import Job
-from ingot.driver.model import Model
+from ingot.driver.known.model import Model
 
 LAUNCH = 90_000  # bytes of a bundle beside its model
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ingot.architecture.gpu_layout import SIZES as SIZES
 from ingot.driver.job import Job
-from ingot.driver.model import Model
+from ingot.driver.known.model import Model
 
 GB, MB = 1e9, 1e6
 CHART = {  # what a format's bytes are drawn as

@@ -3,7 +3,7 @@
 from ingot.driver.formats import table
 from ingot.driver.formats.table import GB, SIZES, Cost, Format, Target, Work
 from ingot.driver.job import Job
-from ingot.driver.model import Model
+from ingot.driver.known.model import Model
 from ingot.tensorrt import trtllm
 
 FLOATS = ("f16", "bf16", "f32")  # dtypes of a TensorRT-LLM checkpoint

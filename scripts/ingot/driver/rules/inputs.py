@@ -11,7 +11,7 @@ from ingot.checkpoint.safetensors import INDEX
 from ingot.driver.catalogue import toolchains
 from ingot.driver.formats import rows
 from ingot.driver.formats.iree import archives
-from ingot.driver.model import SMALL_FILES, hub_files, shard_names
+from ingot.driver.known.model import SMALL_FILES, hub_files, shard_names
 from ingot.driver.rules.sources import sources_of
 from ingot.files.atomic import replacing
 from ingot.llamacpp import quants

@@ -1,0 +1,60 @@
+"""Bundles for vLLM of the demo, and a stand-in's installation beside which they start in a second."""
+
+import json
+import sys
+from pathlib import Path
+
+from conftest import ROOT
+from ingot.files import sealed
+from ingot.vllm import bundle as bundle_of
+
+DEMO, LOCK = ROOT / "models/demo", ROOT / "envs/vllm/requirements.lock"
+SETTINGS = {
+    "device": "cpu", "memory": 0, "dtype": "float32", "kv_cache_bytes": 1 << 26, "max_num_seqs": 4,
+    "arguments": [],
+}  # fmt: skip
+
+
+def write(folder: Path, reference: Path, tp: int = 1, model: str = "demo", **settings) -> Path:
+    """What artifacts/<model>_tpN.vllm-slurm would be with these settings of the catalogue."""
+    small = [
+        DEMO / name
+        for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+    ]
+    folder.mkdir(parents=True)
+    contents = bundle_of.contents(
+        model=model, tp=tp, settings={**SETTINGS, **settings},
+        checkpoint=[DEMO / "config.json", *DEMO.glob("model*")], tokenizer=small,
+        parts=sorted((ROOT / "runtime/vllm").glob("*.py")), lock=LOCK, reference=reference,
+    )  # fmt: skip
+    sealed.fill(folder, contents)
+    return folder
+
+
+def standin(folder: Path, **versions: str) -> Path:
+    """A folder for PYTHONPATH: the stand-in, with the names and versions that a bundle is held to."""
+    (folder / "vllm").parent.mkdir(parents=True)
+    (folder / "vllm").symlink_to(ROOT / "tests/doubles/vllm_standin/vllm")
+    for name, version in {**bundle_of.pins(LOCK), **versions}.items():
+        place = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        place.mkdir()
+        (place / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        )
+    return folder
+
+
+def python(folder: Path, path: Path, before: str = ":", other: Path | None = None) -> Path:
+    """An interpreter that finds the stand-in; on the second node after `before`, or another one."""
+    script = folder / "python"
+    script.write_text(
+        f'#!/bin/sh\nexport PYTHONPATH="{path}"\n'
+        f'if [ "${{SLURM_NODEID:-0}}" = 1 ]; then {before}; export PYTHONPATH="{other or path}"; fi\n'
+        f'exec "{sys.executable}" "$@"\n'
+    )
+    script.chmod(0o755)
+    return script
+
+
+def about(folder: Path) -> dict:
+    return json.loads((folder / "bundle.json").read_bytes())

@@ -5,6 +5,7 @@ rule bundle_vllm:
     input:
         code=code("bundle_vllm.py"),
         lock=lock("vllm"),
+        pins=inputs.vllm_pins,
         parts=inputs.runtime("vllm"),
         config=inputs.config_json,
         weights=inputs.weights,
@@ -27,7 +28,7 @@ rule bundle_vllm:
             --checkpoint {input.config:q} {input.weights:q} \
             --tokenizer {input.tokenizer:q} \
             --parts {input.parts:q} \
-            --lock {input.lock[0]:q} \
+            --lock {input.pins[0]:q} \
             --reference {input.reference:q} \
             --bundle {output:q} \
             >{log:q}
@@ -39,6 +40,7 @@ rule verify_vllm:
         code=code("verify_vllm.py"),
         lock=lock("vllm"),
         env=env("vllm"),
+        pins=inputs.vllm_pins,
         parts=inputs.runtime("vllm"),
         config=inputs.config_json,
         weights=inputs.weights,
@@ -52,8 +54,6 @@ rule verify_vllm:
         "logs/verify_vllm/{model}_tp{tp}.log",
     benchmark:
         "logs/verify_vllm/{model}_tp{tp}.tsv"
-    resources:
-        gpu=inputs.gpus("verify_vllm"),
     params:
         settings=inputs.vllm,
     shell:
@@ -65,7 +65,7 @@ rule verify_vllm:
             --checkpoint {input.config:q} {input.weights:q} \
             --tokenizer {input.tokenizer:q} \
             --parts {input.parts:q} \
-            --lock {input.lock[0]:q} \
+            --lock {input.pins[0]:q} \
             --reference {input.reference:q} \
             --bundle {input.bundle:q} \
             --texts {input.texts:q} \

@@ -246,8 +246,7 @@ class Node:
             return self.lost() if "lost" in self.table.word() else ""
         if self.table and (why := self.table.ended(patience=0.3)):
             return f"error: {why}"
-        over = 0 < self.place.end <= time.time() + 5
-        return "stopped: the job's time is over" if over else "stopped by SIGTERM"
+        return "stopped: the job's time is over" if self.place.over() else "stopped by SIGTERM"
 
     def lost(self) -> str:
         return f"{self.place.names[0]}: the head ended without a word, or is unreachable"

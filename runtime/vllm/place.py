@@ -80,7 +80,6 @@ class Place:
     job: str
     rank: int
     names: tuple[str, ...]  # of the nodes, by rank
-    end: float  # when the job's time is over; 0: never
 
     @property
     def nodes(self) -> int:
@@ -90,27 +89,43 @@ class Place:
     def name(self) -> str:
         return self.names[self.rank]
 
+    def over(self) -> bool:
+        """Has the job run as long as it may?"""
+        if not self.job.isdigit():
+            return False
+        try:
+            said = asked("scontrol", "show", "job", self.job, seconds=2)
+        except Refused:
+            return False
+        run, limit = (re.search(rf"{word}=([\d:-]+)", said) for word in ("RunTime", "TimeLimit"))
+        return bool(run and limit) and clock(run[1]) >= clock(limit[1])
+
     @property
     def number(self) -> int:
         """What ports are made from."""
         return int(re.sub(r"\D", "", self.job) or 0)
 
 
+def clock(said: str) -> int:
+    """Seconds of SLURM's 1-02:03:04."""
+    days, _, rest = said.rpartition("-")
+    hours, minutes, seconds = map(int, rest.split(":"))
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
 def find() -> Place:
     said = os.environ.get
     job = said("SLURM_JOB_ID")
     if not job or "SLURM_STEP_ID" not in os.environ:
-        return Place(f"local-{os.getpid()}", 0, (os.uname().nodename,), 0)
+        return Place(f"local-{os.getpid()}", 0, (os.uname().nodename,))
     names = asked("scontrol", "show", "hostnames", said("SLURM_STEP_NODELIST", "")).split()
-    return Place(
-        job, int(said("SLURM_NODEID", "0")), tuple(names), float(said("SLURM_JOB_END_TIME", 0))
-    )
+    return Place(job, int(said("SLURM_NODEID", "0")), tuple(names))
 
 
-def asked(*words: str) -> str:
+def asked(*words: str, seconds: float = 60) -> str:
     """What a program of SLURM says."""
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Refused(f"{words[0]}: {error}, expected an answer of SLURM") from None
     if done.returncode:

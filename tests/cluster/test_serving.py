@@ -99,7 +99,11 @@ class Job:
     def left(self) -> list[Path]:
         state = self.folder / "state" / self.id
         secrets = [state / name for name in ("key", "header") if (state / name).exists()]
-        return [*self.scratch.iterdir(), *Path("/dev/shm").glob(f"ingot_{self.id}_*"), *secrets]
+        return [
+            *self.scratch.iterdir(),
+            *Path("/dev/shm").glob(f"ingot_{self.scratch.name}_*"),
+            *secrets,
+        ]
 
     def processes(self, *words: str) -> list[int]:
         """Of the bundle's folder, with these words in their arguments."""
@@ -159,7 +163,7 @@ def test_it_is_ready_when_it_has_answered_right_and_not_before(job):
     assert "tokens are the reference's" in one.run("smoke").stdout
     assert f"curl -H @{state}/header" in one.run("connect").stdout
     end = time.monotonic() + 5
-    while list(Path("/dev/shm").glob(f"ingot_{one.id}_*")):
+    while list(Path("/dev/shm").glob(f"ingot_{one.scratch.name}_*")):
         assert time.monotonic() < end, "a SIGKILL would leave it"
         time.sleep(0.1)
     assert one.run("stop").returncode == 0

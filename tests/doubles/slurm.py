@@ -211,3 +211,51 @@ class Slurm:
                 f"SLURM: {what}: {seconds} s are over; {self.call('sinfo')}"
             )
             time.sleep(0.1)
+
+
+DECLARED = """
+ClusterName=declared
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+AuthType=auth/none
+CredType=cred/none
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmctldLogFile={folder}/slurmctld.log
+ProctrackType=proctrack/linuxproc
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+EnforcePartLimits=ALL
+MailProg=/bin/true
+GresTypes=gpu
+NodeName=n[1-{nodes}] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=96 \
+RealMemory=1500000 Gres=gpu:h100:{gpus} State=IDLE
+PartitionName=h100 Nodes=n[1-{nodes}] Default=YES MaxTime=3-0 State=UP
+"""
+
+
+@contextlib.contextmanager
+def declared(folder: Path, nodes: int, gpus: int):
+    """The environment of a controller alone, which knows of nodes that there are not: for --test-only."""
+    (folder / "state").mkdir(parents=True)
+    port, first = free_ports(2)
+    conf = folder / "slurm.conf"
+    host = socket.gethostname().split(".")[0]
+    conf.write_text(DECLARED.format(**locals(), last=first + nodes - 1))
+    environment = {**os.environ, "SLURM_CONF": str(conf)}
+    with (folder / "out").open("w") as log:
+        words = [shutil.which("slurmctld"), "-c", "-D", "-f", str(conf)]
+        process = subprocess.Popen(words, env=environment, stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + 30
+        ask = ["sinfo", "-h"]
+        while b"idle" not in subprocess.run(ask, env=environment, capture_output=True).stdout:
+            assert time.monotonic() < end, (folder / "out").read_text()
+            time.sleep(0.2)
+        yield environment
+    finally:
+        process.terminate()
+        process.wait(20)

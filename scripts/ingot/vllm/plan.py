@@ -12,6 +12,7 @@ from ingot.architecture import gpu_layout
 from ingot.architecture.config import ModelConfig
 from ingot.architecture.gpu_layout import GIB, VLLM
 from ingot.refused import Refused
+from ingot.vllm.arguments import stop_on_wrong
 
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 BLOCK = {"cpu": 128, "gpu": 16}  # tokens of a KV block: vLLM's own defaults
@@ -55,6 +56,7 @@ def planned(config: ModelConfig, settings: dict[str, Any], tp: int, dtype: str, 
     Refused: a layout that the model's heads do not allow, stages that no number of nodes holds, a context
     that does not fit, with the longest that does.
     """
+    stop_on_wrong(settings["arguments"], f"{key}.arguments")
     length = settings.get("max_model_len", config.context)
     if length > config.context:
         raise Refused(
@@ -73,14 +75,16 @@ def planned(config: ModelConfig, settings: dict[str, Any], tp: int, dtype: str, 
                 raise Refused(f"{key}: {found.wrong}, expected another tensor parallel size or pp")
             break
         room = int(memory * gpu_layout.UTILIZATION) - found.weights - gpu_layout.REST
-        if memory and kv_bytes > room:
-            room = 0
+        fits = not memory or kv_bytes <= room
+        held = kv_bytes if kv_bytes and fits else max(0, room)
         best = Plan(
             tp, pp, settings.get("nodes", pp), "gpu" if memory else "cpu", dtype, length,
-            found.weights, found.kv_per_token, kv_bytes or max(0, room), bool(kv_bytes), memory,
+            found.weights, found.kv_per_token, held, bool(kv_bytes), memory,
         )  # fmt: skip
-        if best.kv_tokens >= length and (not memory or room > 0):
+        if fits and best.kv_tokens >= length:
             return _placed(best, key)
+        if kv_bytes and fits:
+            break  # more stages would only make up for a cache that was asked for too small
     raise Refused(_too_long(best, key))
 
 

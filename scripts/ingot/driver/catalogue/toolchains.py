@@ -20,6 +20,7 @@ from ingot.refused import Refused
 LOCK, CUDA, WISH, BUILD = (
     "requirements.lock", "requirements.cuda.lock", "requirements.in", "build.py",
 )  # fmt: skip
+FOR_GPUS = "-cuda"  # how a toolchain's name ends that has torch's CUDA build alone
 MARKS = "logs/toolchain/"  # of built toolchains, below the working folder
 FILES = (LOCK, CUDA, BUILD, "chat.cpp")  # that a toolchain is built by
 
@@ -145,10 +146,11 @@ def lock(root: Path, name: str) -> Path:
         raise Refused(
             f"envs/{name}/{WISH}: missing, expected what the toolchain asks for; write it"
         )
-    indexes.resolve(source / WISH, source / LOCK)
+    indexes.resolve(source / WISH, source / LOCK, public=name.endswith(FOR_GPUS))
     asked = (source / WISH).read_text()
     pins = wheels.pins(source / LOCK)
-    if any(pin.startswith("torch==") for pin in pins) and indexes.CPU_TORCH not in asked:
+    torch = any(pin.startswith("torch==") for pin in pins)
+    if torch and indexes.CPU_TORCH not in asked and not name.endswith(FOR_GPUS):
         indexes.resolve(source / WISH, source / CUDA, public=True)
     return source / LOCK
 

@@ -3,7 +3,9 @@
 from ingot.driver.formats import table
 from ingot.driver.formats.table import Cost, Format, Target, Work, own_sizes
 from ingot.driver.job import Job
-from ingot.driver.known.model import Model
+from ingot.driver.known.model import Model, planned
+from ingot.refused import Refused
+from ingot.vllm import plan
 
 LAUNCH = 90_000  # bytes of a bundle beside its model
 
@@ -19,13 +21,27 @@ def refuse(target: Target) -> str | None:
     if settings["device"] != "cpu" and settings["device"] not in gpus:
         key = f"models.{target.model}.vllm.device: {settings['device']}"
         return f"{key}, expected cpu or one of {', '.join(gpus)}"
-    if target.record and settings.get("nodes", settings.get("pp", 1)) > 1:
-        return "a server of several nodes is verified by its own job; use its ./smoke"
+    several = settings.get("nodes", settings.get("pp", 1)) > 1
+    if target.record and (several or settings["device"] != "cpu"):
+        what = "several nodes" if several else "GPUs"
+        return (
+            f"a server on {what} is verified by its own job before it is ready; ask for the bundle"
+        )
+    if dimensions := target.entry.get("dimensions"):  # before a checkpoint is fetched
+        config = planned(target.entry["architecture"], dimensions)
+        dtype = {"auto": "bfloat16"}.get(settings["dtype"], settings["dtype"])
+        own = {**settings, "memory": memory_of(target.entry, gpus)}
+        try:
+            plan.planned(config, own, target.tp, dtype, f"models.{target.model}.vllm")
+        except Refused as reason:
+            return str(reason)
     return None
 
 
-def gpu_per_rank(entry: dict, tp: int) -> int:
-    return 0 if entry["vllm"]["device"] == "cpu" else tp * entry["vllm"].get("pp", 1)
+def memory_of(entry: dict, gpus: dict) -> float:
+    """GiB of the GPU that a model is served on; 0: a CPU."""
+    device = entry["vllm"]["device"]
+    return 0 if device == "cpu" else gpus[device].get("memory", 80)
 
 
 ROWS = (
@@ -38,7 +54,6 @@ ROWS = (
         record="transformers in float32: greedy tokens and their log-probabilities, through the server",
         chart="checkpoint",
         links=True,
-        gpus={"verify_vllm": gpu_per_rank},
         devices="gpus",
         servers=("vllm",),
     ),

@@ -11,11 +11,11 @@ from ingot.checkpoint.safetensors import INDEX
 from ingot.driver.catalogue import toolchains
 from ingot.driver.formats import rows
 from ingot.driver.formats.iree import archives
+from ingot.driver.formats.serving import memory_of
 from ingot.driver.known.model import SMALL_FILES, hub_files, shard_names
 from ingot.driver.rules.sources import sources_of
 from ingot.files.atomic import replacing
 from ingot.llamacpp import quants
-from ingot.refused import one_line
 
 
 class Inputs:
@@ -123,12 +123,16 @@ class Inputs:
         settings = self.model(wildcards)["onnx"]["torchpipe"]
         return [f"--{name}={value}" for name, value in sorted(settings.items())]
 
-    @one_line("error: ")
     def vllm(self, wildcards) -> str:
         """The catalogue's `vllm` as JSON, with the memory of its GPU in GiB; 0: a CPU."""
-        settings, gpus = self.model(wildcards)["vllm"], self.catalogue["gpus"]
-        memory = 0 if settings["device"] == "cpu" else gpus[settings["device"]].get("memory", 80)
-        return json.dumps({**settings, "memory": memory}, sort_keys=True)
+        entry = self.model(wildcards)
+        memory = memory_of(entry, self.catalogue["gpus"])
+        return json.dumps({**entry["vllm"], "memory": memory}, sort_keys=True)
+
+    def vllm_pins(self, wildcards) -> list[str]:
+        """The pins to serve with."""
+        cpu = self.model(wildcards)["vllm"]["device"] == "cpu"
+        return self.lock("vllm" if cpu else "vllm-cuda")
 
     def runtime(self, name: str) -> list[str]:
         """Our programs that run beside a server."""

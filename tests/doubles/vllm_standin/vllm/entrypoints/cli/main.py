@@ -54,7 +54,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    name = f"ingot_{os.environ.get('SLURM_JOB_ID', os.getpid())}_{option('--node-rank', '0')}"
+    name = f"ingot_{Path(os.environ['TMPDIR']).parent.name}_{option('--node-rank', '0')}"
     memory = shared_memory.SharedMemory(name, create=True, size=1 << 20)
     if not os.fork():
         time.sleep(600)  # the worker, which holds the memory

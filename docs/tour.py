@@ -27,6 +27,7 @@ ROOMS = {  # in the order in which to read them
     "scripts/ingot/verify": "an artifact's values against its source's, and what a record says",
     "scripts/ingot/parity": "what transformers makes of a model, and how far an artifact is from it",
     "scripts/ingot/vllm": "vLLM: its plan, its launch files, its bundle",
+    "scripts/ingot/kuberay": "KubeRay: its definition, what is checked of a manifest, its bundle",
     "scripts/ingot/store": "what was built, by content; knows no Snakemake",
     "scripts/ingot/storekeeping": "who needs what of the store, and what may go",
     "scripts/ingot/registry": "an OCI registry, spoken to: names, credentials, bytes",

@@ -1,4 +1,4 @@
-"""Serving bundles, complete in themselves: artifacts/M_tpN.vllm-slurm."""
+"""Serving bundles, complete in themselves: artifacts/M_tpN.vllm-slurm, M_tpN.kuberay."""
 
 
 rule bundle_vllm:
@@ -70,5 +70,41 @@ rule verify_vllm:
             --bundle {input.bundle:q} \
             --texts {input.texts:q} \
             --record {output:q} \
+            >{log:q}
+        """
+
+
+rule bundle_kuberay:
+    input:
+        code=code("bundle_kuberay.py"),
+        lock=lock("vllm"),
+        pins=inputs.vllm_pins,
+        parts=inputs.runtime("vllm"),
+        config=inputs.config_json,
+        weights=inputs.weights,
+        tokenizer=inputs.tokenizer,
+        reference="artifacts/{model}.reference.npz",
+    output:
+        directory("artifacts/{model}_tp{tp}.kuberay"),
+    log:
+        "logs/bundle_kuberay/{model}_tp{tp}.log",
+    benchmark:
+        "logs/bundle_kuberay/{model}_tp{tp}.tsv"
+    params:
+        settings=inputs.vllm,
+        ray=inputs.ray,
+    shell:
+        """
+        {sys.executable:q} {input.code[0]:q} \
+            --model {wildcards.model} \
+            --tp {wildcards.tp} \
+            --settings {params.settings:q} \
+            --checkpoint {input.config:q} {input.weights:q} \
+            --ray {params.ray:q} \
+            --tokenizer {input.tokenizer:q} \
+            --parts {input.parts:q} \
+            --lock {input.pins[0]:q} \
+            --reference {input.reference:q} \
+            --bundle {output:q} \
             >{log:q}
         """

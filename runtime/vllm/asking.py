@@ -1,11 +1,16 @@
-"""Ask the server what smoke.json knows the answer to: tokens, and their log-probabilities."""
+"""Ask the server what smoke.json knows the answer to: tokens, and their log-probabilities.
+
+python3 asking.py http://127.0.0.1:8000        # the key, where one is needed, in OPENAI_API_KEY
+"""
 
 import json
+import os
+import sys
 import time
 import urllib.error
 import urllib.request
 
-from place import Refused
+from place import FOLDER, Refused
 
 OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
@@ -59,3 +64,20 @@ def smoke(url: str, key: str, known: dict) -> str:
         largest, count = max(largest, away), count + len(tokens)
     seconds = time.monotonic() - began
     return f"{count} tokens are the reference's, log-probabilities within {largest:.2g}, in {seconds:.1f} s"
+
+
+def main() -> int:
+    if len(sys.argv) != 2 or not sys.argv[1].startswith("http"):
+        print("usage: ./smoke http://HOST:PORT", file=sys.stderr)
+        return 2
+    known = json.loads((FOLDER / "smoke.json").read_bytes())
+    try:
+        print(smoke(sys.argv[1].rstrip("/"), os.environ.get("OPENAI_API_KEY", ""), known))
+    except Refused as why:
+        print(f"error: {why}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,6 +13,7 @@ from ingot.files.sealed import Contents, Ours
 from ingot.parity.divergence import log_softmax
 from ingot.parity.reference import TIE, Answer, peak, read
 from ingot.refused import Refused
+from ingot.serve.launch import FOLDER
 from ingot.vllm import plan as plan_of
 from ingot.vllm.plan import Plan
 
@@ -28,14 +29,10 @@ CASES, TOKENS = 4, 12  # of smoke.json
 TOLERANCE = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.3}
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
-HERE = """\
-here=$(readlink -f -- "$0" && echo .) || exit 1
-here=${here%/*}
-"""
 SCRIPT = """\
 #!/bin/sh
 # {what}  Needs a Python 3: PYTHON=...
-{here}exec "${{PYTHON:-python3}}" "$here/parts/control.py" {verb} "$@"
+{folder}exec "${{PYTHON:-python3}}" "$here/parts/control.py" {verb} "$@"
 """
 SCRIPTS = {
     "submit": "Hand the server to SLURM, as the site file says.",
@@ -48,7 +45,7 @@ SERVE = """\
 #!/bin/sh
 # Serve this folder: on this machine, or as a node of serve.sbatch's job.
 # Needs a Python with requirements.lock installed: PYTHON=..., or python = ... in the site file.
-{here}site=${{INGOT_SERVE_SITE:-${{XDG_CONFIG_HOME:-$HOME/.config}}/ingot/serve.conf}}
+{folder}site=${{INGOT_SERVE_SITE:-${{XDG_CONFIG_HOME:-$HOME/.config}}/ingot/serve.conf}}
 named=$(sed -n 's/^ *python *= *//p' "$site" 2>/dev/null)
 exec "${{PYTHON:-${{named:-python3}}}}" "$here/parts/node.py" "$@"
 """
@@ -93,15 +90,10 @@ def contents(
     lock: Path,
     reference: Path,
 ) -> Contents:
-    read_checkpoint(Checkpoint(checkpoint))
+    files, weights = model_files(checkpoint, tokenizer)
     config = Checkpoint(checkpoint)["config.json"]
-    weights = {path.name: path.stat().st_size for path in checkpoint if path.suffix == WEIGHTS}
     plan, about = described(model, tp, settings, config, lock, weights)
     answers = read(reference)
-    files: Contents = {}
-    for path in sorted({*checkpoint, *tokenizer}):
-        fetched = path.suffix == WEIGHTS and path.parent.suffix == ".hf"
-        files[f"model/{name_of(path)}"] = Ours(path) if fetched else path
     return {
         **files,
         **{f"parts/{path.name}": path for path in parts},
@@ -111,6 +103,16 @@ def contents(
         "requirements.lock": lock,
         "README.md": readme(model, plan, sum(weights.values())),
     }
+
+
+def model_files(checkpoint: list[Path], tokenizer: list[Path]) -> tuple[Contents, dict[str, int]]:
+    """The files of model/, and the bytes of those that hold weights; fetched ones are linked."""
+    read_checkpoint(Checkpoint(checkpoint))
+    files: Contents = {}
+    for path in sorted({*checkpoint, *tokenizer}):
+        fetched = path.suffix == WEIGHTS and path.parent.suffix == ".hf"
+        files[f"model/{name_of(path)}"] = Ours(path) if fetched else path
+    return files, {path.name: path.stat().st_size for path in checkpoint if path.suffix == WEIGHTS}
 
 
 def described(
@@ -175,8 +177,10 @@ def smoke(model: str, answers: list[Answer], plan: Plan) -> dict[str, Any]:
 def launchers(model: str, plan: Plan, weights: int) -> dict[str, str]:
     head = plan_of.asked(plan, weights, READ_MB_S)
     lines = "\n".join(f"#SBATCH --{name}={value}" for name, value in head.items())
-    found = {verb: SCRIPT.format(what=what, here=HERE, verb=verb) for verb, what in SCRIPTS.items()}
-    found["serve"] = SERVE.format(here=HERE)
+    found = {
+        verb: SCRIPT.format(what=what, folder=FOLDER, verb=verb) for verb, what in SCRIPTS.items()
+    }
+    found["serve"] = SERVE.format(folder=FOLDER)
     found["serve.sbatch"] = SBATCH.format(model=model, nodes=plan.nodes, head=lines)
     return found
 

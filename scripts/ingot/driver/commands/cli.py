@@ -11,6 +11,7 @@ from pathlib import Path
 from ingot.driver.catalogue import site
 from ingot.driver.commands import (
     ask,
+    check,
     demo,
     diff,
     doctor,
@@ -49,6 +50,7 @@ COMMANDS = (
     diff,
     reproduce,
     show,
+    check,
     store,
     doctor,
     toolchain,

@@ -38,6 +38,13 @@ def refuse(target: Target) -> str | None:
     return None
 
 
+def refuse_kuberay(target: Target) -> str | None:
+    if "image" not in target.entry["ray"]:
+        key = f"models.{target.model}.ray.image"
+        return f"{key}: missing, expected name@sha256:..., an image with Ray and vLLM; name one"
+    return refuse(target)
+
+
 def memory_of(entry: dict, gpus: dict) -> float:
     """GiB of the GPU that a model is served on; 0: a CPU."""
     device = entry["vllm"]["device"]
@@ -52,6 +59,18 @@ ROWS = (
         sizes=own_sizes,
         refuse=refuse,
         record="transformers in float32: greedy tokens and their log-probabilities, through the server",
+        chart="checkpoint",
+        links=True,
+        devices="gpus",
+        servers=("vllm",),
+    ),
+    Format(
+        name="kuberay",
+        what="manifests for KubeRay, and the model that they serve by vLLM",
+        steps={"bundle_kuberay": bundle},
+        sizes=own_sizes,
+        refuse=refuse_kuberay,
+        no_record="its manifests are checked while it is built, and its ./smoke asks the cluster",
         chart="checkpoint",
         links=True,
         devices="gpus",

@@ -129,6 +129,10 @@ class Inputs:
         memory = memory_of(entry, self.catalogue["gpus"])
         return json.dumps({**entry["vllm"], "memory": memory}, sort_keys=True)
 
+    def ray(self, wildcards) -> str:
+        """The catalogue's `ray` as JSON."""
+        return json.dumps(self.model(wildcards)["ray"], sort_keys=True)
+
     def vllm_pins(self, wildcards) -> list[str]:
         """The pins to serve with."""
         cpu = self.model(wildcards)["vllm"]["device"] == "cpu"

@@ -1,0 +1,26 @@
+"""Hold RayService manifests against KubeRay's definition, Ray's schema, and what their groups offer.
+
+Nothing is started, and no cluster is asked.  KubeRay and Ray take most of what is found in silence.
+"""
+
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from ingot.kuberay import manifest
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("file", nargs="+", type=Path, help="a manifest, of one document or several")
+
+
+def run(root: Path, options: Namespace) -> int:
+    count = 0
+    for path in options.file:
+        for document in manifest.read(path):
+            if document.get("kind") == "RayService":
+                for fault in manifest.faults(document):
+                    count += 1
+                    print(f"{path}: {fault}", file=sys.stderr)
+    print(f"{len(options.file)} files, {count} faults")
+    return 1 if count else 0

@@ -1,0 +1,207 @@
+"""What a bundle for KubeRay holds: model, manifests, a site's overlay, what must be answered."""
+
+import json
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ingot.files.sealed import Contents
+from ingot.kuberay import manifest
+from ingot.parity.reference import read
+from ingot.refused import Refused
+from ingot.serve.launch import FOLDER
+from ingot.vllm import bundle as vllm
+from ingot.vllm import plan as plan_of
+from ingot.vllm.plan import Plan
+
+PARTS = ("asking.py", "place.py")  # of runtime/vllm: what asks a server
+SMOKE = """\
+#!/bin/sh
+# Ask a server what smoke.json knows the answer to: ./smoke http://127.0.0.1:8000
+{folder}exec "${{PYTHON:-python3}}" "$here/parts/asking.py" "$@"
+"""
+HEAD_CPUS, HEAD_GB = 4, 16
+RANK_ARGUMENTS = ("distributed-executor-backend", "served-model-name")  # Ray Serve's own business
+WORKER = "/spec/rayClusterConfig/workerGroupSpecs/0/template/spec"
+SITE = f"""\
+# Yours: copy this folder, and apply the copy: kubectl apply -k site/
+resources: [..]
+# namespace: serving
+patches:
+  - target: {{kind: RayService}}
+    patch: |-
+      - {{op: replace, path: {WORKER}/volumes/0/persistentVolumeClaim/claimName, value: CLAIM}}
+"""
+
+
+def add_options(parser: ArgumentParser) -> None:
+    """Those of its parts; `contents` takes them by name."""
+    vllm.add_options(parser)
+    parser.add_argument("--ray", type=json.loads, required=True, help="the catalogue's, as JSON")
+
+
+def contents(
+    model: str,
+    tp: int,
+    settings: dict[str, Any],
+    checkpoint: list[Path],
+    tokenizer: list[Path],
+    parts: list[Path],
+    lock: Path,
+    reference: Path,
+    ray: dict[str, Any],
+) -> Contents:
+    files, weights = vllm.model_files(checkpoint, tokenizer)
+    config = next(path for path in checkpoint if path.name == "config.json")
+    plan, about = vllm.described(model, tp, settings, config, lock, weights)
+    found = service(model, plan, settings, sum(weights.values()), ray)
+    if wrong := next(manifest.faults(found, pinned=True), None):
+        raise Refused(f"models.{model}.ray: {wrong}")
+    text = yaml.safe_dump(found, sort_keys=False, width=1000)
+    return {
+        **files,
+        **{f"parts/{path.name}": path for path in parts if path.name in PARTS},
+        "rayservice.yaml": text,
+        "kustomization.yaml": "resources: [rayservice.yaml]\n",
+        "site/kustomization.yaml": SITE.replace("CLAIM", ray["claim"]),
+        "smoke": SMOKE.format(folder=FOLDER),
+        "smoke.json": json.dumps(vllm.smoke(model, read(reference), plan)) + "\n",
+        "bundle.json": json.dumps(about, indent=1, sort_keys=True) + "\n",
+        "README.md": readme(model, plan, ray),
+    }
+
+
+def service(
+    model: str, plan: Plan, settings: dict[str, Any], weights: int, ray: dict[str, Any]
+) -> dict[str, Any]:
+    """The RayService: a head without ranks, and as many pods of ranks as the plan has nodes."""
+    asked = plan_of.asked(plan, weights, vllm.READ_MB_S)
+    cores, memory = int(asked["cpus-per-task"]), int(str(asked["mem"]).rstrip("G"))
+    ranks = plan.ranks_per_node
+    shm = 2 * plan_of.SHM_PER_RANK * ranks
+    mounts = [
+        {"name": "model", "mountPath": "/models", "readOnly": True},
+        {"name": "shm", "mountPath": "/dev/shm"},
+    ]
+    volumes = [
+        {"name": "model", "persistentVolumeClaim": {"claimName": ray["claim"], "readOnly": True}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm >> 20}Mi"}},
+    ]
+    if "model_image" in ray:
+        volumes[0] = {"name": "model", "image": {"reference": ray["model_image"]}}
+    worker = pod("worker", ray["image"], cores, memory, mounts, volumes, ray)
+    if plan.device == "gpu":
+        for kind in worker["containers"][0]["resources"].values():
+            kind[ray["gpu"]] = str(ranks)
+        worker["tolerations"] = [{"key": ray["gpu"], "operator": "Exists", "effect": "NoSchedule"}]
+    head = pod("head", ray["image"], HEAD_CPUS, HEAD_GB, mounts, volumes, {})
+    count = plan.nodes * ray["replicas"]
+    workers = {
+        "groupName": "ranks", "replicas": count, "minReplicas": count, "maxReplicas": count,
+        "rayStartParams": {}, "template": {"spec": worker},
+    }  # fmt: skip
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayService",
+        "metadata": {"name": model},
+        "spec": {
+            "serveConfigV2": yaml.safe_dump(serve(model, plan, settings, ray), sort_keys=False),
+            "rayClusterConfig": {
+                "rayVersion": ray["version"],
+                "headGroupSpec": {
+                    "rayStartParams": {"num-cpus": "0", "num-gpus": "0"},
+                    "template": {"spec": head},
+                },
+                "workerGroupSpecs": [workers],
+            },
+        },
+    }
+
+
+def serve(model: str, plan: Plan, settings: dict[str, Any], ray: dict[str, Any]) -> dict[str, Any]:
+    """Ray Serve's configuration: an OpenAI server of vLLM."""
+    llm: dict[str, Any] = {
+        "model_loading_config": {
+            "model_id": model,
+            "model_source": f"/models/{ray['folder'] or model}",
+        },
+        "engine_kwargs": keywords(plan_of.arguments(plan, model, settings)),
+        "deployment_config": {
+            "num_replicas": ray["replicas"],
+            "max_ongoing_requests": ray["max_ongoing_requests"],
+            "health_check_timeout_s": 60,
+        },
+    }
+    if plan.device == "cpu":
+        llm["accelerator_config"] = {"kind": "cpu"}
+    elif "accelerator" in ray:
+        llm["accelerator_type"] = ray["accelerator"]
+    return {
+        "applications": [
+            {
+                "name": model,
+                "route_prefix": "/",
+                "import_path": "ray.serve.llm:build_openai_app",
+                "args": {"llm_configs": [llm]},
+            }
+        ]
+    }
+
+
+def keywords(words: list[str]) -> dict[str, Any]:
+    """Arguments of a command line as those of a call: `--dtype float32 --enforce-eager`."""
+    found: dict[str, Any] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, _, value = word.removeprefix("--").partition("=")
+            found[name] = yaml.safe_load(value) if value else True
+        else:
+            found[name] = yaml.safe_load(word)
+    return {
+        name.replace("-", "_"): one for name, one in found.items() if name not in RANK_ARGUMENTS
+    }
+
+
+def pod(
+    name: str, image: str, cores: int, memory: int, mounts: list, volumes: list, ray: dict[str, Any]
+) -> dict[str, Any]:
+    """One container; what it may take is what it asks for."""
+    asked = {"cpu": str(cores), "memory": f"{memory}G"}
+    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    found: dict[str, Any] = {
+        "containers": [
+            {
+                "name": f"ray-{name}",
+                "image": image,
+                "env": [{"name": key, "value": value} for key, value in quiet.items()],
+                "resources": {"limits": dict(asked), "requests": dict(asked)},
+                "volumeMounts": mounts,
+            }
+        ],
+        "volumes": volumes,
+    }
+    if ray.get("node_selector"):
+        found["nodeSelector"] = ray["node_selector"]
+    return found
+
+
+def readme(model: str, plan: Plan, ray: dict[str, Any]) -> str:
+    place, claim = ray["folder"] or model, ray["claim"]
+    shape = f"tensor parallel size {plan.tp}, {plan.pp} pipeline stages, {plan.dtype}"
+    return f"""\
+# {model}, served by Ray Serve on KubeRay
+
+{ray["replicas"]} replicas of {plan.nodes} pods: {shape}, {plan.max_model_len:,} tokens.
+`model/` lies in the volume as `{place}`: copy it into the claim `{claim}`, once.
+
+    kubectl apply -k .                                   # or your copy of site/
+    kubectl wait rayservice/{model} --for=condition=Ready --timeout={vllm.START_SECONDS}s
+    kubectl port-forward service/{model}-serve-svc 8000 &
+    ./smoke http://127.0.0.1:8000
+
+It serves right when ./smoke says so. The manifests were held against KubeRay's definition and Ray's
+schema; they were never applied to a cluster by those who made them.
+"""

@@ -1,0 +1,202 @@
+"""A RayService held against KubeRay's definition, Ray's schema, and what its own groups offer.
+
+KubeRay and Ray take most of what is found here in silence: replicas that no node can hold stay
+"initializing" for ever, and a field that nobody reads has no effect.
+"""
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from ingot.kuberay import fields, serve_config
+from ingot.kuberay.fields import Fault
+from ingot.refused import Refused
+
+GPUS = ("nvidia.com/gpu", "amd.com/gpu")
+RAY_TAG = re.compile(r"/ray(?:-llm|-ml)?:(\d+\.\d+\.\d+)")
+SECRET_ENV = re.compile(r"TOKEN|SECRET|PASSWORD|API_KEY")
+DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12} | {
+    f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGT", 1)
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Pods of one kind, as Ray sees them: `most` of them, each with these resources."""
+
+    name: str
+    most: int
+    offers: dict[str, float]
+
+
+def read(path: Path) -> list[dict]:
+    """Every document of a file.  Refused: what is no YAML, and a file without a RayService."""
+    import yaml
+
+    try:
+        found = [one for one in yaml.safe_load_all(path.read_text()) if one]
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        line = str(error).splitlines()[0]
+        raise Refused(f"{path}: not YAML ({line}), expected manifests; correct it") from None
+    if not any(isinstance(one, dict) and one.get("kind") == "RayService" for one in found):
+        raise Refused(f"{path}: no RayService in it, expected one; name the right file")
+    return [one for one in found if isinstance(one, dict)]
+
+
+def faults(document: dict, pinned: bool = False) -> Iterator[Fault]:
+    """One per fault of a RayService; `pinned`: of a bundle of ours, whose images have digests."""
+    import yaml
+
+    found = list(fields.of_ray_service(document))
+    yield from found
+    if any(fault.shape for fault in found):
+        return
+    cluster = document["spec"].get("rayClusterConfig")
+    if not cluster:
+        yield Fault("RayService.spec.rayClusterConfig", "missing, expected a cluster; write it")
+        return
+    try:
+        config = yaml.safe_load(document["spec"].get("serveConfigV2") or "")
+    except yaml.YAMLError as error:
+        yield Fault("serveConfigV2", f"not YAML ({str(error).splitlines()[0]}), expected a mapping")
+        return
+    pods = [(name, group["template"]["spec"]) for name, group, _ in _groups(cluster)]
+    for path, pod in pods:
+        yield from _containers(path, pod, pinned)
+    yield from _versions(cluster, pods)
+    served = list(serve_config.faults(config, engine=pinned))
+    yield from served
+    if config and not any(fault.shape for fault in served):
+        yield from _capacity(config, list(map(_group, _groups(cluster))))
+
+
+def _groups(cluster: dict) -> Iterator[tuple[str, dict, int]]:
+    """Name, spec and how many pods at most."""
+    yield "headGroupSpec", cluster["headGroupSpec"], 1
+    for one in cluster.get("workerGroupSpecs") or []:
+        most = one.get("maxReplicas", one.get("replicas", 1))
+        yield one["groupName"], one, most * (one.get("numOfHosts") or 1)
+
+
+def _containers(path: str, pod: dict, pinned: bool) -> Iterator[Fault]:
+    for one in pod["containers"]:
+        image, where = str(one.get("image")), f"{path}.{one['name']}"
+        name = image.rpartition("/")[2]
+        if pinned and not DIGEST.search(image):
+            yield Fault(f"{where}.image", f"{image}, expected a digest; write NAME@sha256:...")
+        elif "@" not in name and (":" not in name or name.endswith(":latest")):
+            yield Fault(f"{where}.image", f"{image}, expected a version or a digest; name one")
+        asked = one.get("resources") or {}
+        limits, requests = asked.get("limits") or {}, asked.get("requests") or {}
+        for gpu in GPUS:
+            if gpu in requests and requests[gpu] != limits.get(gpu):
+                found = f"requests {requests[gpu]} and limits {limits.get(gpu)}"
+                yield Fault(f"{where}.resources.{gpu}", f"{found}, expected the same; correct it")
+        for variable in one.get("env") or []:
+            if SECRET_ENV.search(variable["name"]) and variable.get("value"):
+                own = f"{where}.env.{variable['name']}"
+                yield Fault(own, "a secret in plain text, expected a secretKeyRef; move it")
+
+
+def _versions(cluster: dict, pods: list[tuple[str, dict]]) -> Iterator[Fault]:
+    """Head and workers run one Ray, which is the one that rayVersion says."""
+    said = cluster.get("rayVersion")
+    for path, pod in pods:
+        if (
+            tag := RAY_TAG.search(str(pod["containers"][0].get("image")))
+            if pod["containers"]
+            else None
+        ):
+            said = said or tag[1]
+            if tag[1] != said:
+                yield Fault(
+                    f"{path}.image",
+                    f"has Ray {tag[1]}, expected {said} as everywhere; use one image",
+                )
+
+
+def _group(found: tuple[str, dict, int]) -> Group:
+    name, spec, most = found
+    start, containers = spec.get("rayStartParams") or {}, spec["template"]["spec"]["containers"]
+    limits = (containers[0].get("resources") or {}).get("limits") or {} if containers else {}
+    offers = {
+        "CPU": quantity(start.get("num-cpus", limits.get("cpu"))),
+        "GPU": quantity(start.get("num-gpus", next((limits[g] for g in GPUS if g in limits), 0))),
+    }
+    with contextlib.suppress(ValueError, TypeError):  # JSON in a string of YAML, quoted once more
+        own = json.loads(start.get("resources", "{}").strip("'\"").replace('\\"', '"'))
+        offers |= {name: float(count) for name, count in own.items()}
+    return Group(name, most, offers)
+
+
+def quantity(said: Any) -> float:
+    """Kubernetes' 500m, 2, 16Gi; without one, no limit."""
+    if said is None:
+        return inf
+    match = re.fullmatch(r"([\d.]+)([A-Za-z]*)", str(said))
+    return float(match[1]) * UNITS.get(match[2], 1) if match else inf
+
+
+def _capacity(config: dict, groups: list[Group]) -> Iterator[Fault]:
+    """Each replica fits on a node, and all of them into the groups together."""
+    total: dict[str, float] = {}
+    for path, count, asks in _replicas(config):
+        room = sum(group.most * _times(group, asks) for group in groups if group.most)
+        shown = " and ".join(f"{one:g} {name}" for name, one in asks.items())
+        if not room:
+            yield Fault(
+                path, f"no node offers {shown}, expected one; the replica would wait for ever"
+            )
+        elif room < count:
+            yield Fault(
+                path, f"{count} times {shown}, and the groups hold it {room:g} times; add nodes"
+            )
+        for name, one in asks.items():
+            total[name] = total.get(name, 0) + one * count
+    for name, asked in total.items():
+        offered = sum(group.offers.get(name, 0) * group.most for group in groups if group.most)
+        if asked > offered:
+            said = f"{asked:g} {name} asked in all, and the groups offer {offered:g}; add nodes"
+            yield Fault("serveConfigV2", said)
+
+
+def _times(group: Group, asks: dict[str, float]) -> float:
+    """How often one pod holds it."""
+    offers = [(group.offers.get(name, 0), one) for name, one in asks.items()]
+    return min((has // one for has, one in offers if has != inf), default=inf)
+
+
+def _replicas(config: dict) -> Iterator[tuple[str, int, dict[str, float]]]:
+    """Where it is said, how many, what each takes of one node.  An engine's ranks may lie on several."""
+    for number, one in enumerate(config["applications"]):
+        path = f"serveConfigV2.applications[{number}]"
+        for count, deployment in enumerate(one.get("deployments") or []):
+            options = deployment.get("ray_actor_options") or {}
+            if asks := _asks(options):
+                yield f"{path}.deployments[{count}]", _least(deployment), asks
+        for count, llm in enumerate(serve_config.llms(one)):
+            kind = (llm.get("accelerator_config") or {}).get("kind")
+            engine = llm.get("engine_kwargs") or {}
+            ranks = engine.get("tensor_parallel_size", 1) * engine.get("pipeline_parallel_size", 1)
+            if kind != "cpu":
+                least = _least(llm.get("deployment_config") or {})
+                yield f"{path}.args.llm_configs[{count}]", least * ranks, {"GPU": 1}
+
+
+def _least(deployment: dict) -> int:
+    """How many replicas there always are."""
+    scaling = deployment.get("autoscaling_config") or {}
+    found = scaling.get("min_replicas", 1) if scaling else deployment.get("num_replicas", 1)
+    return found if isinstance(found, int) else 1
+
+
+def _asks(options: dict) -> dict[str, float]:
+    own = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus", 0)}
+    asked = {**own, **(options.get("resources") or {})}
+    return {name: one for name, one in asked.items() if one}

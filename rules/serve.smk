@@ -28,7 +28,7 @@ rule bundle_vllm:
             --checkpoint {input.config:q} {input.weights:q} \
             --tokenizer {input.tokenizer:q} \
             --parts {input.parts:q} \
-            --lock {input.pins[0]:q} \
+            --lock {input.pins:q} \
             --reference {input.reference:q} \
             --bundle {output:q} \
             >{log:q}
@@ -65,7 +65,7 @@ rule verify_vllm:
             --checkpoint {input.config:q} {input.weights:q} \
             --tokenizer {input.tokenizer:q} \
             --parts {input.parts:q} \
-            --lock {input.pins[0]:q} \
+            --lock {input.pins:q} \
             --reference {input.reference:q} \
             --bundle {input.bundle:q} \
             --texts {input.texts:q} \
@@ -103,7 +103,7 @@ rule bundle_kuberay:
             --ray {params.ray:q} \
             --tokenizer {input.tokenizer:q} \
             --parts {input.parts:q} \
-            --lock {input.pins[0]:q} \
+            --lock {input.pins:q} \
             --reference {input.reference:q} \
             --bundle {output:q} \
             >{log:q}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.entry import run
+from ingot.fields import read_json
 from ingot.files import sealed
 from ingot.parity import texts as texts_of
 from ingot.parity.divergence import log_softmax
@@ -34,7 +35,8 @@ def verify_vllm(bundle: Path, texts: Path, record: Path, **parts) -> None:
     encoding = texts_of.read(texts).checks(
         folder, tokenizer_folder.ids_of(folder), tokenizer_folder.chat_of(folder)
     )
-    dtype = re.search(r'"--dtype",\s*"(\w+)"', (bundle / "bundle.json").read_text())[1]
+    words = read_json(bundle / "bundle.json")["arguments"]
+    dtype = words[words.index("--dtype") + 1]
     check, away, started = GreedyCheck(answers, dtype), [0.0], time.monotonic()
     with heartbeat(f"{bundle}: asking the server"), Server(bundle, Path(sys.executable)) as server:
         ready = time.monotonic() - started

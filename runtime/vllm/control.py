@@ -10,20 +10,19 @@ import time
 
 import asking
 
-from place import FOLDER, Refused, Site, read_site, state_folder
+from place import FOLDER, Refused, Site, asked, read_bundle, read_site, state_folder
 
 NEVER = (
     "PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "QOSMaxWallDurationPerJobLimit",
     "AssocMaxWallDurationPerJobLimit", "InvalidAccount", "InvalidQOS",
 )  # fmt: skip
-PASSED = (
-    "account",
-    "partition",
-    "qos",
-    "constraint",
-    "reservation",
-    "time",
-)  # to sbatch as they are
+PASSED = {  # to sbatch, as they are
+    **{
+        key: key
+        for key in ("account", "partition", "qos", "constraint", "reservation", "time", "mem")
+    },
+    "cpus": "cpus-per-task",
+}
 
 
 def submitted(site: Site, options: argparse.Namespace) -> None:
@@ -36,16 +35,16 @@ def submitted(site: Site, options: argparse.Namespace) -> None:
         raise Refused(
             f"{site.path}: python is missing, expected one with requirements.lock installed"
         )
-    flags = [f"--{key}={site.get(key)}" for key in PASSED if site.get(key)]
-    layout = json.loads((FOLDER / "bundle.json").read_bytes())["layout"]
+    flags = [f"--{flag}={site.get(key)}" for key, flag in PASSED.items() if site.get(key)]
+    layout = read_bundle()["layout"]
     if site.get("gpu") and layout["gpus_per_node"]:
         flags.append(f"--gpus-per-node={site.get('gpu')}:{layout['gpus_per_node']}")
     script = [*flags, *options.more, str(FOLDER / "serve.sbatch")]
-    asked = subprocess.run(
+    tried = subprocess.run(
         ["sbatch", "--test-only", *script], capture_output=True, text=True, timeout=120, check=False
     )
-    if asked.returncode:
-        said = asked.stderr.strip().splitlines() or ["no reason given"]
+    if tried.returncode:
+        said = tried.stderr.strip().splitlines() or ["no reason given"]
         first = re.sub("^(sbatch: error|allocation failure): ", "", said[0])
         raise Refused(f"sbatch: {first}; correct {site.path}")
     done = subprocess.run(
@@ -63,20 +62,29 @@ def submitted(site: Site, options: argparse.Namespace) -> None:
 def never(job: str) -> str:
     """Why a job can never start, where SLURM takes it all the same."""
     for _ in range(6):
-        reason = queue(["--job", job]).rpartition(" ")[2].strip("()")
-        if reason in NEVER:
+        words = queue(["--job", job]).split()
+        if not words or words[1] != "PENDING":
+            return ""
+        if (reason := words[-1].strip("()")) in NEVER:
             return reason
         time.sleep(0.5)
     return ""
 
 
 def state(site: Site, options: argparse.Namespace) -> dict:
-    """Of the job asked for, or of the newest of this bundle."""
-    found = sorted(state_folder(site).glob("*/state.json"), key=lambda path: path.stat().st_mtime)
-    each = [(path, json.loads(path.read_bytes())) for path in found]
-    for path, one in reversed(each):
-        if options.job in ("", one["job"]) and (options.job or one["bundle"] == str(FOLDER)):
-            return {**one, "folder": path.parent, "key": (path.parent / "key").read_text()}
+    """Of the job asked for, or of the newest of this bundle that still runs."""
+    found = {}
+    for path in state_folder(site).glob("*/state.json"):
+        try:
+            one = json.loads(path.read_bytes())
+            one |= {"folder": path.parent, "key": (path.parent / "key").read_text()}
+            found[path.stat().st_mtime] = one
+        except (OSError, ValueError):
+            continue  # of a job that ends now
+    for _, one in sorted(found.items(), reverse=True):
+        wanted = one["job"] == options.job if options.job else one["bundle"] == str(FOLDER)
+        if wanted and (one["job"].startswith("local-") or queue(["--job", one["job"]])):
+            return one
     raise Refused(f"{options.job or FOLDER}: no server of it runs; ./submit starts one")
 
 
@@ -89,19 +97,26 @@ def queue(words: list[str]) -> str:
     return done.stdout.strip()
 
 
+def own_jobs() -> list[str]:
+    """Those that were submitted from this very folder, as squeue shows them."""
+    bundle = read_bundle()
+    name, found = f"{bundle['model']}_tp{bundle['layout']['tp']}", []
+    for line in queue(["--me", f"--name={name}"]).splitlines():
+        if f"={FOLDER / 'serve.sbatch'}\n" in asked("scontrol", "show", "job", line.split()[0]):
+            found.append(line)
+    return found
+
+
 def status(site: Site, options: argparse.Namespace) -> None:
     try:
         found = state(site, options)
     except Refused:
-        if waits := queue(["--job", options.job] if options.job else ["--me", f"--name={name()}"]):
-            print(f"{waits}  (job, state, time, time left, nodes, reason)")
-            return
-        raise
+        lines = [queue(["--job", options.job])] if options.job else own_jobs()
+        if not any(lines):
+            raise
+        print("\n".join(lines) + "  (job, state, time, time left, nodes, reason)")
+        return
     print(f"{found['job']} on {found['node']}: {found['phase']}, {found['url']}/v1")
-
-
-def name() -> str:
-    return json.loads((FOLDER / "bundle.json").read_bytes())["model"]
 
 
 def smoke(site: Site, options: argparse.Namespace) -> None:
@@ -118,7 +133,7 @@ def connect(site: Site, options: argparse.Namespace) -> None:
     print(
         f"ssh -N -L 127.0.0.1:8000:{at} {found['node']}    # from elsewhere: http://127.0.0.1:8000"
     )
-    asked = {
+    body = {
         "model": found["model"],
         "prompt": "San Francisco is a",
         "max_tokens": 7,
@@ -126,7 +141,7 @@ def connect(site: Site, options: argparse.Namespace) -> None:
     }
     print(
         f"curl -H @{folder}/header -H 'Content-Type: application/json' {url}/v1/completions \\\n"
-        f"    -d '{json.dumps(asked)}'"
+        f"    -d '{json.dumps(body)}'"
     )
 
 
@@ -134,8 +149,9 @@ def stop(site: Site, options: argparse.Namespace) -> None:
     try:
         job = options.job or state(site, options)["job"]
     except Refused:
-        if not (job := queue(["--me", f"--name={name()}"]).partition(" ")[0]):
+        if not (lines := own_jobs()):
             raise
+        job = lines[-1].split()[0]
     done = subprocess.run(["scancel", job], capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
         raise Refused(f"{job}: {done.stderr.strip() or 'scancel failed'}")
@@ -154,7 +170,7 @@ def main() -> int:
         parser.add_argument("job", nargs="?", default="", help="a job's id; default: the newest")
     try:
         VERBS[verb](read_site(), parser.parse_args())
-    except (Refused, subprocess.TimeoutExpired) as why:
+    except (Refused, OSError, ValueError, subprocess.TimeoutExpired) as why:
         print(f"error: {why}", file=sys.stderr)
         return 1
     return 0

@@ -17,6 +17,12 @@ import network
 from place import BLOCK, Place, Refused, Site, port_blocks
 
 MEET_SECONDS = 300
+ALIVE = {
+    "TCP_KEEPIDLE": 5,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+}  # seconds: of a node without power
+GONE = (ConnectionError, OSError)
 
 
 class Line:
@@ -24,8 +30,12 @@ class Line:
 
     def __init__(self, connection: socket.socket):
         self.connection, self.rest = connection, b""
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in ALIVE.items():
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def say(self, **words) -> None:
+        self.connection.settimeout(30)
         self.connection.sendall(json.dumps(words).encode() + b"\n")
 
     def hear(self, seconds: float) -> dict:
@@ -46,97 +56,135 @@ class Line:
         except (ValueError, TypeError):
             raise ConnectionError("no line of a node") from None
 
+    def waits(self) -> bool:
+        """Is there something to hear, if only the end?"""
+        if b"\n" in self.rest:
+            return True
+        with selectors.DefaultSelector() as ready:
+            ready.register(self.connection, selectors.EVENT_READ)
+            return bool(ready.select(0))
 
-def proof(key: str, nonce: str) -> str:
-    return hmac.new(key.encode(), nonce.encode(), "sha256").hexdigest()
 
+def known(line: Line, key: str, role: str, seconds: float = 5) -> bool:
+    """Does the other side know the job's key?  Proves that this side does, too.
 
-def known(line: Line, key: str, seconds: float = 5) -> bool:
-    """Does the other side know the job's key?  Proves that this side does, too."""
-    nonce = os.urandom(16).hex()
+    A proof says whose it is: else the other side could send our own back.
+    """
+    other, nonce = {"head": "worker", "worker": "head"}[role], os.urandom(16).hex()
     line.say(nonce=nonce)
-    line.say(proof=proof(key, str(line.hear(seconds).get("nonce"))))
-    return hmac.compare_digest(str(line.hear(seconds).get("proof")), proof(key, nonce))
+    line.say(proof=proof(key, role, str(line.hear(seconds).get("nonce"))))
+    return hmac.compare_digest(str(line.hear(seconds).get("proof")), proof(key, other, nonce))
+
+
+def proof(key: str, role: str, nonce: str) -> str:
+    return hmac.new(key.encode(), f"{role} {nonce}".encode(), "sha256").hexdigest()
 
 
 class Head:
     """Rank 0: hears all others, decides, and watches them."""
 
-    def __init__(self, place: Place, site: Site, key: str, address: str):
-        self.place, self.key, self.address = place, key, address
+    def __init__(self, place: Place, site: Site, key: str):
+        self.place, self.key = place, key
         self.seconds = site.number("meet_seconds", MEET_SECONDS)
         self.lines: dict[int, Line] = {}
 
-    def gather(self, own: dict) -> dict[int, dict]:
-        """The report of each rank, all alike where they must be."""
+    def gather(self, address: str) -> None:
+        """Until every node is here.  They come by any address of this node, and prove who they are."""
         with socket.socket() as door:
             door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             for first in port_blocks(self.place.number):
-                try:
-                    door.bind((self.address, first))
+                with contextlib.suppress(OSError):
+                    door.bind((address if address.startswith("127.") else "", first))
                     break
-                except OSError:
-                    continue
             else:
-                raise Refused(f"{self.address}: no port to meet at is free, of 12000 to 32000")
+                raise Refused(f"{address}: no port to meet at is free, of 12000 to 32000")
             door.listen(64)
-            reports = {0: own}
             end = time.monotonic() + self.seconds
-            while len(reports) < self.place.nodes:
+            while len(self.lines) < self.place.nodes - 1:
                 door.settimeout(max(0.01, end - time.monotonic()))
                 try:
                     line = Line(door.accept()[0])
-                    report = line.hear(5) if known(line, self.key) else {}
+                    rank = line.hear(5).get("rank") if known(line, self.key, "head") else None
                 except TimeoutError:
-                    missing = [n for rank, n in enumerate(self.place.names) if rank not in reports]
+                    here = {0, *self.lines}
+                    missing = [n for rank, n in enumerate(self.place.names) if rank not in here]
                     raise Refused(
                         f"{', '.join(missing)}: nothing heard for {self.seconds} s, expected all of "
                         f"{self.place.nodes} nodes; see sinfo, or set meet_seconds in the site file"
                     ) from None
-                except (ConnectionError, OSError):
-                    continue  # another's connection, or a node that will say itself why it ended
-                if why := report.get("refused"):
-                    raise Refused(f"{self.place.names[report['rank']]}: {why}")
-                if report.get("rank") in range(1, self.place.nodes):
-                    self.lines[report["rank"]] = line
-                    reports[report["rank"]] = report
-        for rank, report in reports.items():
-            for field in ("sums", "versions", "python"):
-                if report[field] != own[field]:
-                    raise Refused(
-                        f"{self.place.names[rank]}: {field} {report[field]} there, {own[field]} on "
-                        f"{self.place.name}; install and copy the same on all nodes"
-                    )
-        return reports
+                except GONE:
+                    continue  # another's connection
+                if rank in range(1, self.place.nodes):
+                    self.lines[rank] = line
 
-    def ports(self) -> int:
+    def compare(self, own: dict, seconds: float) -> None:
+        """Hear what each node has found, within `seconds`; refused where they are not alike."""
+        end, waits = time.monotonic() + seconds, dict(self.lines)
+        while waits:
+            for rank, line in list(waits.items()):
+                name = self.place.names[rank]
+                if not line.waits():
+                    continue
+                try:
+                    report = line.hear(5)
+                except GONE as error:
+                    raise Refused(f"{name}: {error} while it checked its files") from None
+                if "refused" in report:
+                    raise Refused(f"{name}: {report['refused']}")
+                for field in ("sums", "versions", "python"):
+                    if report.get(field) != own[field]:
+                        raise Refused(
+                            f"{name}: {field} {report.get(field)} there, {own[field]} on "
+                            f"{self.place.name}; install and copy the same on all nodes"
+                        )
+                del waits[rank]
+            if waits and time.monotonic() > end:
+                missing = ", ".join(self.place.names[rank] for rank in waits)
+                raise Refused(
+                    f"{missing}: still checking after {seconds:.0f} s; set read_mb_s in the site file"
+                )
+            time.sleep(0.1)
+
+    def ports(self, address: str) -> int:
         """The first of a range of ports that is free on every node; all are told."""
         for first in port_blocks(self.place.number):
-            answers = [network.all_free(self.address, first + 1, BLOCK - 1)]
-            for line in self.lines.values():
-                line.say(free=first + 1)
-                answers.append(bool(line.hear(30).get("free")))
+            answers = [network.all_free(address, first, BLOCK)]
+            for rank, line in self.lines.items():
+                try:
+                    line.say(free=first)
+                    answer = line.hear(30)
+                except GONE as error:
+                    raise Refused(
+                        f"{self.place.names[rank]}: {error}, expected its free ports"
+                    ) from None
+                if "free" not in answer:
+                    raise Refused(
+                        f"{self.place.names[rank]}: {answer.get('refused', 'was stopped')}"
+                    )
+                answers.append(bool(answer["free"]))
             if all(answers):
-                for line in self.lines.values():
-                    line.say(go=first, master=self.address)
+                self.tell(go=first, master=address)
                 return first
         raise Refused(
-            f"{self.address}: ports taken on every range tried, expected one free on all nodes"
+            f"{address}: ports taken on every range tried, expected one free on all nodes"
         )
 
     def ended(self, patience: float = 0) -> str:
         """Which node has ended and why; empty while all live, and of one that was told to stop."""
-        with selectors.DefaultSelector() as ready:
+        end = time.monotonic() + patience
+        while True:
             for rank, line in self.lines.items():
-                ready.register(line.connection, selectors.EVENT_READ, rank)
-            for found, _ in ready.select(patience):
-                name = self.place.names[found.data]
-                try:
-                    word = self.lines[found.data].hear(1)
-                except (ConnectionError, OSError):
-                    return f"{name}: ended without a word, or is unreachable"
-                return f"{name}: {word['refused']}" if "refused" in word else ""
-        return ""
+                if line.waits():
+                    try:
+                        word = line.hear(1)
+                    except GONE:
+                        return f"{self.place.names[rank]}: ended without a word, or is unreachable"
+                    return (
+                        f"{self.place.names[rank]}: {word['refused']}" if "refused" in word else ""
+                    )
+            if time.monotonic() >= end:
+                return ""
+            time.sleep(0.05)
 
     def tell(self, **word) -> None:
         for line in self.lines.values():
@@ -156,6 +204,7 @@ class Worker:
         self.place, self.key, self.head = place, key, head
         self.seconds = site.number("meet_seconds", MEET_SECONDS)
         self.line = self._find()
+        self.line.say(rank=place.rank)
 
     def _find(self) -> Line:
         end = time.monotonic() + self.seconds
@@ -165,53 +214,50 @@ class Worker:
                     line = Line(socket.create_connection((self.head, port), timeout=2))
                 except OSError:
                     continue
-                try:
-                    if known(line, self.key):
+                with contextlib.suppress(*GONE):
+                    if known(line, self.key, "worker"):
                         return line
-                except (ConnectionError, OSError):
-                    pass
                 line.connection.close()
             time.sleep(0.3)
         head = f"{self.place.names[0]} ({self.head})"
         raise Refused(f"{head}: does not answer for {self.seconds} s, expected the head")
 
-    def follow(self, own: dict, address: str) -> tuple[int, str]:
+    def follow(self, own: dict, address: str, seconds: float) -> tuple[int, str]:
         """Report, and answer until the head says: the first of the ports, and the master's address."""
-        self.line.say(rank=self.place.rank, **own)
+        self.line.say(**own)
         while True:
             try:
-                word = self.line.hear(self.seconds + 60)
-            except (ConnectionError, OSError) as error:
+                word = self.line.hear(seconds)
+            except GONE as error:
                 raise Refused(f"{self.place.names[0]}: {error}, expected the head") from None
             if "stop" in word:
                 raise Refused("")  # the head says why
             if "go" in word:
                 return word["go"], word["master"]
-            self.line.say(free=network.all_free(address, word["free"], BLOCK - 1))
+            self.line.say(free=network.all_free(address, word["free"], BLOCK))
 
     def refuse(self, why: str) -> bool:
         """Tell the head why this node ends; did it hear?"""
         try:
-            self.line.say(rank=self.place.rank, refused=why)
+            self.line.say(refused=why)
         except OSError:
             return False
         return True
 
     def word(self) -> dict:
         """What the head says, if anything; `lost` where it has ended without a word."""
-        with selectors.DefaultSelector() as ready:
-            ready.register(self.line.connection, selectors.EVENT_READ)
-            if not ready.select(0):
-                return {}
+        if not self.line.waits():
+            return {}
         try:
             return self.line.hear(1)
-        except (ConnectionError, OSError):
+        except GONE:
             return {"lost": True}
 
     def close(self, stopped: bool = False) -> None:
         """Not before the head knows: the end of a process makes SLURM end the others."""
-        with contextlib.suppress(ConnectionError, OSError):
-            self.line.say(**({"stopped": True} if stopped else {}))
+        with contextlib.suppress(*GONE):
+            if stopped:
+                self.line.say(stopped=True)
             while "stop" not in self.line.hear(5):
                 pass
         self.line.connection.close()

@@ -7,19 +7,25 @@ import struct
 from place import Place, Refused, Site, asked
 
 SIOCGIFADDR = 0x8915
+ELSEWHERE = "192.0.2.1"  # of nobody (RFC 5737): to it leads the way out
+
+
+def address_of(place: Place, rank: int) -> str:
+    """A node's address, by SLURM's own record of it."""
+    shown = asked("scontrol", "show", "node", place.names[rank], "--oneliner")
+    words = dict(word.partition("=")[::2] for word in shown.split())
+    name = words.get("NodeAddr") or place.names[rank]
+    try:
+        return socket.gethostbyname(name)
+    except OSError as error:
+        raise Refused(
+            f"{place.names[rank]}: no address of {name} on {place.name} ({error})"
+        ) from None
 
 
 def head_address(place: Place, site: Site) -> str:
-    """The head's address, by SLURM's own record of the node."""
-    if place.nodes == 1:
-        return interface_address(site.get("interface", "lo"))
-    shown = asked("scontrol", "show", "node", place.names[0], "--oneliner")
-    words = dict(word.partition("=")[::2] for word in shown.split())
-    name = words.get("NodeAddr") or place.names[0]
-    try:
-        found = socket.gethostbyname(name)
-    except OSError as error:
-        raise Refused(f"{place.names[0]}: no address of {name} on {place.name} ({error})") from None
+    """Where a worker finds the head.  A name that means this machine is a fault of /etc/hosts."""
+    found = address_of(place, 0)
     if found.startswith("127.") and not site.get("interface"):
         raise Refused(
             f"{place.names[0]}: its name means {found} on {place.name}, which no other node reaches; "
@@ -28,12 +34,21 @@ def head_address(place: Place, site: Site) -> str:
     return found
 
 
-def own_address(head: str, site: Site) -> str:
-    """This node's address on the way to the head, or on the interface that the site names."""
+def own_address(place: Place, site: Site) -> str:
+    """This node's address on the way to the others, or on the interface that the site names."""
     if name := site.get("interface"):
         return interface_address(name)
+    if place.local:
+        return "127.0.0.1"
+    other = 0 if place.rank else 1
+    towards = address_of(place, other) if place.nodes > 1 else ELSEWHERE
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((head, 9))  # nothing is sent
+        try:
+            probe.connect((towards, 9))  # nothing is sent
+        except OSError as error:
+            raise Refused(
+                f"{place.name}: no way to {towards} ({error}); set interface in {site.path}"
+            ) from None
         return probe.getsockname()[0]
 
 

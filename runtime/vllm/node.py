@@ -5,6 +5,7 @@ ends the job, with the reason in one line on standard output.
 """
 
 import argparse
+import http.client
 import json
 import os
 import secrets
@@ -34,6 +35,7 @@ from place import (
 
 EACH = 10  # seconds between lines of progress
 SLOW_READ = 150  # MB/s: a busy shared file system
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
@@ -49,7 +51,7 @@ class Node:
         self.table: meeting.Head | meeting.Worker | None = None
         self.server: process.Server | None = None
         self.scratch: Path | None = None
-        self.key = os.environ.pop("INGOT_SERVE_KEY", "") or secrets.token_urlsafe(24)
+        self.key = os.environ.pop("INGOT_SERVE_KEY", "")
         self.state = state_folder(site) / place.job
 
     def say(self, text: str) -> None:
@@ -60,33 +62,50 @@ class Node:
         layout, place = self.bundle["layout"], self.place
         if place.nodes != layout["nodes"]:
             raise Refused(f"{place.nodes} nodes, expected {layout['nodes']}; start it by ./submit")
-        head = network.head_address(place, self.site)
-        address = network.own_address(head, self.site)
-        if place.rank:
-            self.table = meeting.Worker(place, self.site, self.key, head)
-        if not place.rank:
-            said = f"{self.bundle['model']}: tensor parallel size {layout['tp']}, {layout['pp']} stages, "
-            self.say(f"{said}{place.nodes} nodes; checking files, versions, ports")
+        if place.nodes > 1 and not self.key:
+            raise Refused(
+                "INGOT_SERVE_KEY: missing, expected the key that serve.sbatch makes; start it by ./submit"
+            )
+        self.key = self.key or secrets.token_urlsafe(24)
+        self.meet()
         try:
+            address = network.own_address(place, self.site)
             own = self.checked()
         except Refused as why:
             self.refuse(str(why))
-        first, master = self.met(own, head, address)
+        first, master = self.agreed(own, address)
         port = self.options.port or self.site.number("port", first + 1)
         if not place.rank and not network.free(address, port):
-            raise Refused(
-                f"{address}:{port}: taken on {place.name}, expected a free port; leave port out"
-            )
+            taken = f"{address}:{port}: taken on {place.name}"
+            raise Refused(f"{taken}, expected a free port; leave port out")
         self.state.mkdir(parents=True, exist_ok=True)
-        log = self.state / f"vllm-{place.rank}.log"
         words = self.words(address, port, master, first + 2)
         self.server = process.Server(
-            words, self.environment(address, first + 4), log, self.private()
+            words,
+            self.environment(address, first + 4),
+            self.state / f"vllm-{place.rank}.log",
+            self.private(),
         )
         if place.rank:
             self.watch(f"started vLLM, rank {place.rank}")
         else:
             self.lead(f"http://{address}:{port}")
+
+    def meet(self) -> None:
+        """Find each other before anything that takes long, so that all check at once."""
+        layout, place = self.bundle["layout"], self.place
+        if place.rank:
+            head = network.head_address(place, self.site)
+            self.table = meeting.Worker(place, self.site, self.key, head)
+            return
+        said = (
+            f"{self.bundle['model']}: tensor parallel size {layout['tp']}, {layout['pp']} stages, "
+        )
+        self.say(f"{said}{place.nodes} nodes")
+        if place.nodes > 1:
+            self.table = meeting.Head(place, self.site, self.key)
+            self.table.gather(network.own_address(place, self.site))
+            self.say(f"all {place.nodes} nodes are here; checking files, versions, GPUs")
 
     def checked(self) -> dict:
         """What all nodes compare."""
@@ -96,24 +115,28 @@ class Node:
             "gpus": checks.gpus(self.bundle),
             "versions": checks.versions(self.bundle),
             "python": sys.version.split()[0],
-            "sums": checks.files(self.place, self.site, self.bundle),
+            "sums": checks.files(self.place, self.site, self.bundle, self.say),
         }
 
-    def met(self, own: dict, head: str, address: str) -> tuple[int, str]:
+    def agreed(self, own: dict, address: str) -> tuple[int, str]:
         """The first port of the range, and the address by which ranks find each other."""
         if self.place.nodes == 1:
             for first in port_blocks(self.place.number):
                 if network.all_free(address, first, meeting.BLOCK):
                     return first, address
             raise Refused(f"{address}: no range of ports is free, expected one from 12000 to 32000")
+        seconds = self.bundle["start_seconds"] + self.reading() / self.place.nodes
         if self.place.rank:
-            return self.table.follow(own, address)
-        self.table = meeting.Head(self.place, self.site, self.key, head)
-        self.table.gather(own)
-        self.table.address = address
-        first = self.table.ports()
-        self.say(f"all {self.place.nodes} nodes are here and alike; ports from {first}")
+            return self.table.follow(own, address, seconds)
+        self.table.compare(own, seconds)
+        first = self.table.ports(address)
+        self.say(f"all {self.place.nodes} nodes are alike; ports from {first}")
         return first, address
+
+    def reading(self) -> float:
+        """Seconds that the weights take from the disk, as the site knows it."""
+        rate = self.site.number("read_mb_s", SLOW_READ)
+        return sum(self.bundle["weights"].values()) / rate / 1e6
 
     def words(self, address: str, port: int, master: str, master_port: int) -> list[str]:
         """vLLM's command."""
@@ -130,7 +153,7 @@ class Node:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ingot-serve")
         return {
             **os.environ, **QUIET, **self.bundle["environment"], "VLLM_API_KEY": self.key,
-            "VLLM_HOST_IP": address, "NCCL_SOCKET_IFNAME": name, "GLOO_SOCKET_IFNAME": name,
+            "VLLM_HOST_IP": address, "NCCL_SOCKET_IFNAME": f"={name}", "GLOO_SOCKET_IFNAME": name,
             "VLLM_PORT": str(first), "TMPDIR": str(self.scratch), "VLLM_RPC_BASE_PATH": str(self.scratch),
             "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),  # not anew in each TMPDIR
         }  # fmt: skip
@@ -142,14 +165,13 @@ class Node:
         self.publish(url, "loading")
         began = said = time.monotonic()
         total = sum(self.bundle["weights"].values())
-        rate = self.site.number("read_mb_s", SLOW_READ)
-        limit = self.bundle["start_seconds"] + total / rate / 1e6
+        limit = self.bundle["start_seconds"] + self.reading()
         while not asking.healthy(url):
             self.alive()
             now = time.monotonic()
             if now - began > limit:
                 raise Refused(
-                    f"not healthy after {limit:.0f} s, planned for {total / 1e9:.1f} GB at {rate} MB/s; "
+                    f"not healthy after {limit:.0f} s, planned for {total / 1e9:.1f} GB; "
                     f"set read_mb_s in the site file; vLLM's words: {self.server.log}"
                 )
             if now - said >= EACH:
@@ -222,7 +244,7 @@ class Node:
         end = time.monotonic() + patience
         while time.monotonic() < end and not self.server.ended():
             time.sleep(0.1)
-        self.server.look()
+        self.server.look(every=1)
         if why := self.server.ended():
             self.refuse(why)
         if self.place.rank:
@@ -242,8 +264,11 @@ class Node:
 
     def stopped(self) -> str:
         """Why SIGTERM came; empty where another node says it."""
-        if self.table and self.place.rank:
-            return self.lost() if "lost" in self.table.word() else ""
+        if self.place.rank:
+            while self.table and (word := self.table.word()):
+                if "lost" in word:
+                    return self.lost()
+            return ""
         if self.table and (why := self.table.ended(patience=0.3)):
             return f"error: {why}"
         return "stopped: the job's time is over" if self.place.over() else "stopped by SIGTERM"
@@ -253,8 +278,7 @@ class Node:
 
     def private(self) -> list[Path]:
         """What nobody may find once the server has ended."""
-        names = () if self.place.rank else ("key", "header", "state.json")
-        return [self.scratch, *(self.state / name for name in names)]
+        return [self.scratch, *([] if self.place.rank else secret_files(self.state))]
 
     def close(self, stopped: bool) -> None:
         if self.server:
@@ -263,30 +287,49 @@ class Node:
             self.table.close(stopped)
         if self.scratch:
             shutil.rmtree(self.scratch, ignore_errors=True)
-            for path in self.private()[1:]:
-                path.unlink(missing_ok=True)
+        if not self.place.rank:
+            forget(self.state)
+
+
+def secret_files(state: Path) -> list[Path]:
+    """What nobody may find once the server has ended; first what leads to the others."""
+    return [state / name for name in ("state.json", "key", "header")]
+
+
+def forget(state: Path) -> None:
+    for path in secret_files(state):
+        path.unlink(missing_ok=True)
 
 
 def stop(*_) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the first one ends it
+    for number in ENDS:
+        signal.signal(number, signal.SIG_IGN)  # the first one ends it
     raise Stopped
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="./serve", description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, default=0, help="of the server; default: a free one")
+    parser.add_argument("--forget", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    for number in ENDS:
+        signal.signal(number, stop)
     node, stopped = None, False
     try:
         place = find()
+        if options.forget:  # by serve.sbatch, when its step has ended by whatever
+            forget(state_folder(read_site()) / os.environ["SLURM_JOB_ID"])
+            return 0
         node = Node(place, read_site(), read_bundle(), options)
         node.run()
-    except Refused as why:
-        if str(why):
+    except (Refused, OSError, ValueError, KeyError, http.client.HTTPException) as why:
+        known = isinstance(why, Refused)
+        if text := str(why) if known else f"{type(why).__name__}: {why}":
+            if node and node.place.rank and node.table and not known:
+                node.table.refuse(text)
             print(
-                f"error: {why}" if node is None else f"{node.place.name}: error: {why}", flush=True
+                f"error: {text}" if node is None else f"{node.place.name}: error: {text}",
+                flush=True,
             )
         return 1
     except Stopped:
@@ -295,7 +338,8 @@ def main() -> int:
             print(text, flush=True)
         return 143
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in ENDS:
+            signal.signal(number, signal.SIG_IGN)
         if node is not None:
             node.close(stopped)
 

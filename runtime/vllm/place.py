@@ -21,7 +21,9 @@ KEYS = {  # of the site file: a pattern of each value
     "interface": r"[\w.-]+",  # the network between nodes, such as ib0
     "scratch": r"/.+",  # node-local: sockets and temporary files
     "state": r"/.+",  # seen by all nodes: the key, addresses, logs
-    "port": r"\d{2,5}",
+    "port": r"[1-9]\d{1,3}|[1-5]\d{4}",
+    "cpus": r"\d+",  # of each node, in place of serve.sbatch's
+    "mem": r"\d+[MG]?",
     "meet_seconds": r"\d+",  # until every node must be there
     "read_mb_s": r"\d+",  # from the disk that holds the model
 }
@@ -70,7 +72,13 @@ def read_site() -> Site:
 
 
 def read_bundle() -> dict:
-    return json.loads((FOLDER / "bundle.json").read_bytes())
+    path = FOLDER / "bundle.json"
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise Refused(
+            f"{path}: {error}, expected what the bundle was built with; copy it again"
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -86,12 +94,17 @@ class Place:
         return len(self.names)
 
     @property
+    def local(self) -> bool:
+        """Without SLURM."""
+        return self.job.startswith("local-")
+
+    @property
     def name(self) -> str:
         return self.names[self.rank]
 
     def over(self) -> bool:
         """Has the job run as long as it may?"""
-        if not self.job.isdigit():
+        if self.local:
             return False
         try:
             said = asked("scontrol", "show", "job", self.job, seconds=2)

@@ -14,10 +14,12 @@ import threading
 import time
 from pathlib import Path
 
+DONE = "done"
 MARK = "INGOT_SERVE_PART"  # in the environment of all that is ours on this node
 SHM = "/dev/shm/"
 SHARDS = re.compile(r"checkpoint shards:.*?(\d+)/(\d+)")
 KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
+QUIET = re.compile(r"\b(INFO|WARNING|DEBUG)\b")
 ERROR = re.compile(r"\b([A-Z]\w*(?:Error|Exception)\b.*|.*\bout of memory.*|vllm: error: .*)")
 
 
@@ -29,6 +31,7 @@ class Server:
     ):
         self.mark, self.log, self.error = os.urandom(8).hex(), log, ""
         self.shards, self.kv_tokens = (0, 0), 0  # files of weights: read, of how many
+        self.looked, self.unnamed = 0.0, False
         self.left: set[str] = set()  # files in shared memory that its processes have mapped
         self.reaper = subprocess.Popen(
             [sys.executable, __file__, self.mark, *map(str, private)],
@@ -45,13 +48,14 @@ class Server:
     def _listen(self) -> None:
         with self.log.open("ab", buffering=0) as log:
             for line in iter(self.process.stdout.readline, b""):
-                log.write(line)
+                with contextlib.suppress(OSError):  # a full disk must not end the server
+                    log.write(line)
                 text = line.decode(errors="replace")
                 if found := SHARDS.search(text):
                     self.shards = (int(found[1]), int(found[2]))
                 if found := KV_TOKENS.search(text):
                     self.kv_tokens = int(found[1].replace(",", ""))
-                if not self.error and (found := ERROR.search(text)):
+                if not self.error and not QUIET.search(text) and (found := ERROR.search(text)):
                     self.error = found[1].strip()[:300]  # the first: others follow from it
 
     def ended(self) -> str:
@@ -67,14 +71,19 @@ class Server:
             + f"; its words: {self.log}"
         )
 
-    def look(self) -> None:
+    def look(self, every: float = 0) -> None:
         """Note which files in shared memory are its own: a killed process leaves them."""
-        for pid in parts(self.mark):
-            with contextlib.suppress(OSError):
-                for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-                    place = line.partition(SHM)
-                    if place[1] and not place[2].endswith(" (deleted)"):
-                        self.left.add(SHM + place[2])
+        if self.unnamed or time.monotonic() - self.looked < every:
+            return
+        self.looked = time.monotonic()
+        for path in mapped(self.mark) - self.left:
+            self.left.add(path)
+            self._tell(path)
+
+    def _tell(self, word: str) -> None:
+        with contextlib.suppress(OSError):
+            self.reaper.stdin.write(f"{word}\n".encode())
+            self.reaper.stdin.flush()
 
     def forget(self) -> None:
         """Take the names of its shared memory away, which all its parts have opened by now.
@@ -83,10 +92,12 @@ class Server:
         """
         self.look()
         self._unlink()
+        self.unnamed, self.error = True, ""  # what was said until now has hurt nobody
 
     def _unlink(self) -> None:
         for path in self.left:
-            Path(path).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                Path(path).unlink()
         self.left.clear()
 
     def stop(self, patience: float = 1) -> None:
@@ -103,7 +114,10 @@ class Server:
             time.sleep(0.1)
         kill(self.mark, self.process.poll)
         self._unlink()
-        self.reaper.communicate(b"done")
+        self._tell(DONE)
+        with contextlib.suppress(OSError):
+            self.reaper.stdin.close()
+        self.reaper.wait(10)
 
 
 def parts(mark: str) -> list[int]:
@@ -113,6 +127,19 @@ def parts(mark: str) -> list[int]:
         with contextlib.suppress(OSError):
             if wanted in environ.read_bytes().split(b"\0"):
                 found.append(int(environ.parent.name))
+    return found
+
+
+def mapped(mark: str) -> set[str]:
+    """Files in shared memory that a server's processes have open: its own, of this user."""
+    found = set()
+    for pid in parts(mark):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+                _, there, name = line.partition(SHM)
+                named = there and not name.endswith(" (deleted)")
+                if named and Path(SHM, name).stat().st_uid == os.getuid():
+                    found.add(SHM + name)
     return found
 
 
@@ -130,9 +157,11 @@ def kill(mark: str, reap=lambda: None) -> None:
 def main(mark: str, *private: str) -> None:
     """The reaper: wait until the node's process has ended, by whatever."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if sys.stdin.buffer.read() != b"done":
+    told = sys.stdin.read().splitlines()
+    if DONE not in told:
+        memory = mapped(mark)
         kill(mark)
-        for path in private:
+        for path in [*private, *told, *memory]:
             shutil.rmtree(path, ignore_errors=True)
             with contextlib.suppress(OSError):
                 Path(path).unlink()

@@ -25,7 +25,8 @@ def write(folder: Path, reference: Path, tp: int = 1, model: str = "demo", **set
     contents = bundle_of.contents(
         model=model, tp=tp, settings={**SETTINGS, **settings},
         checkpoint=[DEMO / "config.json", *DEMO.glob("model*")], tokenizer=small,
-        parts=sorted((ROOT / "runtime/vllm").glob("*.py")), lock=LOCK, reference=reference,
+        parts=sorted((ROOT / "runtime/vllm").glob("*.py")), lock=[LOCK, LOCK.with_name("build.py")],
+        reference=reference,
     )  # fmt: skip
     sealed.fill(folder, contents)
     return folder

@@ -44,14 +44,13 @@ def config(tmp_path):
 def reference(tmp_path_factory):
     """Answers that the demo need not give: what is assembled does not depend on their being right."""
     place = tmp_path_factory.mktemp("reference") / "reference.npz"
-    prompts, tokens = [[1016, 5, 9], list(range(1016, 1010, -1))], [[3, 4], [7]]
+    prompts = [[1016, 5, 9], list(range(1016, 1010, -1))]
     logits = np.full((3, 1024), -5, np.float32)
     logits[[0, 1, 2], [3, 4, 7]] = 9
     np.savez(
         place, prompts=np.concatenate(prompts), prompt_lengths=[3, 6], tokens=[3, 4, 7],
         token_counts=[2, 1], logits=logits,
     )  # fmt: skip
-    assert tokens
     return place
 
 
@@ -129,9 +128,7 @@ def test_a_bundle_is_the_same_from_another_folder_and_names_nobody(reference, tm
     for path in one.rglob("*"):
         if path.is_file() and path.suffix != ".safetensors" and path.name != "tokenizer.json":
             text = path.read_text()
-            found = [
-                word for word in secrets if re.search(rf"(?<![\w./]){re.escape(word)}\b", text)
-            ]
+            found = [word for word in secrets if re.search(rf"(?<![\w./]){re.escape(word)}", text)]
             assert not found, (path, found)
     assert not [path for path in one.rglob("*") if path.is_symlink()]
     assert sealed.sealed(one)
@@ -142,7 +139,7 @@ def test_fetched_weights_are_linked_never_copied(reference, tmp_path):
     folder = shutil.copytree(ROOT / "models/demo", tmp_path / "demo.hf")
     files = bundle_of.contents(
         model="demo", tp=1, settings=bundles.SETTINGS, tokenizer=[folder / "tokenizer.json"],
-        checkpoint=[folder / "config.json", *folder.glob("model*")], parts=[], lock=bundles.LOCK,
+        checkpoint=[folder / "config.json", *folder.glob("model*")], parts=[], lock=[bundles.LOCK],
         reference=reference,
     )  # fmt: skip
     (tmp_path / "b").mkdir()

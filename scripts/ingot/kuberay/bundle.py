@@ -49,13 +49,13 @@ def contents(
     checkpoint: list[Path],
     tokenizer: list[Path],
     parts: list[Path],
-    lock: Path,
+    lock: list[Path],
     reference: Path,
     ray: dict[str, Any],
 ) -> Contents:
     files, weights = vllm.model_files(checkpoint, tokenizer)
     config = next(path for path in checkpoint if path.name == "config.json")
-    plan, about = vllm.described(model, tp, settings, config, lock, weights)
+    plan, about = vllm.described(model, tp, settings, config, lock[0], weights)
     found = service(model, plan, settings, sum(weights.values()), ray)
     if wrong := next(manifest.faults(found, pinned=True), None):
         raise Refused(f"models.{model}.ray: {wrong}")

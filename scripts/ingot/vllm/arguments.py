@@ -3,13 +3,17 @@
 Those of vLLM 0.32.0, which the locks pin; a test holds them against its own parser.
 """
 
+import re
+
 from ingot.refused import Refused
 
 PLANNED = {  # set from the plan, by the running job, or for one user alone
     "served-model-name", "dtype", "max-model-len", "tensor-parallel-size", "pipeline-parallel-size",
     "block-size", "kv-cache-memory-bytes", "gpu-memory-utilization", "max-num-seqs", "host", "port",
     "distributed-executor-backend", "api-key", "nnodes", "node-rank", "master-addr", "master-port",
-    "headless", "model", "uds",
+    "headless", "model", "uds", "hf-token", "config", "kv-cache-dtype", "num-gpu-blocks-override",
+    "data-parallel-size", "data-parallel-size-local", "decode-context-parallel-size", "enforce-eager",
+    "prefill-context-parallel-size",
 }  # fmt: skip
 LISTED = """
 additional-config aggregate-engine-logging all2all-backend allow-credentials
@@ -92,8 +96,14 @@ def name_of(word: str) -> str:
 
 
 def stop_on_wrong(words: list[str], key: str) -> None:
-    """Refuse what vLLM would refuse hours later, and what the plan says; `key` is the catalogue's."""
+    """Refuse what vLLM would refuse hours later, what the plan says, and what may not be in a bundle."""
     for word in words:
+        if re.match("hf_|/", word.partition("=")[2] or word):
+            raise Refused(
+                f"{key}: {word[:12]}..., expected no path and no token: others read the bundle"
+            )
+        if re.match("-[A-Za-z]", word):
+            raise Refused(f"{key}: {word}, expected its long name; correct it")
         if not word.startswith("--"):
             continue
         if name_of(word) in PLANNED:

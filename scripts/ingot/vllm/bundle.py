@@ -29,11 +29,19 @@ CASES, TOKENS = 4, 12  # of smoke.json
 TOLERANCE = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.3}
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
-SCRIPT = """\
+SITE = """\
+site=${{INGOT_SERVE_SITE:-${{XDG_CONFIG_HOME:-$HOME/.config}}/ingot/serve.conf}}
+python=$(sed -n 's/^ *python *= *\\([^ #]*\\).*/\\1/p' "$site" 2>/dev/null)
+exec "${{python:-${{PYTHON:-python3}}}}" -B"""  # -B: no file more in a folder whose files are listed
+SCRIPT = (
+    """\
 #!/bin/sh
-# {what}  Needs a Python 3: PYTHON=...
-{folder}exec "${{PYTHON:-python3}}" "$here/parts/control.py" {verb} "$@"
+# {what}  By python = ... of the site file, or PYTHON=...
+{folder}"""
+    + SITE
+    + """ "$here/parts/control.py" {verb} "$@"
 """
+)
 SCRIPTS = {
     "submit": "Hand the server to SLURM, as the site file says.",
     "status": "Say how far it is.",
@@ -41,18 +49,20 @@ SCRIPTS = {
     "connect": "Say how to reach it.",
     "stop": "End it.",
 }
-SERVE = """\
+SERVE = (
+    """\
 #!/bin/sh
 # Serve this folder: on this machine, or as a node of serve.sbatch's job.
-# Needs a Python with requirements.lock installed: PYTHON=..., or python = ... in the site file.
-{folder}site=${{INGOT_SERVE_SITE:-${{XDG_CONFIG_HOME:-$HOME/.config}}/ingot/serve.conf}}
-named=$(sed -n 's/^ *python *= *//p' "$site" 2>/dev/null)
-exec "${{PYTHON:-${{named:-python3}}}}" "$here/parts/node.py" "$@"
+# Needs a Python with requirements.lock installed: python = ... in the site file, or PYTHON=...
+{folder}"""
+    + SITE
+    + """ "$here/parts/node.py" "$@"
 """
+)
 SBATCH = """\
 #!/bin/bash
 # Serve {model} on {nodes} of SLURM's nodes.  ./submit hands it in, as the site file says.
-#SBATCH --job-name={model}
+#SBATCH --job-name={model}_tp{tp}
 #SBATCH --output=ingot-%j.log
 #SBATCH --no-requeue
 {head}
@@ -62,7 +72,11 @@ folder=$(dirname "$script")
 # for this job alone: by it nodes know each other and clients are let in
 INGOT_SERVE_KEY=$(od -An -N24 -tx1 /dev/urandom | tr -d ' \\n')
 export INGOT_SERVE_KEY
-exec srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" "$folder/serve"
+trap : TERM  # srun gets it, too; what follows is still done
+status=0
+srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" "$folder/serve" || status=$?
+"$folder/serve" --forget
+exit "$status"
 """
 
 
@@ -76,7 +90,9 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--checkpoint", type=Path, nargs="+", required=True, help="config, weights")
     parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="tokenizer files")
     parser.add_argument("--parts", type=Path, nargs="+", required=True, help="of runtime/vllm")
-    parser.add_argument("--lock", type=Path, required=True, help="the pins to serve with")
+    parser.add_argument(
+        "--lock", type=Path, nargs="+", required=True, help="the pins to serve with"
+    )
     parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
 
 
@@ -87,12 +103,12 @@ def contents(
     checkpoint: list[Path],
     tokenizer: list[Path],
     parts: list[Path],
-    lock: Path,
+    lock: list[Path],
     reference: Path,
 ) -> Contents:
     files, weights = model_files(checkpoint, tokenizer)
     config = Checkpoint(checkpoint)["config.json"]
-    plan, about = described(model, tp, settings, config, lock, weights)
+    plan, about = described(model, tp, settings, config, lock[0], weights)
     answers = read(reference)
     return {
         **files,
@@ -100,7 +116,7 @@ def contents(
         **launchers(model, plan, sum(weights.values())),
         "bundle.json": json.dumps(about, indent=1, sort_keys=True) + "\n",
         "smoke.json": json.dumps(smoke(model, answers, plan)) + "\n",
-        "requirements.lock": lock,
+        **{path.name: path for path in lock},
         "README.md": readme(model, plan, sum(weights.values())),
     }
 
@@ -181,7 +197,7 @@ def launchers(model: str, plan: Plan, weights: int) -> dict[str, str]:
         verb: SCRIPT.format(what=what, folder=FOLDER, verb=verb) for verb, what in SCRIPTS.items()
     }
     found["serve"] = SERVE.format(folder=FOLDER)
-    found["serve.sbatch"] = SBATCH.format(model=model, nodes=plan.nodes, head=lines)
+    found["serve.sbatch"] = SBATCH.format(model=model, tp=plan.tp, nodes=plan.nodes, head=lines)
     return found
 
 
@@ -189,6 +205,11 @@ def readme(model: str, plan: Plan, weights: int) -> str:
     kind = "GPUs" if plan.device == "gpu" else "ranks on CPUs"
     cache = plan.kv_per_token * plan.max_model_len / 1e9
     shape = f"{plan.nodes} nodes, {plan.ranks_per_node} {kind} each"
+    mended = (
+        ""
+        if plan.device == "gpu"
+        else " (torch from its own index for CPUs), then `python build.py`"
+    )
     return f"""\
 # {model}, served by vLLM on SLURM
 
@@ -196,12 +217,13 @@ def readme(model: str, plan: Plan, weights: int) -> str:
 {weights / 1e9:.2f} GB of weights. {plan.max_model_len:,} tokens take {cache:.2f} GB of KV cache
 on each rank, which holds {plan.kv_tokens:,} tokens.
 
-Once, a Python 3.11 that nodes see, with `requirements.lock` installed, and `~/.config/ingot/serve.conf`:
+Once, a Python 3.11 that all nodes see, with `requirements.lock` installed{mended},
+and `~/.config/ingot/serve.conf`:
 
     python = /shared/vllm/bin/python
     account = my-project
     partition = gpu
-    gpu = h100                # the site's name in GRES; also: interface, scratch, state, read_mb_s, time
+    gpu = h100        # its name in GRES; also: interface, scratch, state, read_mb_s, time, cpus, mem
 
 Then, in this folder:
 

@@ -17,7 +17,7 @@ from ingot.vllm.arguments import stop_on_wrong
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 BLOCK = {"cpu": 128, "gpu": 16}  # tokens of a KV block: vLLM's own defaults
 CPU_CACHE = GIB  # bytes per rank, where the catalogue names none
-PER_GPU_CPUS, HOST_GB = 12, 16  # cores and GB of a node for each GPU, beside what is read
+PER_GPU_CPUS, HOST_GB = 8, 16  # cores and GB of a node for each GPU, beside what is read
 CPU_RANK_GB = 5  # of a rank on CPUs, beside weights and cache: 1.8 resident, 3 while it is loaded
 SHM_PER_RANK = 512 << 20  # bytes; two ranks of the demo took 420 MB each
 MOST_STAGES = 16

@@ -70,10 +70,10 @@ def main() -> int:
     if len(sys.argv) != 2 or not sys.argv[1].startswith("http"):
         print("usage: ./smoke http://HOST:PORT", file=sys.stderr)
         return 2
-    known = json.loads((FOLDER / "smoke.json").read_bytes())
     try:
+        known = json.loads((FOLDER / "smoke.json").read_bytes())
         print(smoke(sys.argv[1].rstrip("/"), os.environ.get("OPENAI_API_KEY", ""), known))
-    except Refused as why:
+    except (Refused, OSError) as why:
         print(f"error: {why}", file=sys.stderr)
         return 1
     return 0

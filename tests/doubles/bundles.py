@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from conftest import ROOT
 from ingot.files import sealed
 from ingot.vllm import bundle as bundle_of
@@ -30,6 +32,18 @@ def write(folder: Path, reference: Path, tp: int = 1, model: str = "demo", **set
     )  # fmt: skip
     sealed.fill(folder, contents)
     return folder
+
+
+def reference(folder: Path) -> Path:
+    """Answers that the demo need not give: what is assembled does not depend on their being right."""
+    place, logits = folder / "reference.npz", np.full((3, 1024), -5, np.float32)
+    prompts = [[1016, 5, 9], list(range(1016, 1010, -1))]
+    logits[[0, 1, 2], [3, 4, 7]] = 9
+    np.savez(
+        place, prompts=np.concatenate(prompts), prompt_lengths=[3, 6], tokens=[3, 4, 7],
+        token_counts=[2, 1], logits=logits,
+    )  # fmt: skip
+    return place
 
 
 def standin(folder: Path, **versions: str) -> Path:

@@ -42,16 +42,7 @@ def config(tmp_path):
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory):
-    """Answers that the demo need not give: what is assembled does not depend on their being right."""
-    place = tmp_path_factory.mktemp("reference") / "reference.npz"
-    prompts = [[1016, 5, 9], list(range(1016, 1010, -1))]
-    logits = np.full((3, 1024), -5, np.float32)
-    logits[[0, 1, 2], [3, 4, 7]] = 9
-    np.savez(
-        place, prompts=np.concatenate(prompts), prompt_lengths=[3, 6], tokens=[3, 4, 7],
-        token_counts=[2, 1], logits=logits,
-    )  # fmt: skip
-    return place
+    return bundles.reference(tmp_path_factory.mktemp("reference"))
 
 
 def planned(config, tp, **settings):

@@ -5,8 +5,6 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ingot.files.sealed import Contents
 from ingot.kuberay import manifest
 from ingot.parity.reference import read
@@ -53,6 +51,8 @@ def contents(
     reference: Path,
     ray: dict[str, Any],
 ) -> Contents:
+    import yaml
+
     files, weights = vllm.model_files(checkpoint, tokenizer)
     config = next(path for path in checkpoint if path.name == "config.json")
     plan, about = vllm.described(model, tp, settings, config, lock[0], weights)
@@ -77,6 +77,8 @@ def service(
     model: str, plan: Plan, settings: dict[str, Any], weights: int, ray: dict[str, Any]
 ) -> dict[str, Any]:
     """The RayService: a head without ranks, and as many pods of ranks as the plan has nodes."""
+    import yaml
+
     asked = plan_of.asked(plan, weights, vllm.READ_MB_S)
     cores, memory = int(asked["cpus-per-task"]), int(str(asked["mem"]).rstrip("G"))
     ranks = plan.ranks_per_node
@@ -152,6 +154,8 @@ def serve(model: str, plan: Plan, settings: dict[str, Any], ray: dict[str, Any])
 
 def keywords(words: list[str]) -> dict[str, Any]:
     """Arguments of a command line as those of a call: `--dtype float32 --enforce-eager`."""
+    import yaml
+
     found: dict[str, Any] = {}
     name = ""
     for word in words:

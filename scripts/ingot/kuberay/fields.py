@@ -72,7 +72,7 @@ def _fields(found: dict, fields: dict, path: str, objects: dict[str, dict]) -> I
         else:
             yield from walk(one, known[name], f"{path}.{name}", objects)
     for name in fields:
-        if name.endswith("*") and name[:-1] not in found:
+        if name.endswith("*") and found.get(name[:-1]) is None:
             yield Fault(f"{path}.{name[:-1]}", "missing, expected a value", shape=True)
 
 

@@ -80,7 +80,8 @@ def _groups(cluster: dict) -> Iterator[tuple[str, dict, int]]:
     """Name, spec and how many pods at most."""
     yield "headGroupSpec", cluster["headGroupSpec"], 1
     for one in cluster.get("workerGroupSpecs") or []:
-        most = one.get("maxReplicas", one.get("replicas", 1))
+        said = (one.get("maxReplicas"), one.get("replicas"), 1)
+        most = next(count for count in said if count is not None)
         yield one["groupName"], one, most * (one.get("numOfHosts") or 1)
 
 

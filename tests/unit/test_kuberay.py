@@ -1,0 +1,305 @@
+"""RayService manifests: what we write is right, and each of many faults is one line."""
+
+import copy
+import json
+import random
+import shutil
+import subprocess
+
+import pytest
+import yaml
+
+import bundles
+from conftest import ROOT
+from ingot.architecture.config import read_config
+from ingot.driver.catalogue import schema, targets
+from ingot.driver.commands import check
+from ingot.kuberay import bundle as bundle_of
+from ingot.kuberay import definition, derive, fields, manifest, serve_config
+from ingot.refused import Refused
+from ingot.vllm import plan as plan_of
+
+IMAGE = "registry.example/ray-vllm@sha256:" + 64 * "0"
+RAY = {
+    "image": IMAGE, "version": "2.60.0", "replicas": 2, "max_ongoing_requests": 64, "gpu": "nvidia.com/gpu",
+    "accelerator": "H100", "node_selector": {}, "claim": "models", "folder": "",
+}  # fmt: skip
+GUIDE = """
+proxy_location: HeadOnly
+http_options: {host: 0.0.0.0, port: 8001}
+applications:
+  - name: intel
+    import_path: inference:typed_app_builder
+    route_prefix: /cpu
+    args: {model_name: here, batch_timeout: 0.1, hf_token: hf_x, target_device: INTEL}
+    deployments:
+      - name: CPUDeployment
+        num_replicas: 2
+        max_concurrent_queries: 1
+        ray_actor_options:
+        num_cpus: 224
+  - name: amd
+    import_path: inference:typed_app_builder
+    route_prefix: /acpu
+    args: {max_new_token: 256}
+    deployments:
+      - name: CPUDeployment
+        num_replicas: 3
+        ray_actor_options: {num_cpus: 128, amd_cpu: 1}
+"""  # the shape of guide 001's two applications for CPUs
+
+
+def service(ray=RAY, tp=8, **settings):
+    config = read_config(ROOT / "models/demo/config.json")
+    own = {"device": "sm90", "memory": 80, "arguments": [], **settings}
+    plan = plan_of.planned(config, own, tp, "bfloat16", "k")
+    return bundle_of.service("demo", plan, own, 10**9, ray)
+
+
+def said(document, pinned=True):
+    return [str(fault) for fault in manifest.faults(document, pinned)]
+
+
+DROP = object()
+ACTOR = "ray_actor_options"
+
+
+def edited(place, key, value):
+    """The right document with one value put, or dropped; serve's configuration is data meanwhile."""
+    document = copy.deepcopy(service())
+    config = yaml.safe_load(document["spec"]["serveConfigV2"])
+    cluster, application = document["spec"]["rayClusterConfig"], config["applications"][0]
+    worker = cluster["workerGroupSpecs"][0]
+    pod = worker["template"]["spec"]
+    llm = application["args"]["llm_configs"][0]
+    container = pod["containers"][0]
+    found = {
+        "spec": document["spec"], "cluster": cluster, "worker": worker, "pod": pod, "container": container,
+        "volume": pod["volumes"][0], "mount": container["volumeMounts"][0], "template": worker["template"],
+        "requests": container["resources"]["requests"], "app": application, "args": application["args"],
+        "llm": llm, "engine": llm["engine_kwargs"], "replicas": llm["deployment_config"],
+    }[place]  # fmt: skip
+    if value is DROP:
+        del found[key]
+    else:
+        found[key] = value
+    if key != "serveConfigV2":
+        document["spec"]["serveConfigV2"] = yaml.safe_dump(config)
+    return document
+
+
+def deployment(**fields):
+    return [{"name": "x", **fields}]
+
+
+OTHER_RAY = "x/ray:2.52.0@sha256:" + 64 * "0"
+TOKEN = [{"name": "HF_TOKEN", "value": "hf_x"}]
+BROKEN = [  # what is put where, and what is said of it
+    ("cluster", "workerGroupSpec", [], "did you mean workerGroupSpecs"),
+    ("worker", "replica", 2, "did you mean replicas"),
+    ("worker", "replicas", "one", "'one', expected integer"),
+    ("worker", "rayStartParams", {"num-gpus": 8}, "8, expected string"),
+    ("worker", "groupName", DROP, "groupName: missing"),
+    ("worker", "template", "pod", "expected fields"),
+    ("worker", "maxReplicas", 1, "16 times 1 GPU, and the groups hold it 8 times"),
+    ("worker", "rayStartParams", {"num-gpus": "0"}, "no node offers 1 GPU"),
+    ("container", "name", DROP, "name: missing"),
+    ("cluster", "headGroupSpec", DROP, "headGroupSpec: missing"),
+    ("spec", "rayClusterConfig", DROP, "rayClusterConfig: missing"),
+    ("pod", "containers", {}, "expected a list"),
+    ("volume", "persistentVolumeClam", {}, "did you mean persistentVolumeClaim"),
+    ("mount", "mountpath", "/x", "did you mean mountPath"),
+    ("mount", "readOnly", "yes", "'yes', expected boolean"),
+    ("container", "image", "ray:2.60.0", "expected a digest"),
+    ("container", "image", "ray:latest", "expected a digest"),
+    ("container", "image", OTHER_RAY, "has Ray 2.52.0, expected 2.60.0"),
+    ("requests", "nvidia.com/gpu", "4", "requests 4 and limits 8"),
+    ("container", "env", TOKEN, "HF_TOKEN: a secret in plain text"),
+    ("args", "hf_token", "hf_x", "hf_token: a secret in plain text"),
+    ("replicas", "num_replicas", 3, "24 times 1 GPU"),
+    ("replicas", "autoscaling_config", {"min_replica": 1}, "did you mean min_replicas"),
+    ("app", "deployments", deployment(**{ACTOR: {"resources": {"a": 1}}}), "no node offers"),
+    ("app", "deployments", deployment(**{ACTOR: {"num_cpus": 999}}), "no node offers 999 CPU"),
+    ("app", "deployments", deployment(**{ACTOR: {"amd_cpu": 1}}), "write resources: {amd_cpu: 1}"),
+    ("app", "deployments", deployment(max_concurrent_queries=4), "max_ongoing_requests today"),
+    ("app", "deployments", deployment(num_cpus=4), "belongs under ray_actor_options"),
+    ("app", "deployments", [{"num_replicas": 1}], "name: missing"),
+    ("app", "import_path", DROP, "import_path: missing"),
+    ("app", "route_prefx", "/", "did you mean route_prefix"),
+    ("engine", "tensor_paralel_size", 8, "unknown to vLLM"),
+    ("engine", "tensor_parallel_size", "eight", "expected a number of ranks"),
+    ("llm", "engine_kwarg", {}, "did you mean engine_kwargs"),
+    ("llm", "model_loading_config", DROP, "model_loading_config: missing"),
+    ("spec", "serveConfigV2", "a: [b", "not YAML"),
+    ("spec", "serveConfigV2", "[1]", "expected fields"),
+    ("spec", "serviceUnhealtySecondThreshold", 9, "did you mean serviceUnhealthySecondThreshold"),
+]
+
+
+def test_what_we_write_has_no_fault():
+    for tp, settings in ((8, {}), (2, {"pp": 2}), (1, {"device": "cpu", "memory": 0})):
+        assert said(service(tp=tp, **settings)) == []
+    image = service({**RAY, "model_image": IMAGE, "node_selector": {"gpu": "h100"}})
+    assert said(image) == []
+    worker = image["spec"]["rayClusterConfig"]["workerGroupSpecs"][0]["template"]["spec"]
+    assert worker["volumes"][0]["image"]["reference"] == IMAGE
+    assert worker["nodeSelector"] == {"gpu": "h100"}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    return bundles.reference(tmp_path_factory.mktemp("reference"))
+
+
+@pytest.mark.parametrize(("place", "key", "value", "expected"), BROKEN)
+def test_each_fault_is_named(place, key, value, expected):
+    found = said(edited(place, key, value))
+    assert any(expected in line for line in found), found
+    assert all("\n" not in line for line in found) and len(BROKEN) >= 30
+
+
+def test_every_defect_of_the_guides_applications_is_found():
+    document = service()
+    document["spec"]["serveConfigV2"] = GUIDE
+    head = document["spec"]["rayClusterConfig"]["headGroupSpec"]
+    head["rayStartParams"] = {"num-cpus": "220", "resources": "'{\\\"amd_cpu\\\": 10}'"}
+    found = "\n".join(said(document, pinned=False))
+    for expected in (
+        "deployments[0].max_concurrent_queries: unknown, and has no effect: it is max_ongoing_requests",
+        "deployments[0].num_cpus: unknown, and has no effect: it belongs under ray_actor_options",
+        "ray_actor_options.amd_cpu: has no effect, expected a custom resource",
+        "args.hf_token: a secret in plain text",
+        "args.batch_timeout: unknown", "args.max_new_token: unknown",
+        "applications[1].deployments[0]: 3 times 128 CPU, and the groups hold it 1 times",
+    ):  # fmt: skip
+        assert expected in found, found
+
+
+def test_custom_resources_are_read_as_ray_reads_them():
+    document = service()
+    worker = document["spec"]["rayClusterConfig"]["workerGroupSpecs"][0]
+    worker["rayStartParams"] = {"resources": "'{\\\"amd_cpu\\\": 10}'"}
+    config = {"applications": [{"name": "a", "import_path": "a:b", "deployments": [
+        {"name": "d", "num_replicas": 20, ACTOR: {"num_cpus": 1, "resources": {"amd_cpu": 1}}},
+    ]}]}  # fmt: skip
+    document["spec"]["serveConfigV2"] = yaml.safe_dump(config)
+    assert said(document) == []
+    config["applications"][0]["deployments"][0]["num_replicas"] = 21
+    document["spec"]["serveConfigV2"] = yaml.safe_dump(config)
+    assert any(
+        "21 times 1 CPU and 1 amd_cpu, and the groups hold it 20 times" in x for x in said(document)
+    )
+
+
+def test_nothing_that_comes_in_is_a_traceback():
+    rng = random.Random(0)
+    values = (None, 1, -1, "x", [], {}, [1], {"a": 1}, True, 1.5)
+
+    def harm(value):
+        if isinstance(value, dict) and value:
+            key = rng.choice(list(value))
+            value[key] = harm(value[key]) if rng.random() < 0.8 else rng.choice(values)
+            return value
+        if isinstance(value, list) and value and rng.random() < 0.9:
+            index = rng.randrange(len(value))
+            value[index] = harm(value[index])
+            return value
+        return rng.choice(values)
+
+    for _ in range(400):
+        document = copy.deepcopy(service())
+        if rng.random() < 0.5:
+            config = harm(yaml.safe_load(document["spec"]["serveConfigV2"]))
+            document["spec"]["serveConfigV2"] = yaml.safe_dump(config)
+        for fault in manifest.faults(
+            harm(document) if rng.random() < 0.7 else document, pinned=True
+        ):
+            assert "\n" not in str(fault)
+
+
+def test_the_command_names_the_file_and_counts(tmp_path, capsys):
+    right, wrong = tmp_path / "right.yaml", tmp_path / "wrong.yaml"
+    right.write_text(yaml.safe_dump(service()))
+    wrong.write_text(yaml.safe_dump(edited(*BROKEN[-1][:3])))
+
+    def run(*paths):
+        from argparse import Namespace
+
+        return check.run(ROOT, Namespace(file=list(paths)))
+
+    assert run(right) == 0 and run(right, wrong) == 1
+    text = capsys.readouterr()
+    assert "2 files, 1 faults" in text.out and f"{wrong}: RayService.spec." in text.err
+    (tmp_path / "none.yaml").write_text("kind: Service")
+    with pytest.raises(Refused, match="no RayService in it"):
+        run(tmp_path / "none.yaml")
+    (tmp_path / "odd.yaml").write_text("a: [")
+    with pytest.raises(Refused, match="not YAML"):
+        run(tmp_path / "odd.yaml")
+
+
+def test_a_bundle_needs_an_image_by_digest():
+    catalogue = schema.load(ROOT)
+    why = targets.why_not("artifacts/demo_tp1.kuberay", catalogue)
+    assert "models.demo.ray.image: missing, expected name@sha256:" in why
+    catalogue["models"]["demo"]["ray"]["image"] = IMAGE
+    assert targets.why_not("artifacts/demo_tp1.kuberay", catalogue) is None
+
+
+def test_a_bundle_asks_what_the_other_does(tmp_path, reference):
+    demo = ROOT / "models/demo"
+    found = bundle_of.contents(
+        model="demo", tp=2, settings=bundles.SETTINGS, ray=RAY, reference=reference, lock=[bundles.LOCK],
+        checkpoint=[demo / "config.json", *demo.glob("model*")], tokenizer=[demo / "tokenizer.json"],
+        parts=sorted((ROOT / "runtime/vllm").glob("*.py")),
+    )  # fmt: skip
+    assert {"rayservice.yaml", "kustomization.yaml", "site/kustomization.yaml", "smoke"} <= set(
+        found
+    )
+    assert json.loads(found["bundle.json"])["kv_tokens"] == 16_384
+    (tmp_path / "parts").mkdir()
+    for name in bundle_of.PARTS:
+        shutil.copy(ROOT / "runtime/vllm" / name, tmp_path / "parts")
+    (tmp_path / "smoke").write_text(found["smoke"])
+    (tmp_path / "smoke.json").write_text(found["smoke.json"])
+    done = subprocess.run(
+        ["sh", tmp_path / "smoke", "http://127.0.0.1:9"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and "Connection refused" in done.stderr
+
+
+def test_arguments_of_a_line_are_those_of_a_call():
+    words = ["--dtype", "float32", "--max-model-len", "512", "--enforce-eager", "--seed=3"]
+    assert bundle_of.keywords(words) == {
+        "dtype": "float32", "max_model_len": 512, "enforce_eager": True, "seed": 3,
+    }  # fmt: skip
+
+
+def test_the_table_is_what_a_definition_gives():
+    spec = {
+        "type": "object", "required": ["a", "c"],
+        "properties": {
+            "a": {"type": "string"}, "b": {"x-kubernetes-int-or-string": True},
+            "c": {"type": "integer", "default": 1}, "d": {"type": "array", "items": {"type": "boolean"}},
+            "e": {"type": "object", "additionalProperties": {"type": "string"}},
+        },
+    }  # fmt: skip
+    versions = [{"name": "v1", "schema": {"openAPIV3Schema": spec}}]
+    root, objects = derive.derived({"spec": {"versions": versions}})
+    assert objects == {
+        root: {
+            "a*": "string",
+            "b": "int-or-string",
+            "c": "integer",
+            "d": ["boolean"],
+            "e": {"": "string"},
+        }
+    }
+    assert [str(one) for one in fields.walk({"b": 1.5, "e": {"x": 1}}, root, "r", objects)] == [
+        "r.b: 1.5, expected int-or-string", "r.e.x: 1, expected string", "r.a: missing, expected a value",
+    ]  # fmt: skip
+    assert serve_config.FORMS["deployment"]["name*"] == "string"
+    assert "spec" in definition.OBJECTS[definition.ROOT]

@@ -42,7 +42,8 @@ def catalogue(tmp_path_factory):
     own = tmp_path_factory.mktemp("own") / "mine.yaml"
     demo = schema.load(ROOT)["models"]["demo"]
     keys = ("path", "name", "architecture", "pre_tokenizer")
-    own.write_text(yaml.safe_dump({"models": {"mine": {key: demo[key] for key in keys}}}))
+    mine = {key: demo[key] for key in keys} | {"ray": {"image": f"ray@sha256:{64 * '0'}"}}
+    own.write_text(yaml.safe_dump({"models": {"mine": mine}}))
     return schema.load(ROOT, str(own)) | {"publish": "oci://ghcr.io/me/models"}
 
 

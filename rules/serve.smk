@@ -10,7 +10,7 @@ rule bundle_vllm:
         config=inputs.config_json,
         weights=inputs.weights,
         tokenizer=inputs.tokenizer,
-        reference="artifacts/{model}.reference.npz",
+        reference=inputs.smoke_reference,
     output:
         directory("artifacts/{model}_tp{tp}.vllm-slurm"),
     log:
@@ -83,7 +83,7 @@ rule bundle_kuberay:
         config=inputs.config_json,
         weights=inputs.weights,
         tokenizer=inputs.tokenizer,
-        reference="artifacts/{model}.reference.npz",
+        reference=inputs.smoke_reference,
     output:
         directory("artifacts/{model}_tp{tp}.kuberay"),
     log:

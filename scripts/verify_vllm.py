@@ -31,7 +31,7 @@ CACHE = re.compile(r"KV cache: ([\d,]+) tokens, planned ([\d,]+)")
 def verify_vllm(bundle: Path, texts: Path, record: Path, **parts) -> None:
     sha256 = verification.digest(bundle)
     held = sealed.hold(bundle, bundle_of.contents(**parts))
-    folder, answers = bundle / "model", read(parts["reference"])
+    folder, answers = bundle / "model", read(parts["reference"][0])
     encoding = texts_of.read(texts).checks(
         folder, tokenizer_folder.ids_of(folder), tokenizer_folder.chat_of(folder)
     )

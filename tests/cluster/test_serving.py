@@ -181,6 +181,13 @@ def test_a_server_that_says_something_else_is_never_ready(job):
     assert "wrong weights" in said and "ready" not in said
 
 
+def test_a_model_without_a_reference_is_ready_when_it_says_anything(job, tmp_path):
+    bundle = bundles.write(tmp_path / "unknown", None, tp=2, nodes=2)
+    one = job(bundle=bundle).until("ready after")
+    assert "14 tokens generated, held against no reference" in one.log
+    assert "expected 7 tokens" in job(bundle=bundle, fault="silent").ended(60)
+
+
 def test_a_server_that_dies_at_its_first_completion_ends_the_job_and_says_why(job):
     said = job(fault="first completion").ended(60)
     assert "vLLM ended, exit status 1: AssertionError: self.intermediate_tensors" in said

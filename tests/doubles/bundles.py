@@ -17,7 +17,9 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def write(folder: Path, reference: Path, tp: int = 1, model: str = "demo", **settings) -> Path:
+def write(
+    folder: Path, reference: Path | None, tp: int = 1, model: str = "demo", **settings
+) -> Path:
     """What artifacts/<model>_tpN.vllm-slurm would be with these settings of the catalogue."""
     small = [
         DEMO / name
@@ -28,7 +30,7 @@ def write(folder: Path, reference: Path, tp: int = 1, model: str = "demo", **set
         model=model, tp=tp, settings={**SETTINGS, **settings},
         checkpoint=[DEMO / "config.json", *DEMO.glob("model*")], tokenizer=small,
         parts=sorted((ROOT / "runtime/vllm").glob("*.py")), lock=[LOCK, LOCK.with_name("build.py")],
-        reference=reference,
+        reference=[reference] if reference else [],
     )  # fmt: skip
     sealed.fill(folder, contents)
     return folder

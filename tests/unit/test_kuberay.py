@@ -249,7 +249,7 @@ def test_a_bundle_needs_an_image_by_digest():
 def test_a_bundle_asks_what_the_other_does(tmp_path, reference):
     demo = ROOT / "models/demo"
     found = bundle_of.contents(
-        model="demo", tp=2, settings=bundles.SETTINGS, ray=RAY, reference=reference, lock=[bundles.LOCK],
+        model="demo", tp=2, settings=bundles.SETTINGS, ray=RAY, reference=[reference], lock=[bundles.LOCK],
         checkpoint=[demo / "config.json", *demo.glob("model*")], tokenizer=[demo / "tokenizer.json"],
         parts=sorted((ROOT / "runtime/vllm").glob("*.py")),
     )  # fmt: skip

@@ -131,7 +131,7 @@ def test_fetched_weights_are_linked_never_copied(reference, tmp_path):
     files = bundle_of.contents(
         model="demo", tp=1, settings=bundles.SETTINGS, tokenizer=[folder / "tokenizer.json"],
         checkpoint=[folder / "config.json", *folder.glob("model*")], parts=[], lock=[bundles.LOCK],
-        reference=reference,
+        reference=[reference],
     )  # fmt: skip
     (tmp_path / "b").mkdir()
     sealed.fill(tmp_path / "b", files)
@@ -148,10 +148,10 @@ def test_what_it_must_answer_is_what_the_dtype_can_tell():
         read_config(ROOT / "models/demo/config.json"), {**bundles.SETTINGS, "max_model_len": 3}, 1,
         "bfloat16", "k",
     )  # fmt: skip
-    cases = bundle_of.smoke("demo", answers, plan)["cases"]
+    cases = bundle_of.cases("demo", answers, plan)
     assert [(case["prompt"], case["tokens"]) for case in cases] == [([6], [1, 2]), ([4, 5], [1])]
     with pytest.raises(Refused, match="tells no first token"):
-        bundle_of.smoke("demo", [Answer([4, 5, 6], [1], sure[:1])], plan)
+        bundle_of.cases("demo", [Answer([4, 5, 6], [1], sure[:1])], plan)
 
 
 def test_a_row_refuses_an_unknown_device_and_a_record_over_nodes():

@@ -7,7 +7,6 @@ from typing import Any
 
 from ingot.files.sealed import Contents
 from ingot.kuberay import manifest
-from ingot.parity.reference import read
 from ingot.refused import Refused
 from ingot.serve.launch import FOLDER
 from ingot.vllm import bundle as vllm
@@ -48,7 +47,7 @@ def contents(
     tokenizer: list[Path],
     parts: list[Path],
     lock: list[Path],
-    reference: Path,
+    reference: list[Path],
     ray: dict[str, Any],
 ) -> Contents:
     import yaml
@@ -67,7 +66,7 @@ def contents(
         "kustomization.yaml": "resources: [rayservice.yaml]\n",
         "site/kustomization.yaml": SITE.replace("CLAIM", ray["claim"]),
         "smoke": SMOKE.format(folder=FOLDER),
-        "smoke.json": json.dumps(vllm.smoke(model, read(reference), plan)) + "\n",
+        "smoke.json": json.dumps(vllm.smoke(model, reference, plan)) + "\n",
         "bundle.json": json.dumps(about, indent=1, sort_keys=True) + "\n",
         "README.md": readme(model, plan, ray),
     }

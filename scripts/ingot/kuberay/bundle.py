@@ -1,5 +1,6 @@
 """What a bundle for KubeRay holds: model, manifests, a site's overlay, what must be answered."""
 
+import copy
 import json
 from argparse import ArgumentParser
 from pathlib import Path
@@ -68,7 +69,7 @@ def contents(
         "smoke": SMOKE.format(folder=FOLDER),
         "smoke.json": json.dumps(vllm.smoke(model, reference, plan)) + "\n",
         "bundle.json": json.dumps(about, indent=1, sort_keys=True) + "\n",
-        "README.md": readme(model, plan, ray),
+        "README.md": readme(model, plan, sum(weights.values()), ray),
     }
 
 
@@ -97,7 +98,7 @@ def service(
         for kind in worker["containers"][0]["resources"].values():
             kind[ray["gpu"]] = str(ranks)
         worker["tolerations"] = [{"key": ray["gpu"], "operator": "Exists", "effect": "NoSchedule"}]
-    head = pod("head", ray["image"], HEAD_CPUS, HEAD_GB, mounts, volumes, {})
+    head = copy.deepcopy(pod("head", ray["image"], HEAD_CPUS, HEAD_GB, mounts, volumes, {}))
     count = plan.nodes * ray["replicas"]
     workers = {
         "groupName": "ranks", "replicas": count, "minReplicas": count, "maxReplicas": count,
@@ -191,8 +192,9 @@ def pod(
     return found
 
 
-def readme(model: str, plan: Plan, ray: dict[str, Any]) -> str:
+def readme(model: str, plan: Plan, weights: int, ray: dict[str, Any]) -> str:
     place, claim = ray["folder"] or model, ray["claim"]
+    seconds = vllm.START_SECONDS + weights // (vllm.READ_MB_S * 10**6)
     shape = f"tensor parallel size {plan.tp}, {plan.pp} pipeline stages, {plan.dtype}"
     return f"""\
 # {model}, served by Ray Serve on KubeRay
@@ -201,7 +203,7 @@ def readme(model: str, plan: Plan, ray: dict[str, Any]) -> str:
 `model/` lies in the volume as `{place}`: copy it into the claim `{claim}`, once.
 
     kubectl apply -k .                                   # or your copy of site/
-    kubectl wait rayservice/{model} --for=condition=Ready --timeout={vllm.START_SECONDS}s
+    kubectl wait rayservice/{model} --for=condition=Ready --timeout={seconds}s
     kubectl port-forward service/{model}-serve-svc 8000 &
     ./smoke http://127.0.0.1:8000
 

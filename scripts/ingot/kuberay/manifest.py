@@ -20,6 +20,7 @@ from ingot.refused import Refused
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 RAY_TAG = re.compile(r"/ray(?:-llm|-ml)?:(\d+\.\d+\.\d+)")
 SECRET_ENV = re.compile(r"TOKEN|SECRET|PASSWORD|API_KEY")
+NAME = "[a-z]([a-z0-9-]{0,45}[a-z0-9])?"  # KubeRay adds to it, and services take 63 characters
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12} | {
     f"{letter}i": 2.0 ** (10 * power) for power, letter in enumerate("KMGT", 1)
@@ -55,6 +56,12 @@ def faults(document: dict, pinned: bool = False) -> Iterator[Fault]:
 
     found = list(fields.of_ray_service(document))
     yield from found
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    if not re.fullmatch(NAME, str(name)):
+        yield Fault(
+            "RayService.metadata.name", f"{name}, expected {NAME}, as names of services are"
+        )
     if any(fault.shape for fault in found):
         return
     cluster = document["spec"].get("rayClusterConfig")

@@ -355,16 +355,9 @@ def test_vllm_itself_serves_the_demo(two_nodes, tmp_path, reference, python, tp,
     one.until("ready after", 400)
     state = json.loads((one.folder / "state" / one.id / "state.json").read_bytes())
     key = (one.folder / "state" / one.id / "key").read_text()
-    sys.path.insert(0, str(bundle / "parts"))
-    try:
-        import asking
-    finally:
-        sys.path.remove(str(bundle / "parts"))
     largest = 0.0
     for answer in read(reference):
-        tokens, scores = asking.generated(
-            state["url"], key, "demo", answer.prompt, len(answer.tokens)
-        )
+        tokens, scores = bundles.generated(state["url"], key, answer.prompt, len(answer.tokens))
         assert tokens == answer.tokens
         rows = log_softmax(answer.logits)
         away = [abs(float(row[t]) - s) for row, t, s in zip(rows, tokens, scores, strict=True)]

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import urllib.request
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,19 @@ def python(folder: Path, path: Path, before: str = ":", other: Path | None = Non
     )
     script.chmod(0o755)
     return script
+
+
+def generated(url: str, key: str, prompt: list[int], count: int) -> tuple[list[int], list[float]]:
+    """A server's greedy tokens, and the log-probability of each."""
+    body = {
+        "model": "demo", "prompt": prompt, "max_tokens": count, "temperature": 0, "logprobs": 0,
+        "ignore_eos": True, "return_token_ids": True,
+    }  # fmt: skip
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=300) as answer:
+        found = json.load(answer)["choices"][0]
+    return found["token_ids"], found["logprobs"]["token_logprobs"]
 
 
 def about(folder: Path) -> dict:

@@ -30,6 +30,8 @@ MODELS = {
     "demo": {"corpus_tokens": 1024},
     "dynamic": {
         **ENTRY,
+        # of 1022 tokens 96.9 or 97.1 % are the same, by the CPU's kernels; of the whole corpus 97.06 %
+        "limits": {"int8": {"same_top": 0.96}},
         "onnx": {
             "int8": "dynamic",
             "float_layers": ["mlp.down_proj"],

@@ -85,7 +85,3 @@ def generated(url: str, key: str, prompt: list[int], count: int) -> tuple[list[i
     with urllib.request.urlopen(request, timeout=300) as answer:
         found = json.load(answer)["choices"][0]
     return found["token_ids"], found["logprobs"]["token_logprobs"]
-
-
-def about(folder: Path) -> dict:
-    return json.loads((folder / "bundle.json").read_bytes())

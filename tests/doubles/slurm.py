@@ -144,6 +144,9 @@ class Slurm:
     def __exit__(self, *_):
         with contextlib.suppress(subprocess.SubprocessError):
             self.call("scancel", "--state=RUNNING", "--state=PENDING", f"--user={os.getuid()}")
+            end = time.monotonic() + 15  # a job of a failed test would outlive its cluster
+            while self.jobs() and time.monotonic() < end:
+                time.sleep(0.2)
         for process in reversed(self.processes):
             process.send_signal(signal.SIGTERM)
         for process in self.processes:

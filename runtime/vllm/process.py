@@ -105,7 +105,7 @@ class Server:
 
         Without long patience: SLURM's own SIGKILL follows, which would leave the memory.
         """
-        self.look()
+        self.left |= mapped(self.mark)
         with contextlib.suppress(ProcessLookupError):
             self.process.terminate()
         end = time.monotonic() + patience

@@ -200,13 +200,15 @@ def test_nothing_that_comes_in_is_a_traceback():
     def harm(value):
         if isinstance(value, dict) and value:
             key = rng.choice(list(value))
-            value[key] = harm(value[key]) if rng.random() < 0.8 else rng.choice(values)
+            value[key] = (
+                harm(value[key]) if rng.random() < 0.8 else copy.deepcopy(rng.choice(values))
+            )
             return value
         if isinstance(value, list) and value and rng.random() < 0.9:
             index = rng.randrange(len(value))
             value[index] = harm(value[index])
             return value
-        return rng.choice(values)
+        return copy.deepcopy(rng.choice(values))
 
     for _ in range(400):
         document = copy.deepcopy(service())

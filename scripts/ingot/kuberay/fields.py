@@ -38,7 +38,7 @@ def walk(found: Any, form: Any, path: str, objects: dict[str, dict] = OBJECTS) -
             yield Fault(path, f"{said(found)}, expected a list", shape=True)
             return
         for number, one in enumerate(found):
-            yield from walk(one, form[0], f"{path}[{number}]", objects)
+            yield from _item(one, form[0], f"{path}[{number}]", objects)
     elif isinstance(form, dict) or form in objects:
         if not isinstance(found, dict):
             yield Fault(path, f"{said(found)}, expected fields", shape=True)
@@ -56,10 +56,17 @@ def walk(found: Any, form: Any, path: str, objects: dict[str, dict] = OBJECTS) -
         yield Fault(path, f"{said(found)}, expected one of {form.replace('|', ', ')}")
 
 
+def _item(found: Any, form: Any, path: str, objects: dict[str, dict]) -> Iterator[Fault]:
+    """Of a list or a map, where null is not the same as nothing."""
+    if found is None and form != "any":
+        yield Fault(path, "null, expected a value", shape=True)
+    yield from walk(found, form, path, objects)
+
+
 def _fields(found: dict, fields: dict, path: str, objects: dict[str, dict]) -> Iterator[Fault]:
     if "" in fields:
         for name, one in found.items():
-            yield from walk(one, fields[""], f"{path}.{name}", objects)
+            yield from _item(one, fields[""], f"{path}.{name}", objects)
         return
     known = {name.rstrip("*"): form for name, form in fields.items()}
     for name, one in found.items():

@@ -64,16 +64,20 @@ def faults(document: dict, pinned: bool = False) -> Iterator[Fault]:
         )
     if any(fault.shape for fault in found):
         return
-    cluster = document["spec"].get("rayClusterConfig")
-    if not cluster:
-        yield Fault("RayService.spec.rayClusterConfig", "missing, expected a cluster; write it")
+    if not document.get("spec"):
+        yield Fault("RayService.spec", "missing, expected a cluster and what it serves; write it")
         return
+    cluster = document["spec"]["rayClusterConfig"]
     try:
         config = yaml.safe_load(document["spec"].get("serveConfigV2") or "")
-    except yaml.YAMLError as error:
+        json.dumps(config, default=str)  # ValueError: an alias of what holds it
+    except (yaml.YAMLError, ValueError, TypeError) as error:
         yield Fault("serveConfigV2", f"not YAML ({str(error).splitlines()[0]}), expected a mapping")
         return
-    pods = [(name, group["template"]["spec"]) for name, group, _ in _groups(cluster)]
+    pods = [(name, group["template"].get("spec")) for name, group, _ in _groups(cluster)]
+    if empty := [name for name, pod in pods if not pod or not pod["containers"]]:
+        yield Fault(f"{empty[0]}.template.spec", "has no container, expected one of Ray; write it")
+        return
     for path, pod in pods:
         yield from _containers(path, pod, pinned)
     yield from _versions(cluster, pods)

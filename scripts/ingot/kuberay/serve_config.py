@@ -33,7 +33,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "application": {
         "name": "string", "route_prefix": "string", "import_path*": "string", "runtime_env": "any",
         "host": "string", "port": "integer", "deployments": ["deployment"], "autoscaling_policy": "any",
-        "args": "any", "logging_config": "logging", "external_scaler_enabled": "boolean",
+        "args": {"": "any"}, "logging_config": "logging", "external_scaler_enabled": "boolean",
     },
     "deployment": {
         "name*": "string", "num_replicas": "int-or-string", "max_ongoing_requests": "integer",
@@ -148,8 +148,9 @@ def _arguments(found: Any, path: str) -> Iterator[Fault]:
 
 
 def _llm(found: Any, path: str, engine: bool) -> Iterator[Fault]:
-    faults = list(walk(found, "llm", path, FORMS))
-    yield from faults
+    if found is None:
+        yield Fault(path, "null, expected a model", shape=True)
+    yield from walk(found, "llm", path, FORMS)
     arguments = found.get("engine_kwargs") if isinstance(found, dict) else None
     if not isinstance(arguments, dict):
         return

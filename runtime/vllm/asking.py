@@ -3,6 +3,7 @@
 python3 asking.py http://127.0.0.1:8000        # the key, where one is needed, in OPENAI_API_KEY
 """
 
+import http.client
 import json
 import os
 import sys
@@ -86,7 +87,7 @@ def main() -> int:
     try:
         known = json.loads((FOLDER / "smoke.json").read_bytes())
         print(smoke(sys.argv[1].rstrip("/"), os.environ.get("OPENAI_API_KEY", ""), known))
-    except (Refused, OSError) as why:
+    except (Refused, OSError, KeyError, TypeError, http.client.HTTPException) as why:
         print(f"error: {why}", file=sys.stderr)
         return 1
     return 0

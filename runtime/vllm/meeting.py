@@ -129,8 +129,8 @@ class Head:
                     report = line.hear(5)
                 except GONE as error:
                     raise Refused(f"{name}: {error} while it checked its files") from None
-                if "refused" in report:
-                    raise Refused(f"{name}: {report['refused']}")
+                if "refused" in report or "stopped" in report:
+                    raise Refused(f"{name}: {report.get('refused', 'was stopped')}")
                 for field in ("sums", "versions", "python"):
                     if report.get(field) != own[field]:
                         raise Refused(
@@ -174,14 +174,16 @@ class Head:
         end = time.monotonic() + patience
         while True:
             for rank, line in self.lines.items():
-                if line.waits():
+                name = self.place.names[rank]
+                while line.waits():
                     try:
                         word = line.hear(1)
                     except GONE:
-                        return f"{self.place.names[rank]}: ended without a word, or is unreachable"
-                    return (
-                        f"{self.place.names[rank]}: {word['refused']}" if "refused" in word else ""
-                    )
+                        return f"{name}: ended without a word, or is unreachable"
+                    if "refused" in word:
+                        return f"{name}: {word['refused']}"
+                    if "stopped" in word:
+                        return ""
             if time.monotonic() >= end:
                 return ""
             time.sleep(0.05)

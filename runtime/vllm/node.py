@@ -266,6 +266,8 @@ class Node:
         """Why SIGTERM came; empty where another node says it."""
         if self.place.rank:
             while self.table and (word := self.table.word()):
+                if "stop" in word:
+                    return ""
                 if "lost" in word:
                     return self.lost()
             return ""
@@ -313,7 +315,7 @@ def main() -> int:
     parser.add_argument("--forget", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     for number in ENDS:
-        signal.signal(number, stop)
+        signal.signal(number, signal.SIG_IGN if options.forget else stop)
     node, stopped = None, False
     try:
         place = find()

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import re
 import shutil
 import subprocess
 
@@ -60,6 +61,15 @@ def said(document, pinned=True):
     return [str(fault) for fault in manifest.faults(document, pinned)]
 
 
+def contents(reference, ray):
+    demo = ROOT / "models/demo"
+    return bundle_of.contents(
+        model="demo", tp=2, settings=bundles.SETTINGS, ray=ray, reference=[reference], lock=[bundles.LOCK],
+        checkpoint=[demo / "config.json", *demo.glob("model*")], tokenizer=[demo / "tokenizer.json"],
+        parts=sorted((ROOT / "runtime/vllm").glob("*.py")),
+    )  # fmt: skip
+
+
 DROP = object()
 ACTOR = "ray_actor_options"
 
@@ -103,7 +113,7 @@ BROKEN = [  # what is put where, and what is said of it
     ("worker", "rayStartParams", {"num-gpus": 8}, "8, expected string"),
     ("worker", "groupName", DROP, "groupName: missing"),
     ("worker", "template", "pod", "expected fields"),
-    ("worker", "maxReplicas", 1, "16 times 1 GPU, and the groups hold it 8 times"),
+    ("worker", "replicas", 1, "16 times 1 GPU, and the groups hold it 8 times"),
     ("worker", "rayStartParams", {"num-gpus": "0"}, "no node offers 1 GPU"),
     ("container", "name", DROP, "name: missing"),
     ("cluster", "headGroupSpec", DROP, "headGroupSpec: missing"),
@@ -132,6 +142,11 @@ BROKEN = [  # what is put where, and what is said of it
     ("engine", "tensor_parallel_size", "eight", "expected a number of ranks"),
     ("llm", "engine_kwarg", {}, "did you mean engine_kwargs"),
     ("llm", "model_loading_config", DROP, "model_loading_config: missing"),
+    ("worker", "suspend", True, "no node offers 1 GPU"),
+    ("worker", "rayStartParams", {"resources": "{amd"}, "expected JSON"),
+    ("worker", "rayStartParams", {"resources": "[1]"}, "expected JSON"),
+    ("llm", "runtime_env", {"env_vars": {"HF_TOKEN": "hf_x"}}, "HF_TOKEN: a secret in plain text"),
+    ("args", "llm_configs", {}, "llm_configs: missing"),
     ("spec", "serveConfigV2", "a: [b", "not YAML"),
     ("spec", "serveConfigV2", "[1]", "expected fields"),
     ("spec", "serviceUnhealtySecondThreshold", 9, "did you mean serviceUnhealthySecondThreshold"),
@@ -193,6 +208,71 @@ def test_custom_resources_are_read_as_ray_reads_them():
     )
 
 
+FREE = [{"name": "TOKENIZERS_PARALLELISM", "value": "false"}, {"name": "MAX_TOKENS", "value": "4"}]
+HALF = {"bundles": [{"GPU": 0.5}]}
+RIGHT = [  # what Ray and KubeRay take, and so do we
+    ("container", "env", FREE),
+    ("worker", "rayStartParams", {"num-cpus": "1..2"}),
+    ("worker", "maxReplicas", 1),  # without an autoscaler nobody asks for it
+    ("llm", "placement_group_config", HALF),
+    ("llm", "accelerator_type", "TPU-V6E"),
+    ("args", "llm_configs", ["models/a.yaml"]),
+    ("requests", "nvidia.com/gpu", 8),  # a number, and the limit is a text
+    ("app", "deployments", deployment(num_replicas=500)),  # what it takes is in the code
+]
+
+
+@pytest.mark.parametrize(("place", "key", "value"), RIGHT)
+def test_what_is_right_is_no_fault(place, key, value):
+    assert said(edited(place, key, value)) == []
+
+
+def test_an_autoscaler_adds_pods_up_to_its_limit():
+    document = edited("replicas", "num_replicas", 4)
+    assert any("32 times 1 GPU" in line for line in said(document))
+    cluster = document["spec"]["rayClusterConfig"]
+    cluster["enableInTreeAutoscaling"] = True
+    cluster["workerGroupSpecs"][0]["maxReplicas"] = 4
+    assert said(document) == []
+    del cluster["workerGroupSpecs"][0]["maxReplicas"]
+    assert said(document) == []
+
+
+def test_ranks_on_cpus_have_room_for_the_replica_and_the_ingress():
+    found = service({**RAY, "replicas": 1}, tp=2, device="cpu", memory=0)
+    assert said(found) == []
+    worker = found["spec"]["rayClusterConfig"]["workerGroupSpecs"][0]
+    container = worker["template"]["spec"]["containers"][0]
+    assert container["resources"]["limits"]["cpu"] == "4"
+    assert {"name": "VLLM_CPU_OMP_THREADS_BIND", "value": "nobind|nobind"} in container["env"]
+    container["resources"]["limits"]["cpu"] = "2"
+    assert any("no node offers 3 CPU" in line for line in said(found))
+    with pytest.raises(Refused, match="Ray keeps ranks on CPUs together"):
+        service(tp=1, device="cpu", memory=0, pp=2)
+
+
+def test_kustomize_takes_the_folder_and_its_overlay(tmp_path, reference):
+    if not shutil.which("kubectl"):
+        pytest.skip("kustomize is kubectl's")
+    for ray in (RAY, {**RAY, "model_image": IMAGE}):
+        folder = tmp_path / str("model_image" in ray)
+        (folder / "base").mkdir(parents=True)
+        (folder / "site").mkdir()
+        found = contents(reference, ray | {"claim": "mine"})
+        for name in ("base/rayservice.yaml", "base/kustomization.yaml", "kustomization.yaml"):
+            (folder / name).write_text(found[name])
+        site = found["site/kustomization.yaml"].replace("value: mine", "value: other")
+        (folder / "site/kustomization.yaml").write_text(site)
+        for place, claims in ((folder, {"mine"}), (folder / "site", {"other"})):
+            done = subprocess.run(
+                ["kubectl", "kustomize", place], capture_output=True, text=True, check=True
+            )
+            document = yaml.safe_load(done.stdout)
+            assert said(document) == []
+            claimed = set(re.findall(r"claimName: (\w+)", done.stdout))
+            assert claimed == (set() if "model_image" in ray else claims)
+
+
 def test_nothing_that_comes_in_is_a_traceback():
     rng = random.Random(0)
     values = (None, 1, -1, "x", [], {}, [1], {"a": 1}, True, 1.5)
@@ -251,15 +331,13 @@ def test_a_bundle_needs_an_image_by_digest():
 
 
 def test_a_bundle_asks_what_the_other_does(tmp_path, reference):
-    demo = ROOT / "models/demo"
-    found = bundle_of.contents(
-        model="demo", tp=2, settings=bundles.SETTINGS, ray=RAY, reference=[reference], lock=[bundles.LOCK],
-        checkpoint=[demo / "config.json", *demo.glob("model*")], tokenizer=[demo / "tokenizer.json"],
-        parts=sorted((ROOT / "runtime/vllm").glob("*.py")),
-    )  # fmt: skip
-    assert {"rayservice.yaml", "kustomization.yaml", "site/kustomization.yaml", "smoke"} <= set(
-        found
-    )
+    found = contents(reference, RAY)
+    assert {
+        "base/rayservice.yaml",
+        "kustomization.yaml",
+        "site/kustomization.yaml",
+        "smoke",
+    } <= set(found)
     assert json.loads(found["bundle.json"])["kv_tokens"] == 16_384
     (tmp_path / "parts").mkdir()
     for name in bundle_of.PARTS:
@@ -277,6 +355,7 @@ def test_a_bundle_asks_what_the_other_does(tmp_path, reference):
 
 def test_arguments_of_a_line_are_those_of_a_call():
     words = ["--dtype", "float32", "--max-model-len", "512", "--enforce-eager", "--seed=3"]
+    assert bundle_of.keywords(["--no-enable-prefix-caching"]) == {"enable_prefix_caching": False}
     assert bundle_of.keywords(words) == {
         "dtype": "float32", "max_model_len": 512, "enforce_eager": True, "seed": 3,
     }  # fmt: skip

@@ -12,6 +12,7 @@ from ingot.refused import Refused
 from ingot.serve.launch import FOLDER
 from ingot.vllm import bundle as vllm
 from ingot.vllm import plan as plan_of
+from ingot.vllm.arguments import KNOWN
 from ingot.vllm.plan import Plan
 
 PARTS = ("asking.py", "place.py")  # of runtime/vllm: what asks a server
@@ -21,17 +22,19 @@ SMOKE = """\
 {folder}exec "${{PYTHON:-python3}}" "$here/parts/asking.py" "$@"
 """
 HEAD_CPUS, HEAD_GB = 4, 16
+CPU_BESIDE = 2  # a replica's own, and the ingress's
 RANK_ARGUMENTS = ("distributed-executor-backend", "served-model-name")  # Ray Serve's own business
-WORKER = "/spec/rayClusterConfig/workerGroupSpecs/0/template/spec"
-SITE = f"""\
-# Yours: copy this folder, and apply the copy: kubectl apply -k site/
-resources: [..]
+CLUSTER = "/spec/rayClusterConfig"
+PODS = (f"{CLUSTER}/headGroupSpec/template/spec", f"{CLUSTER}/workerGroupSpecs/0/template/spec")
+SITE = """\
+# Yours: correct it, and apply it in place of the folder above: kubectl apply -k site/
+resources: [../base]
 # namespace: serving
-patches:
-  - target: {{kind: RayService}}
-    patch: |-
-      - {{op: replace, path: {WORKER}/volumes/0/persistentVolumeClaim/claimName, value: CLAIM}}
 """
+CLAIM = """\
+      - {{op: replace, path: {pod}/volumes/0/persistentVolumeClaim/claimName, value: {claim}}}
+"""
+OBJECTS = 4  # of shared memory: the part that Ray's object store may take
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -63,14 +66,23 @@ def contents(
     return {
         **files,
         **{f"parts/{path.name}": path for path in parts if path.name in PARTS},
-        "rayservice.yaml": text,
-        "kustomization.yaml": "resources: [rayservice.yaml]\n",
-        "site/kustomization.yaml": SITE.replace("CLAIM", ray["claim"]),
+        "base/rayservice.yaml": text,
+        "base/kustomization.yaml": "resources: [rayservice.yaml]\n",
+        "kustomization.yaml": "resources: [base]\n",
+        "site/kustomization.yaml": site(ray),
         "smoke": SMOKE.format(folder=FOLDER),
         "smoke.json": json.dumps(vllm.smoke(model, reference, plan)) + "\n",
         "bundle.json": json.dumps(about, indent=1, sort_keys=True) + "\n",
         "README.md": readme(model, plan, sum(weights.values()), ray),
     }
+
+
+def site(ray: dict[str, Any]) -> str:
+    """An overlay, which names what differs between sites: the claim that holds the model."""
+    if "model_image" in ray:
+        return SITE
+    each = "".join(CLAIM.format(pod=pod, claim=ray["claim"]) for pod in PODS)
+    return f"{SITE}patches:\n  - target: {{kind: RayService}}\n    patch: |-\n{each}"
 
 
 def service(
@@ -93,16 +105,23 @@ def service(
     ]
     if "model_image" in ray:
         volumes[0] = {"name": "model", "image": {"reference": ray["model_image"]}}
-    worker = pod("worker", ray["image"], cores, memory, mounts, volumes, ray)
+    if plan.device == "cpu":
+        if plan.nodes > 1:
+            key = f"models.{model}.vllm.nodes: {plan.nodes}"
+            raise Refused(f"{key}, expected 1: Ray keeps ranks on CPUs together")
+        cores = ranks + CPU_BESIDE
+    environment = plan_of.environment(plan)
+    worker = pod("worker", ray["image"], cores, memory, mounts, volumes, ray | {"env": environment})
     if plan.device == "gpu":
         for kind in worker["containers"][0]["resources"].values():
             kind[ray["gpu"]] = str(ranks)
         worker["tolerations"] = [{"key": ray["gpu"], "operator": "Exists", "effect": "NoSchedule"}]
     head = copy.deepcopy(pod("head", ray["image"], HEAD_CPUS, HEAD_GB, mounts, volumes, {}))
+    objects = {"object-store-memory": str(shm // OBJECTS)}
     count = plan.nodes * ray["replicas"]
     workers = {
         "groupName": "ranks", "replicas": count, "minReplicas": count, "maxReplicas": count,
-        "rayStartParams": {}, "template": {"spec": worker},
+        "rayStartParams": objects, "template": {"spec": worker},
     }  # fmt: skip
     return {
         "apiVersion": "ray.io/v1",
@@ -113,7 +132,7 @@ def service(
             "rayClusterConfig": {
                 "rayVersion": ray["version"],
                 "headGroupSpec": {
-                    "rayStartParams": {"num-cpus": "0", "num-gpus": "0"},
+                    "rayStartParams": {"num-cpus": "0", "num-gpus": "0", **objects},
                     "template": {"spec": head},
                 },
                 "workerGroupSpecs": [workers],
@@ -161,7 +180,8 @@ def keywords(words: list[str]) -> dict[str, Any]:
     for word in words:
         if word.startswith("--"):
             name, _, value = word.removeprefix("--").partition("=")
-            found[name] = yaml.safe_load(value) if value else True
+            plain = name if name in KNOWN else name.removeprefix("no-")
+            found[plain] = yaml.safe_load(value) if value else plain == name
         else:
             found[name] = yaml.safe_load(word)
     return {
@@ -174,7 +194,7 @@ def pod(
 ) -> dict[str, Any]:
     """One container; what it may take is what it asks for."""
     asked = {"cpu": str(cores), "memory": f"{memory}G"}
-    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    quiet = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **ray.get("env", {})}
     found: dict[str, Any] = {
         "containers": [
             {

@@ -4,12 +4,11 @@ KubeRay and Ray take most of what is found here in silence: replicas that no nod
 "initializing" for ever, and a field that nobody reads has no effect.
 """
 
-import contextlib
 import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from ingot.kuberay import fields, serve_config
 from ingot.kuberay.fields import Fault
 from ingot.refused import Refused
 
+MIG = "nvidia.com/mig-"
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 RAY_TAG = re.compile(r"/ray(?:-llm|-ml)?:(\d+\.\d+\.\d+)")
-SECRET_ENV = re.compile(r"TOKEN|SECRET|PASSWORD|API_KEY")
 NAME = "[a-z]([a-z0-9-]{0,45}[a-z0-9])?"  # KubeRay adds to it, and services take 63 characters
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 UNITS = {"m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12} | {
@@ -32,7 +31,7 @@ class Group:
     """Pods of one kind, as Ray sees them: `most` of them, each with these resources."""
 
     name: str
-    most: int
+    most: float
     offers: dict[str, float]
 
 
@@ -64,6 +63,8 @@ def faults(document: dict, pinned: bool = False) -> Iterator[Fault]:
         )
     if any(fault.shape for fault in found):
         return
+    if not str(document.get("apiVersion")).startswith("ray.io/v1"):
+        yield Fault("RayService.apiVersion", f"{document.get('apiVersion')}, expected ray.io/v1")
     if not document.get("spec"):
         yield Fault("RayService.spec", "missing, expected a cluster and what it serves; write it")
         return
@@ -78,6 +79,13 @@ def faults(document: dict, pinned: bool = False) -> Iterator[Fault]:
     if empty := [name for name, pod in pods if not pod or not pod["containers"]]:
         yield Fault(f"{empty[0]}.template.spec", "has no container, expected one of Ray; write it")
         return
+    for name, group, _ in _groups(cluster):
+        said = (group.get("rayStartParams") or {}).get("resources")
+        if custom(said) is None:
+            yield Fault(
+                f"{name}.rayStartParams.resources", f"{said!r}, expected JSON: name, number"
+            )
+            return
     for path, pod in pods:
         yield from _containers(path, pod, pinned)
     yield from _versions(cluster, pods)
@@ -87,13 +95,19 @@ def faults(document: dict, pinned: bool = False) -> Iterator[Fault]:
         yield from _capacity(config, list(map(_group, _groups(cluster))))
 
 
-def _groups(cluster: dict) -> Iterator[tuple[str, dict, int]]:
-    """Name, spec and how many pods at most."""
+def _groups(cluster: dict) -> Iterator[tuple[str, dict, float]]:
+    """Name, spec and how many pods at most: without an autoscaler nobody adds one."""
     yield "headGroupSpec", cluster["headGroupSpec"], 1
     for one in cluster.get("workerGroupSpecs") or []:
-        said = (one.get("maxReplicas"), one.get("replicas"), 1)
-        most = next(count for count in said if count is not None)
-        yield one["groupName"], one, most * (one.get("numOfHosts") or 1)
+        most = one.get("replicas")
+        if cluster.get("enableInTreeAutoscaling"):
+            most = one.get("maxReplicas", inf)
+        hosts = one.get("numOfHosts") or 1
+        yield (
+            one["groupName"],
+            one,
+            0 if one.get("suspend") else (1 if most is None else most) * hosts,
+        )
 
 
 def _containers(path: str, pod: dict, pinned: bool) -> Iterator[Fault]:
@@ -107,11 +121,11 @@ def _containers(path: str, pod: dict, pinned: bool) -> Iterator[Fault]:
         asked = one.get("resources") or {}
         limits, requests = asked.get("limits") or {}, asked.get("requests") or {}
         for gpu in GPUS:
-            if gpu in requests and requests[gpu] != limits.get(gpu):
+            if gpu in requests and quantity(requests[gpu]) != quantity(limits.get(gpu)):
                 found = f"requests {requests[gpu]} and limits {limits.get(gpu)}"
                 yield Fault(f"{where}.resources.{gpu}", f"{found}, expected the same; correct it")
         for variable in one.get("env") or []:
-            if SECRET_ENV.search(variable["name"]) and variable.get("value"):
+            if serve_config.SECRET_ENV.search(variable["name"]) and variable.get("value"):
                 own = f"{where}.env.{variable['name']}"
                 yield Fault(own, "a secret in plain text, expected a secretKeyRef; move it")
 
@@ -133,25 +147,37 @@ def _versions(cluster: dict, pods: list[tuple[str, dict]]) -> Iterator[Fault]:
                 )
 
 
-def _group(found: tuple[str, dict, int]) -> Group:
+def _group(found: tuple[str, dict, float]) -> Group:
+    """As KubeRay reads it: rayStartParams, or the container's limits; the group's own `resources` last."""
     name, spec, most = found
-    start, containers = spec.get("rayStartParams") or {}, spec["template"]["spec"]["containers"]
-    limits = (containers[0].get("resources") or {}).get("limits") or {} if containers else {}
+    start, own = spec.get("rayStartParams") or {}, spec.get("resources") or {}
+    limits = (spec["template"]["spec"]["containers"][0].get("resources") or {}).get("limits") or {}
+    gpus = (one for key, one in limits.items() if key.endswith("gpu") or key.startswith(MIG))
     offers = {
         "CPU": quantity(start.get("num-cpus", limits.get("cpu"))),
-        "GPU": quantity(start.get("num-gpus", next((limits[g] for g in GPUS if g in limits), 0))),
+        "GPU": quantity(start.get("num-gpus", next(gpus, 0))),
+        **(custom(start.get("resources")) or {}),
+        **{key: quantity(one) for key, one in own.items()},
     }
-    with contextlib.suppress(ValueError, TypeError):  # JSON in a string of YAML, quoted once more
-        own = json.loads(start.get("resources", "{}").strip("'\"").replace('\\"', '"'))
-        offers |= {name: float(count) for name, count in own.items()}
+    if offers["CPU"] != inf:
+        offers["CPU"] = ceil(offers["CPU"])
     return Group(name, most, offers)
+
+
+def custom(said: str | None) -> dict[str, float] | None:
+    """JSON in a string of YAML, often quoted once more; None where it is none."""
+    try:
+        found = json.loads((said or "{}").strip("'\"").replace('\\"', '"'))
+        return {str(name): float(count) for name, count in found.items()}
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 def quantity(said: Any) -> float:
     """Kubernetes' 500m, 2, 16Gi; without one, no limit."""
     if said is None:
         return inf
-    match = re.fullmatch(r"([\d.]+)([A-Za-z]*)", str(said))
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([A-Za-z]*)", str(said))
     return float(match[1]) * UNITS.get(match[2], 1) if match else inf
 
 
@@ -189,16 +215,29 @@ def _replicas(config: dict) -> Iterator[tuple[str, int, dict[str, float]]]:
     for number, one in enumerate(config["applications"]):
         path = f"serveConfigV2.applications[{number}]"
         for count, deployment in enumerate(one.get("deployments") or []):
-            options = deployment.get("ray_actor_options") or {}
-            if asks := _asks(options):
+            options = deployment.get("ray_actor_options")  # else what the code says
+            if options and (asks := _asks(options)):
                 yield f"{path}.deployments[{count}]", _least(deployment), asks
         for count, llm in enumerate(serve_config.llms(one)):
-            kind = (llm.get("accelerator_config") or {}).get("kind")
-            engine = llm.get("engine_kwargs") or {}
-            ranks = engine.get("tensor_parallel_size", 1) * engine.get("pipeline_parallel_size", 1)
-            if kind != "cpu":
-                least = _least(llm.get("deployment_config") or {})
-                yield f"{path}.args.llm_configs[{count}]", least * ranks, {"GPU": 1}
+            found = f"{path}.args.llm_configs[{count}]"
+            least = _least(llm.get("deployment_config") or {})
+            for number, asks in _ranks(llm):
+                yield found, least * number, asks
+
+
+def _ranks(llm: dict) -> Iterator[tuple[int, dict[str, float]]]:
+    """What one replica of an engine takes, where it follows from the number of its ranks."""
+    kind = (llm.get("accelerator_config") or {}).get("kind")
+    special = str(llm.get("accelerator_type")).startswith("TPU") or kind == "tpu"
+    if llm.get("placement_group_config") or special:
+        return
+    engine = llm.get("engine_kwargs") or {}
+    ranks = engine.get("tensor_parallel_size", 1) * engine.get("pipeline_parallel_size", 1)
+    if kind == "cpu":
+        yield 1, {"CPU": ranks + 1}  # of one node, and one for the replica itself
+        yield 1, {"CPU": 1}  # the ingress
+    else:
+        yield ranks, {"GPU": 1}
 
 
 def _least(deployment: dict) -> int:

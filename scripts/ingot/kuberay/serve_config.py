@@ -76,6 +76,7 @@ DEAD = {  # spellings that no Ray of today reads, and what became of them
     "batch_timeout": "batch_wait_timeout_s of @serve.batch",
     "max_new_token": "max_new_tokens",
 }
+SECRET_ENV = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_KEY)$")
 SECRETS = ("hf_token", "token", "api_key", "password")
 MISPLACED = (
     "num_cpus",
@@ -97,8 +98,11 @@ def faults(config: Any, engine: bool = False) -> Iterator[Fault]:
     for number, one in enumerate(config["applications"]):
         path = f"serveConfigV2.applications[{number}]"
         yield from _actors(one, path)
-        arguments = one.get("args") or {}
-        yield from _arguments(arguments, f"{path}.args")
+        yield from _arguments(one, path)
+        if one["import_path"] in LLM and not isinstance(
+            (one.get("args") or {}).get("llm_configs"), list
+        ):
+            yield Fault(f"{path}.args.llm_configs", "missing, expected a list of models; write it")
         for count, llm in enumerate(llms(one)):
             yield from _llm(llm, f"{path}.args.llm_configs[{count}]", engine)
 
@@ -109,7 +113,8 @@ def llms(application: dict) -> list:
     if application.get("import_path") not in LLM or not isinstance(found, dict):
         return []
     listed = found.get("llm_configs")
-    return listed if isinstance(listed, list) else []
+    listed = listed if isinstance(listed, list) else []
+    return [one for one in listed if not isinstance(one, str)]  # else a file's name
 
 
 def _explained(fault: Fault) -> Fault:
@@ -137,9 +142,10 @@ def _arguments(found: Any, path: str) -> Iterator[Fault]:
     if isinstance(found, dict):
         for name, value in found.items():
             own = f"{path}.{name}"
-            if name in SECRETS and isinstance(value, str):
+            secret = name in SECRETS or SECRET_ENV.search(str(name))
+            if secret and isinstance(value, str) and value:
                 yield Fault(own, "a secret in plain text, expected a secretKeyRef in env; move it")
-            elif name in DEAD:
+            elif name in DEAD and ".args" in path:
                 yield Fault(own, f"unknown, and has no effect: it is {DEAD[name]} today; rename it")
             yield from _arguments(value, own)
     elif isinstance(found, list):

@@ -32,7 +32,8 @@ DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 SITE = """\
 site=${{INGOT_SERVE_SITE:-${{XDG_CONFIG_HOME:-$HOME/.config}}/ingot/serve.conf}}
-python=$(sed -n 's/^ *python *= *\\([^ #]*\\).*/\\1/p' "$site" 2>/dev/null)
+named='s/^[[:space:]]*python[[:space:]]*=[[:space:]]*\\([^#]*[^#[:space:]]\\).*/\\1/p'
+python=$(sed -n "$named" "$site" 2>/dev/null | tail -n 1)
 exec "${{python:-${{PYTHON:-python3}}}}" -B"""  # -B: no file more in a folder whose files are listed
 SCRIPT = (
     """\
@@ -76,7 +77,7 @@ export INGOT_SERVE_KEY
 trap : TERM  # srun gets it, too; what follows is still done
 status=0
 srun --export=ALL --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" "$folder/serve" || status=$?
-"$folder/serve" --forget
+"$folder/serve" --forget || true
 exit "$status"
 """
 

@@ -116,5 +116,7 @@ def test_ranks_use_the_network_that_the_site_names_wherever_nodes_are_known(met)
 
 def test_a_head_that_the_others_know_as_loopback_is_refused(met):
     head, worker = met({"meet_seconds": "3"}, "127.0.1.1", "127.0.0.1")
-    assert "its name means 127.0.0.1 on n2, which no other node reaches; set interface" in worker
+    assert (
+        "its name means 127.0.0.1 on n2, which no other node reaches; correct /etc/hosts" in worker
+    )
     assert "n2: nothing heard for 3 s" in head

@@ -22,7 +22,7 @@ HERE = {
     "fetch_listing",
     "fetch_file",
 }  # rules whose jobs are not submitted
-HERE |= {"compute_imatrix"}  # which the demo has not
+HERE |= {"compute_imatrix", "bundle_kuberay"}  # whose text and image the demo has not
 LARGE = ("artifacts/llama405b_tp8.vmfb", "artifacts/llama8b_tp2.trtllm")
 SMALL = (
     "artifacts/demo.q4_k_m.gguf", "artifacts/demo.irpa.verified.json",

@@ -11,12 +11,13 @@ import pytest
 import yaml
 
 import bundles
+import kuberay_fields
 from conftest import ROOT
 from ingot.architecture.config import read_config
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands import check
 from ingot.kuberay import bundle as bundle_of
-from ingot.kuberay import definition, derive, fields, manifest, serve_config
+from ingot.kuberay import definition, fields, manifest, serve_config
 from ingot.refused import Refused
 from ingot.vllm import plan as plan_of
 
@@ -371,7 +372,7 @@ def test_the_table_is_what_a_definition_gives():
         },
     }  # fmt: skip
     versions = [{"name": "v1", "schema": {"openAPIV3Schema": spec}}]
-    root, objects = derive.derived({"spec": {"versions": versions}})
+    root, objects = kuberay_fields.derived({"spec": {"versions": versions}})
     assert objects == {
         root: {
             "a*": "string",

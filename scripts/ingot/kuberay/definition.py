@@ -1,4 +1,4 @@
-"""What a RayService may hold: names and types, and `*` after what is required.  Written by derive.py.
+"""What a RayService may hold: names, types, `*` after what is required.  By docs/kuberay_fields.py.
 
 Source: ray-project/kuberay, ray-operator/config/crd/bases/ray.io_rayservices.yaml at
 feeaf72facab4881ba2b179248bb67315634e229 (Apache-2.0), version v1.

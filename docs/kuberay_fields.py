@@ -1,6 +1,6 @@
 """Derive the fields of a RayService from KubeRay's own definition, and write definition.py.
 
-    python -m ingot.kuberay.derive ray.io_rayservices.yaml COMMIT     # with scripts/ on PYTHONPATH
+    python docs/kuberay_fields.py ray.io_rayservices.yaml COMMIT
 
 What is kept: names, types, which are required and have no default.  Equal objects are kept once.
 """
@@ -12,9 +12,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).with_name("definition.py")
+TARGET = Path(__file__).resolve().parents[1] / "scripts/ingot/kuberay/definition.py"
 TEXT = '''\
-"""What a RayService may hold: names and types, and `*` after what is required.  Written by derive.py.
+"""What a RayService may hold: names, types, `*` after what is required.  By docs/kuberay_fields.py.
 
 Source: ray-project/kuberay, ray-operator/config/crd/bases/ray.io_rayservices.yaml at
 {commit} (Apache-2.0), version v1.

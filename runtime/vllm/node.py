@@ -34,7 +34,6 @@ from place import (
 )
 
 EACH = 10  # seconds between lines of progress
-SLOW_READ = 150  # MB/s: a busy shared file system
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
@@ -135,7 +134,7 @@ class Node:
 
     def reading(self) -> float:
         """Seconds that the weights take from the disk, as the site knows it."""
-        rate = self.site.number("read_mb_s", SLOW_READ)
+        rate = self.site.number("read_mb_s", self.bundle["read_mb_s"])
         return sum(self.bundle["weights"].values()) / rate / 1e6
 
     def words(self, address: str, port: int, master: str, master_port: int) -> list[str]:

@@ -346,11 +346,12 @@ def test_a_bundle_asks_what_the_other_does(tmp_path, reference):
     (tmp_path / "smoke").write_text(found["smoke"])
     (tmp_path / "smoke.json").write_text(found["smoke.json"])
     done = subprocess.run(
-        ["sh", tmp_path / "smoke", "http://127.0.0.1:9"],
+        ["env", "-u", "PYTHONDONTWRITEBYTECODE", "sh", tmp_path / "smoke", "http://127.0.0.1:9"],
         capture_output=True,
         text=True,
         check=False,
     )
+    assert not (tmp_path / "parts/__pycache__").exists(), "its files are listed"
     assert done.returncode == 1 and "Connection refused" in done.stderr
 
 

@@ -19,7 +19,7 @@ PARTS = ("asking.py", "place.py")  # of runtime/vllm: what asks a server
 SMOKE = """\
 #!/bin/sh
 # Ask a server what smoke.json knows the answer to: ./smoke http://127.0.0.1:8000
-{folder}exec "${{PYTHON:-python3}}" "$here/parts/asking.py" "$@"
+{folder}exec "${{PYTHON:-python3}}" -B "$here/parts/asking.py" "$@"
 """
 HEAD_CPUS, HEAD_GB = 4, 16
 CPU_BESIDE = 2  # a replica's own, and the ingress's

@@ -162,6 +162,7 @@ def described(
         "kv_exact": plan.kv_exact,
         "shm_bytes": plan_of.SHM_PER_RANK * plan.ranks_per_node,
         "start_seconds": START_SECONDS,
+        "read_mb_s": READ_MB_S,
         "pins": pins(lock),
     }
     return plan, about

@@ -21,6 +21,7 @@
     artifacts/M.torchpipe               the same decoder cut at attention, for torchpipe
     artifacts/M.rtx                     a TensorRT for RTX engine of it (proprietary compiler, optional)
     artifacts/M_tpN.vllm-slurm          what SLURM serves by vLLM: weights, plan, launch files
+    artifacts/M_tpN.rayserve            what Ray Serve serves: vLLM, and int8 on CPUs
     artifacts/M_tpN.kuberay             the same model as manifests for KubeRay
     artifacts/<any>.verified.json       what it was compared with, and the numbers
     artifacts/<any>.published.json      where it is in the registry that `publish` names, and its digest

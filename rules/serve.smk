@@ -1,4 +1,4 @@
-"""Serving bundles, complete in themselves: artifacts/M_tpN.vllm-slurm, M_tpN.kuberay."""
+"""Serving bundles, complete in themselves: artifacts/M_tpN.vllm-slurm, M_tpN.rayserve, M_tpN.kuberay."""
 
 
 rule bundle_vllm:
@@ -106,5 +106,90 @@ rule bundle_kuberay:
             --lock {input.pins:q} \
             --reference {input.reference:q} \
             --bundle {output:q} \
+            >{log:q}
+        """
+
+
+rule bundle_rayserve:
+    input:
+        code=code("bundle_rayserve.py"),
+        lock=lock("rayserve"),
+        pins=inputs.ray_pins,
+        parts=inputs.ray_parts,
+        config=inputs.config_json,
+        weights=inputs.vllm_weights,
+        tokenizer=inputs.tokenizer,
+        openvino=inputs.apps("cpu", "artifacts/{model}.int8.openvino"),
+        onnx=inputs.apps("acpu", "artifacts/{model}.int8.onnx"),
+        reference=inputs.smoke_reference,
+    output:
+        directory("artifacts/{model}_tp{tp}.rayserve"),
+    log:
+        "logs/bundle_rayserve/{model}_tp{tp}.log",
+    benchmark:
+        "logs/bundle_rayserve/{model}_tp{tp}.tsv"
+    params:
+        settings=inputs.vllm,
+        ray=inputs.ray,
+    shell:
+        """
+        {sys.executable:q} {input.code[0]:q} \
+            --model {wildcards.model} \
+            --tp {wildcards.tp} \
+            --settings {params.settings:q} \
+            --ray {params.ray:q} \
+            --checkpoint {input.config:q} {input.weights:q} \
+            --tokenizer {input.tokenizer:q} \
+            --openvino {input.openvino:q} \
+            --onnx {input.onnx:q} \
+            --parts {input.parts:q} \
+            --lock {input.pins:q} \
+            --reference {input.reference:q} \
+            --bundle {output:q} \
+            >{log:q}
+        """
+
+
+rule verify_rayserve:
+    input:
+        code=code("verify_rayserve.py"),
+        lock=lock("vllm"),
+        env=env("vllm"),
+        pins=inputs.ray_pins,
+        parts=inputs.ray_parts,
+        config=inputs.config_json,
+        weights=inputs.vllm_weights,
+        tokenizer=inputs.tokenizer,
+        openvino=inputs.apps("cpu", "artifacts/{model}.int8.openvino"),
+        onnx=inputs.apps("acpu", "artifacts/{model}.int8.onnx"),
+        reference="artifacts/{model}.reference.npz",
+        texts="artifacts/{model}.texts.json",
+        bundle="artifacts/{model}_tp{tp}.rayserve",
+    output:
+        "artifacts/{model}_tp{tp}.rayserve.verified.json",
+    log:
+        "logs/verify_rayserve/{model}_tp{tp}.log",
+    benchmark:
+        "logs/verify_rayserve/{model}_tp{tp}.tsv"
+    params:
+        settings=inputs.vllm,
+        ray=inputs.ray,
+    shell:
+        """
+        {PYTHON[vllm]:q} {input.code[0]:q} \
+            --model {wildcards.model} \
+            --tp {wildcards.tp} \
+            --settings {params.settings:q} \
+            --ray {params.ray:q} \
+            --checkpoint {input.config:q} {input.weights:q} \
+            --tokenizer {input.tokenizer:q} \
+            --openvino {input.openvino:q} \
+            --onnx {input.onnx:q} \
+            --parts {input.parts:q} \
+            --lock {input.pins:q} \
+            --reference {input.reference:q} \
+            --bundle {input.bundle:q} \
+            --texts {input.texts:q} \
+            --record {output:q} \
             >{log:q}
         """

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 
 from place import FOLDER, Refused
 
@@ -80,13 +81,22 @@ def smoke(url: str, key: str, known: dict) -> str:
     return f"{count} tokens are the reference's, log-probabilities within {largest:.2g}, in {seconds:.1f} s"
 
 
+def each(url: str, key: str, known: dict) -> Iterator[str]:
+    """One line per application, where there are several."""
+    for one in known.get("applications", ()):
+        yield f"{one['route']}: {smoke(url + one['route'].rstrip('/'), key, one)}"
+    if "applications" not in known:
+        yield smoke(url, key, known)
+
+
 def main() -> int:
     if len(sys.argv) != 2 or not sys.argv[1].startswith("http"):
         print("usage: ./smoke http://HOST:PORT", file=sys.stderr)
         return 2
     try:
         known = json.loads((FOLDER / "smoke.json").read_bytes())
-        print(smoke(sys.argv[1].rstrip("/"), os.environ.get("OPENAI_API_KEY", ""), known))
+        for line in each(sys.argv[1].rstrip("/"), os.environ.get("OPENAI_API_KEY", ""), known):
+            print(line)
     except (Refused, OSError, KeyError, TypeError, http.client.HTTPException) as why:
         print(f"error: {why}", file=sys.stderr)
         return 1

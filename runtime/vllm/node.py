@@ -243,7 +243,7 @@ class Node:
         end = time.monotonic() + patience
         while time.monotonic() < end and not self.server.ended():
             time.sleep(0.1)
-        self.server.look(every=1)
+        self.server.left.look(every=1)
         if why := self.server.ended():
             self.refuse(why)
         if self.place.rank:

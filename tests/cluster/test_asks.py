@@ -33,7 +33,7 @@ SMALL = (
     "artifacts/demo.q6_k.split.verified.json", "artifacts/demo_tp2.trtllm-ckpt.verified.json",
     "artifacts/demo.onnx.verified.json", "artifacts/demo.rtx.verified.json",
     "artifacts/demo.int8.openvino.verified.json", "artifacts/demo.torchpipe.verified.json",
-    "artifacts/demo_tp1.vllm-slurm.verified.json",
+    "artifacts/demo_tp1.vllm-slurm.verified.json", "artifacts/demo_tp1.rayserve.verified.json",
 )  # fmt: skip
 
 

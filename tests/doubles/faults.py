@@ -420,6 +420,7 @@ KINDS = {
     "shortfin": bundle_faults,
     "triton": bundle_faults,
     "vllm-slurm": bundle_faults,
+    "rayserve": bundle_faults,
     "rtx": engine_faults,
     "onnx": onnx_faults,
     "int8 onnx": onnx_faults,

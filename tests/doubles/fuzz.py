@@ -364,7 +364,8 @@ def target_text(chance: random.Random, _: bytes) -> bytes:
         "", "", ".f16", ".bf16", ".q8_0", ".q4_k_m", ".fp8", ".gfx942", ".sm90", ".f16.gfx942", ".x"
     )
     name += "." + of("gguf", "irpa", "mlir", "vmfb", "shortfin", "trtllm-ckpt", "trtllm", "triton",
-                     "onnx", "openvino", "torchpipe", "rtx", "vllm-slurm", "kuberay", "config.json", "hf",
+                     "onnx", "openvino", "torchpipe", "rtx", "vllm-slurm", "rayserve", "kuberay",
+                     "config.json", "hf",
                      "hf/config.json", "hf/..", "hf/a\nb", "")  # fmt: skip
     name += of("", "", "", ".verified.json", "/", "/..", "\n")
     for _ in range(of(0, 0, 0, 1, 2)):

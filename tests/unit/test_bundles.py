@@ -144,14 +144,10 @@ def test_what_it_must_answer_is_what_the_dtype_can_tell():
     sure[[0, 1], [1, 2]] = 5
     tied[0, 1], tied[1, 2], tied[1, 3] = 5, 5, 4.999
     answers = [Answer([4, 5], [1, 2], tied), Answer([6], [1, 2], sure)]
-    plan = plan_of.planned(
-        read_config(ROOT / "models/demo/config.json"), {**bundles.SETTINGS, "max_model_len": 3}, 1,
-        "bfloat16", "k",
-    )  # fmt: skip
-    cases = bundle_of.cases("demo", answers, plan)
+    cases = bundle_of.cases("demo", answers, "bfloat16", longest=3)
     assert [(case["prompt"], case["tokens"]) for case in cases] == [([6], [1, 2]), ([4, 5], [1])]
     with pytest.raises(Refused, match="tells no first token"):
-        bundle_of.cases("demo", [Answer([4, 5, 6], [1], sure[:1])], plan)
+        bundle_of.cases("demo", [Answer([4, 5, 6], [1], sure[:1])], "bfloat16", longest=3)
 
 
 def test_a_row_refuses_an_unknown_device_and_a_record_over_nodes():

@@ -17,7 +17,8 @@ from ingot.architecture.config import read_config
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands import check
 from ingot.kuberay import bundle as bundle_of
-from ingot.kuberay import definition, fields, manifest, serve_config
+from ingot.kuberay import definition, manifest
+from ingot.rayserve import applications, fields, serve_config
 from ingot.refused import Refused
 from ingot.vllm import plan as plan_of
 
@@ -357,8 +358,8 @@ def test_a_bundle_asks_what_the_other_does(tmp_path, reference):
 
 def test_arguments_of_a_line_are_those_of_a_call():
     words = ["--dtype", "float32", "--max-model-len", "512", "--enforce-eager", "--seed=3"]
-    assert bundle_of.keywords(["--no-enable-prefix-caching"]) == {"enable_prefix_caching": False}
-    assert bundle_of.keywords(words) == {
+    assert applications.keywords(["--no-enable-prefix-caching"]) == {"enable_prefix_caching": False}
+    assert applications.keywords(words) == {
         "dtype": "float32", "max_model_len": 512, "enforce_eager": True, "seed": 3,
     }  # fmt: skip
 

@@ -139,5 +139,5 @@ def test_programs_of_a_quantised_model_are_refused_and_not_offered(catalogue):
         )
     assert {t.split(".")[-1] for t in targets.legal(found)} == {
         "gguf", "quants", "split", "irpa", "onnx", "openvino", "torchpipe", "rtx",
-        "vllm-slurm",
+        "vllm-slurm", "rayserve",
     }  # fmt: skip

@@ -8,11 +8,11 @@ from typing import Any
 
 from ingot.files.sealed import Contents
 from ingot.kuberay import manifest
+from ingot.rayserve.applications import language_model
 from ingot.refused import Refused
 from ingot.serve.launch import FOLDER
 from ingot.vllm import bundle as vllm
 from ingot.vllm import plan as plan_of
-from ingot.vllm.arguments import KNOWN
 from ingot.vllm.plan import Plan
 
 PARTS = ("asking.py", "place.py")  # of runtime/vllm: what asks a server
@@ -23,7 +23,6 @@ SMOKE = """\
 """
 HEAD_CPUS, HEAD_GB = 4, 16
 CPU_BESIDE = 2  # a replica's own, and the ingress's
-RANK_ARGUMENTS = ("distributed-executor-backend", "served-model-name")  # Ray Serve's own business
 CLUSTER = "/spec/rayClusterConfig"
 PODS = (f"{CLUSTER}/headGroupSpec/template/spec", f"{CLUSTER}/workerGroupSpecs/0/template/spec")
 SITE = """\
@@ -91,6 +90,8 @@ def service(
     """The RayService: a head without ranks, and as many pods of ranks as the plan has nodes."""
     import yaml
 
+    source = f"/models/{ray['folder'] or model}"
+    served = {"applications": [language_model(model, plan, settings, ray, source)]}
     asked = plan_of.asked(plan, weights, vllm.READ_MB_S)
     cores, memory = int(asked["cpus-per-task"]), int(str(asked["mem"]).rstrip("G"))
     ranks = plan.ranks_per_node
@@ -128,7 +129,7 @@ def service(
         "kind": "RayService",
         "metadata": {"name": model},
         "spec": {
-            "serveConfigV2": yaml.safe_dump(serve(model, plan, settings, ray), sort_keys=False),
+            "serveConfigV2": yaml.safe_dump(served, sort_keys=False),
             "rayClusterConfig": {
                 "rayVersion": ray["version"],
                 "headGroupSpec": {
@@ -138,54 +139,6 @@ def service(
                 "workerGroupSpecs": [workers],
             },
         },
-    }
-
-
-def serve(model: str, plan: Plan, settings: dict[str, Any], ray: dict[str, Any]) -> dict[str, Any]:
-    """Ray Serve's configuration: an OpenAI server of vLLM."""
-    llm: dict[str, Any] = {
-        "model_loading_config": {
-            "model_id": model,
-            "model_source": f"/models/{ray['folder'] or model}",
-        },
-        "engine_kwargs": keywords(plan_of.arguments(plan, model, settings)),
-        "deployment_config": {
-            "num_replicas": ray["replicas"],
-            "max_ongoing_requests": ray["max_ongoing_requests"],
-            "health_check_timeout_s": 60,
-        },
-    }
-    if plan.device == "cpu":
-        llm["accelerator_config"] = {"kind": "cpu"}
-    elif "accelerator" in ray:
-        llm["accelerator_type"] = ray["accelerator"]
-    return {
-        "applications": [
-            {
-                "name": model,
-                "route_prefix": "/",
-                "import_path": "ray.serve.llm:build_openai_app",
-                "args": {"llm_configs": [llm]},
-            }
-        ]
-    }
-
-
-def keywords(words: list[str]) -> dict[str, Any]:
-    """Arguments of a command line as those of a call: `--dtype float32 --enforce-eager`."""
-    import yaml
-
-    found: dict[str, Any] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--"):
-            name, _, value = word.removeprefix("--").partition("=")
-            plain = name if name in KNOWN else name.removeprefix("no-")
-            found[plain] = yaml.safe_load(value) if value else plain == name
-        else:
-            found[name] = yaml.safe_load(word)
-    return {
-        name.replace("-", "_"): one for name, one in found.items() if name not in RANK_ARGUMENTS
     }
 
 

@@ -12,8 +12,9 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
-from ingot.kuberay import fields, serve_config
-from ingot.kuberay.fields import Fault
+from ingot.kuberay import definition
+from ingot.rayserve import serve_config
+from ingot.rayserve.fields import Fault, walk
 from ingot.refused import Refused
 
 MIG = "nvidia.com/mig-"
@@ -53,7 +54,8 @@ def faults(document: dict, pinned: bool = False) -> Iterator[Fault]:
     """One per fault of a RayService; `pinned`: of a bundle of ours, whose images have digests."""
     import yaml
 
-    found = list(fields.of_ray_service(document))
+    kind = document.get("kind", "RayService")
+    found = list(walk(document, definition.ROOT, kind, definition.OBJECTS))
     yield from found
     metadata = document.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None

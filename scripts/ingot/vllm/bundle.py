@@ -168,27 +168,30 @@ def described(
     return plan, about
 
 
-def pins(lock: Path) -> dict[str, str]:
+def pins(lock: Path, names: tuple[str, ...] = PINNED) -> dict[str, str]:
     """The packages whose versions every node is held to."""
     found = dict(re.findall(r"(?m)^([\w.-]+)==(\S+)", lock.read_text()))
-    return {name: found[name] for name in PINNED if name in found}
+    return {name: found[name] for name in names if name in found}
 
 
 def smoke(model: str, reference: list[Path], plan: Plan) -> dict[str, Any]:
     """What the server must answer; without a reference, texts that it must answer somehow."""
     if not reference:
         return {"model": model, "texts": TEXTS, "cases": []}
-    known = cases(model, read(reference[0]), plan)
+    known = cases(model, read(reference[0]), plan.dtype, plan.max_model_len)
     return {"model": model, "tolerance": TOLERANCE[plan.dtype], "cases": known}
 
 
-def cases(model: str, answers: list[Answer], plan: Plan) -> list[dict[str, Any]]:
-    """Prompts, and the tokens and log-probabilities that transformers gives, as far as the dtype tells."""
-    top, dtype, found = peak(answers), plan.dtype, []
+def cases(model: str, answers: list[Answer], dtype: str, longest: int) -> list[dict[str, Any]]:
+    """Prompts, and the tokens and log-probabilities that transformers gives, as far as the dtype tells.
+
+    `longest` are the tokens of a prompt and its continuation that the server takes.
+    """
+    top, found = peak(answers), []
     for answer in answers:
         ties = answer.ties(top, dtype)
         count = int(ties.argmax()) if ties.any() else len(answer.tokens)
-        room = max(0, plan.max_model_len - len(answer.prompt))
+        room = max(0, longest - len(answer.prompt))
         if tokens := answer.tokens[: min(count, TOKENS, room)]:
             rows = log_softmax(answer.logits[: len(tokens)])
             scores = [round(float(row[token]), 6) for row, token in zip(rows, tokens, strict=True)]

@@ -9,6 +9,19 @@ from ingot.driver.formats.iree import PROGRAMS
 from ingot.refused import Refused
 
 FILE, SCHEMA = "models.yaml", "models.schema.json"
+JOINS = "has no effect, expected nothing: a request joins the running batch at once"
+DEAD = {  # guide 001's settings under `ray`, and what became of them
+    "max_concurrent_queries": "unknown: it is max_ongoing_requests today",
+    "max_new_token": "unknown: it is max_new_tokens",
+    "batch_timeout": JOINS,
+    "batch_wait_timeout_s": JOINS,
+    "amd_cpu": "has no effect, expected a custom resource: write resources: {amd_cpu: 1}",
+    "hf_token": "a secret in a catalogue, expected none: the model is fetched before; use HF_TOKEN",
+    "target_device": "unknown: its application says it: cpu or acpu",
+    "data_type": "unknown: these applications serve int8, and vllm.dtype is vLLM's",
+    "gpu_count": "unknown: it is the target's tensor parallel size, M_tpN",
+    "model_name": "unknown: the model is the entry's own",
+}
 
 
 def load(root: Path, own: str | None = None) -> dict:
@@ -44,6 +57,9 @@ def complete(catalogue: dict, root: Path) -> None:
     schema = json.loads((root / SCHEMA).read_bytes())
     if error := jsonschema.exceptions.best_match(_strict(schema).iter_errors(catalogue)):
         key = ".".join(map(str, error.absolute_path)) or "the catalogue"
+        for name, why in DEAD.items() if error.validator == "additionalProperties" else ():
+            if name in error.instance and ".ray" in key:
+                raise Refused(f"{key}.{name}: {why}; correct it")
         raise Refused(f"{key}: {error.message}; see {SCHEMA}")
     validate(catalogue, str(root / SCHEMA))
     for name, entry in catalogue["models"].items():

@@ -40,6 +40,20 @@ def refuse(target: Target) -> str | None:
     return None
 
 
+def refuse_rayserve(target: Target) -> str | None:
+    entry, key = target.entry, f"models.{target.model}"
+    apps = entry["ray"]["apps"]
+    if "acpu" in apps and entry["onnx"]["graph"] != "portable":
+        return (
+            f"{key}.onnx.graph: {entry['onnx']['graph']}, expected portable: requests share a batch"
+        )
+    if "llm" in apps:
+        return refuse(target)
+    if target.tp != 1:
+        return f"{key}.ray.apps: {', '.join(apps)}, expected llm in it for a tensor parallel size"
+    return None
+
+
 def refuse_kuberay(target: Target) -> str | None:
     if "image" not in target.entry["ray"]:
         key = f"models.{target.model}.ray.image"
@@ -61,6 +75,21 @@ ROWS = (
         sizes=own_sizes,
         refuse=refuse,
         record="transformers in float32: greedy tokens and their log-probabilities, through the server",
+        chart="checkpoint",
+        links=True,
+        devices="gpus",
+        servers=("vllm",),
+    ),
+    Format(
+        name="rayserve",
+        what="a folder that Ray Serve serves: vLLM, and int8 on Intel's and AMD's CPUs",
+        steps={
+            "bundle_rayserve": bundle,
+            "verify_rayserve": table.run_through(Cost(60, 90, 900, 12000)),
+        },
+        sizes=own_sizes,
+        refuse=refuse_rayserve,
+        record="transformers in float32: greedy tokens by each application, streams, batches",
         chart="checkpoint",
         links=True,
         devices="gpus",

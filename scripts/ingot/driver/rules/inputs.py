@@ -16,6 +16,8 @@ from ingot.driver.known.model import SMALL_FILES, hub_files, shard_names
 from ingot.driver.rules.sources import sources_of
 from ingot.files.atomic import replacing
 from ingot.llamacpp import quants
+from ingot.rayserve.applications import LLM
+from ingot.rayserve.bundle import PARTS
 
 
 class Inputs:
@@ -132,6 +134,29 @@ class Inputs:
     def ray(self, wildcards) -> str:
         """The catalogue's `ray` as JSON."""
         return json.dumps(self.model(wildcards)["ray"], sort_keys=True)
+
+    def apps(self, name: str, path: str) -> Callable:
+        """The artifact that one of Ray Serve's applications serves, where the catalogue asks for it."""
+
+        def found(wildcards) -> list[str]:
+            asked = name in self.model(wildcards)["ray"]["apps"]
+            return [path.format(model=wildcards.model)] if asked else []
+
+        return found
+
+    def vllm_weights(self, wildcards) -> list[str]:
+        """Those that vLLM serves as one of Ray Serve's applications."""
+        return self.weights(wildcards) if LLM in self.model(wildcards)["ray"]["apps"] else []
+
+    def ray_pins(self, wildcards) -> list[str]:
+        """The pins to serve with by Ray Serve."""
+        llm = LLM in self.model(wildcards)["ray"]["apps"]
+        return self.vllm_pins(wildcards) if llm else self.lock("rayserve")
+
+    def ray_parts(self, _) -> list[str]:
+        """Our programs that run beside Ray Serve."""
+        asking = [path for path in self.runtime("vllm") if Path(path).name in PARTS]
+        return self.runtime("rayserve") + asking
 
     def smoke_reference(self, wildcards) -> list[str]:
         """What a server is held to, where it can be computed: transformers holds all in float32."""

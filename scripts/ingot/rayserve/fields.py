@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ingot.kuberay.definition import OBJECTS, ROOT
-
 KINDS: dict[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,),
     "int-or-string": (int, str), "object": (dict,),
@@ -29,7 +27,7 @@ class Fault:
         return f"{self.path}: {self.what}"
 
 
-def walk(found: Any, form: Any, path: str, objects: dict[str, dict] = OBJECTS) -> Iterator[Fault]:
+def walk(found: Any, form: Any, path: str, objects: dict[str, dict]) -> Iterator[Fault]:
     """One line per fault.  A form is a name in `objects`, a type, a list of one form, or {"": form}."""
     if form == "any" or found is None:
         return
@@ -86,7 +84,3 @@ def _fields(found: dict, fields: dict, path: str, objects: dict[str, dict]) -> I
 def said(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def of_ray_service(document: dict) -> Iterator[Fault]:
-    yield from walk(document, ROOT, document.get("kind", "RayService"))

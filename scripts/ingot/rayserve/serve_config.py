@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ingot.kuberay.fields import Fault, walk
+from ingot.rayserve.fields import Fault, walk
 from ingot.vllm.arguments import KNOWN
 
 FORMS: dict[str, dict[str, Any]] = {

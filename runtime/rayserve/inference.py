@@ -1,0 +1,201 @@
+"""A Ray Serve application: a language model in int8 on CPUs, by ONNX Runtime or OpenVINO.
+
+Below its route: /v1/completions, /v1/chat/completions and /v1/models as OpenAI has them, /tokenize,
+/health, and guide 001's own: {"prompt": ...} to the route itself, answered as a text that streams.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Literal
+
+sys.path.insert(0, str(Path(__file__).parent))
+import sums
+from batching import Asked, Batch, Row
+from body import Defaults, Request, request
+from decoder import RUNTIMES
+from fastapi import FastAPI
+from fastapi import Request as Asking
+from fastapi.responses import JSONResponse, StreamingResponse
+from form import Form
+from pydantic import BaseModel, ConfigDict, Field
+from ray import serve
+from words import Reading, Words
+
+FOLDER = Path(__file__).resolve().parent.parent
+PATIENCE = 300  # seconds until a token of the smoke test has come
+api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+
+
+class Args(BaseModel):
+    """What serve.yaml says under `args`."""
+
+    model_config = ConfigDict(extra="forbid")
+    model: str
+    engine: Literal["onnx", "openvino"]
+    longest: int = Field(ge=2)  # tokens of a prompt and its continuation
+    vocabulary: int = Field(ge=1)
+    batch_size: int = Field(default=8, ge=1)
+    max_new_tokens: int = Field(default=256, ge=1)
+    temperature: float = Field(default=1.0, ge=0)
+    properties: dict[str, str] = {}
+
+
+def refused(error: Exception) -> JSONResponse:
+    said = {"message": str(error), "type": "invalid_request_error", "code": 400}
+    return JSONResponse({"error": said}, status_code=400)
+
+
+def threads() -> int:
+    """The CPUs that Ray gave this replica."""
+    import ray
+
+    given = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
+    return max(1, int(given))
+
+
+# Ray pickles the class where it is decorated: what it needs stands above it.
+@serve.deployment
+@serve.ingress(api)
+class Model:
+    def __init__(self, args: Args):
+        folder = FOLDER / args.engine
+        sums.hold(FOLDER, args.engine)
+        self.words = Words(folder)
+        self.own = Defaults(
+            args.model, args.longest, args.vocabulary, args.max_new_tokens, args.temperature
+        )
+        decoder = RUNTIMES[args.engine](folder, threads(), args.properties)
+        self.batch = Batch(decoder, args.batch_size)
+        self.began = int(time.time())
+        known = json.loads((FOLDER / "smoke.json").read_bytes())["applications"]
+        for one in known:
+            if one["name"] == args.engine:
+                self._smoke(one)
+
+    def _smoke(self, known: dict) -> None:
+        """The replica takes requests once it has said what it must."""
+        import queue
+
+        for case in known["cases"]:
+            told: queue.Queue = queue.Queue()
+            self.batch.add(Asked(case["prompt"], len(case["tokens"])), told.put)
+            found = [told.get(timeout=PATIENCE) for _ in case["tokens"]]
+            if broken := [one for one in found if isinstance(one, Exception)]:
+                raise broken[0]
+            tokens, scores = [list(one) for one in zip(*found, strict=True)]
+            away = max(abs(a - b) for a, b in zip(scores, case["logprobs"], strict=True))
+            if tokens != case["tokens"] or not away <= known["tolerance"]:
+                raise RuntimeError(
+                    f"smoke.json: the model says {tokens}, expected {case['tokens']} (log-probabilities "
+                    f"within {known['tolerance']}, found {away:.3g}): wrong weights, or a wrong runtime"
+                )
+
+    def check_health(self) -> None:
+        """By Ray Serve, which starts a replica anew that raises."""
+        if self.batch.error:
+            raise self.batch.error
+
+    @api.get("/health")
+    async def health(self) -> JSONResponse:
+        return JSONResponse({"status": "healthy"})
+
+    @api.get("/v1/models")
+    async def models(self) -> JSONResponse:
+        own = {"id": self.own.model, "object": "model", "created": self.began, "owned_by": "ingot"}
+        return JSONResponse(
+            {"object": "list", "data": [{**own, "max_model_len": self.own.longest}]}
+        )
+
+    @api.post("/tokenize")
+    async def tokenize(self, asking: Asking):
+        """Of {"prompt": text} the ids; of {"messages": [...]} also the text that they make."""
+        try:
+            body = await asking.json()
+            if "messages" in body:
+                text = self.words.chat(body["messages"])
+                return JSONResponse({"text": text, "tokens": self.words.ids(text, special=False)})
+            return JSONResponse({"tokens": self.words.ids(body["prompt"])})
+        except (ValueError, KeyError, TypeError) as error:
+            return refused(error)
+
+    @api.post("/v1/completions")
+    async def completions(self, asking: Asking):
+        return await self._answer(asking, "prompt")
+
+    @api.post("/v1/chat/completions")
+    async def chat_completions(self, asking: Asking):
+        return await self._answer(asking, "messages")
+
+    @api.post("/")
+    async def guide(self, asking: Asking):
+        try:
+            wanted = await self._request(asking, "prompt")
+        except ValueError as error:
+            return refused(error)
+        texts = (text async for text, *_ in self._parts(wanted) if text)
+        return StreamingResponse(texts, media_type="text/plain")
+
+    async def _request(self, asking: Asking, kind: str) -> Request:
+        try:
+            body = await asking.json()
+        except ValueError:
+            raise ValueError("the body: expected a JSON object") from None
+        return request(body, self.words, self.own, kind)
+
+    async def _answer(self, asking: Asking, kind: str):
+        try:
+            wanted = await self._request(asking, kind)
+        except ValueError as error:
+            return refused(error)
+        form = Form(kind, self.own.model, wanted)
+        if wanted.stream:
+            events = self._events(wanted, form)
+            return StreamingResponse(events, media_type="text/event-stream")
+        texts, ids, scores, why = [], [], [], ""
+        async for text, said, own, ended in self._parts(wanted):
+            texts.append(text)
+            ids += said
+            scores += own
+            why = ended
+        return JSONResponse(form.whole("".join(texts), ids, scores, why))
+
+    async def _events(self, wanted: Request, form: Form) -> AsyncIterator[str]:
+        count = 0
+        async for text, ids, scores, why in self._parts(wanted):
+            count += len(ids)
+            if text or why or wanted.ids or wanted.logprobs:
+                yield f"data: {json.dumps(form.part(text, ids, scores, why))}\n\n"
+        if wanted.usage:
+            yield f"data: {json.dumps(form.last(count))}\n\n"
+        yield "data: [DONE]\n\n"
+
+    async def _parts(self, wanted: Request) -> AsyncIterator[tuple[str, list, list, str]]:
+        """(text, its token, its log-probability, why it ends) of each token."""
+        told: asyncio.Queue = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        reading = Reading(self.words, wanted.stops)
+        row: Row = self.batch.add(
+            wanted.asked, lambda one: loop.call_soon_threadsafe(told.put_nowait, one)
+        )
+        try:
+            while True:
+                found: Any = await told.get()
+                if isinstance(found, Exception):
+                    raise found
+                if isinstance(found, str):
+                    yield reading.finish(), [], [], "stop" if reading.stopped else found
+                    return
+                text = reading.add(found[0])
+                yield text, [found[0]], [found[1]], "stop" if reading.stopped else ""
+                if reading.stopped:
+                    return
+        finally:
+            row.cancelled = True  # whoever asked may have gone
+
+
+def app(args: Args) -> serve.Application:
+    return Model.bind(args)

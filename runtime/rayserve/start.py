@@ -1,0 +1,247 @@
+"""Serve this folder by Ray Serve, on this machine or on a Ray cluster; end with all that was started.
+
+It is ready when each application has said what smoke.json knows.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from importlib import metadata
+from pathlib import Path
+
+import asking
+import sums
+from leftovers import Leftovers
+from network import free
+
+from place import FOLDER, Refused, read_bundle
+
+LLM = "ray.serve.llm:build_openai_app"
+EACH = 10  # seconds between lines of progress
+STORE = 100 << 20  # bytes of Ray's object store: requests are small
+VENDORS = {"amd_cpu": "AuthenticAMD", "intel_cpu": "GenuineIntel"}
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
+    "SPT_NOENV": "1",  # else a process of Ray's writes its title over what we know it by
+    "RAY_SERVE_LOG_TO_STDERR": "0", "PYTHONDONTWRITEBYTECODE": "1",  # no file more in this folder
+}  # fmt: skip
+
+
+class Stopped(Exception):
+    """By SIGTERM or Ctrl-C."""
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+def configuration(options: argparse.Namespace) -> dict:
+    """serve.yaml, with this folder and this address in it."""
+    import yaml
+
+    found = yaml.safe_load((FOLDER / "serve.yaml").read_text())
+    found["http_options"] |= {"host": options.host, "port": options.port}
+    for one in found["applications"]:
+        if one["import_path"] == LLM:
+            for llm in one["args"]["llm_configs"]:
+                llm["model_loading_config"]["model_source"] = str(FOLDER / "model")
+    return found
+
+
+def check(bundle: dict, options: argparse.Namespace) -> None:
+    for name, wanted in bundle["pins"].items():
+        try:
+            found = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found = "missing"
+        if found != wanted:
+            raise Refused(f"{name}: {found}, expected {wanted}; install requirements.lock")
+    if not options.address and not free(options.host, options.port):
+        raise Refused(f"{options.host}:{options.port}: taken, expected a free port; name another")
+    at = os.statvfs("/dev/shm")
+    room, needed = at.f_bavail * at.f_frsize, STORE + bundle["shm_bytes"]
+    if not options.address and room < needed:
+        raise Refused(f"/dev/shm: {room >> 20} MiB free, expected {needed >> 20}; enlarge it")
+    say(f"{sums.hold(FOLDER)} files are those that were built")
+
+
+def begin(bundle: dict, options: argparse.Namespace, scratch: str) -> None:
+    """Ray, of this machine's own, or the cluster at `address`."""
+    if options.address:
+        import ray
+
+        ray.init(
+            address=options.address,
+            runtime_env={"env_vars": {**QUIET, "PYTHONPATH": str(FOLDER / "parts")}},
+            log_to_driver=False,
+        )
+        return
+    # Ray listens on all addresses of the machine: who has no token is turned away
+    os.environ.update({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
+    asks = bundle["asks"]
+    cores = len(os.sched_getaffinity(0))
+    if asks.get("CPU", 0) > cores:
+        say(f"{asks['CPU']:g} CPUs are asked for, and there are {cores}: they will be shared")
+    own = {name: one for name, one in asks.items() if name not in ("CPU", "GPU")}
+    vendor = Path("/proc/cpuinfo").read_text()
+    for name in own:
+        if VENDORS.get(name, "") not in vendor:
+            raise Refused(
+                f"{name}: asked for, and this CPU is no {VENDORS[name]}; see ray in the catalogue"
+            )
+    import ray  # which reads its environment here
+
+    ray.init(
+        address="local", num_cpus=max(cores, int(asks.get("CPU", 0) + 0.999)), resources=own,
+        include_dashboard=False, object_store_memory=STORE, log_to_driver=False, logging_level="ERROR",
+        _node_ip_address=options.host if options.host != "0.0.0.0" else None, _temp_dir=scratch,
+    )  # fmt: skip
+
+
+def deploy(config: dict):
+    from ray.serve._private import api
+    from ray.serve.schema import ServeDeploySchema
+
+    schema = ServeDeploySchema(**config)
+    client = api.serve_start(
+        http_options=schema.http_options.model_dump(), proxy_location=schema.proxy_location
+    )
+    client.deploy_apps(schema)
+
+
+def states() -> dict[str, tuple[str, str]]:
+    """Of each application: what Ray Serve says, and why."""
+    from ray import serve
+
+    found = {}
+    for name, one in serve.status().applications.items():
+        why = " ".join(d.message for d in one.deployments.values() if d.message) or one.message
+        found[name] = (str(getattr(one.status, "value", one.status)), why)
+    return found
+
+
+def wait(names: list[str], limit: float) -> None:
+    began = said = time.monotonic()
+    while True:
+        found = states()
+        for name, (state, why) in found.items():
+            if state in ("DEPLOY_FAILED", "UNHEALTHY"):
+                raise Refused(f"{name}: {telling(why)}")
+        if all(found.get(name, ("",))[0] == "RUNNING" for name in names):
+            return
+        now = time.monotonic()
+        if now - began > limit:
+            slow = [name for name in names if found.get(name, ("",))[0] != "RUNNING"]
+            raise Refused(f"{', '.join(slow)}: not running after {limit:.0f} s")
+        if now - said >= EACH:
+            said = now
+            each = ", ".join(f"{name} {state.lower()}" for name, (state, _) in found.items())
+            say(f"loading, {now - began:.0f} s: {each}")
+        time.sleep(0.3)
+
+
+def telling(why: str) -> str:
+    """The line of a traceback that says what it was."""
+    lines = [line.strip() for line in why.splitlines() if line.strip()]
+    errors = [
+        line for line in lines if "Error" in line.split(":")[0] and "RayTaskError" not in line
+    ]
+    return (errors or lines or ["failed without a word"])[-1][:500]
+
+
+def watch(names: list[str], left: Leftovers) -> None:
+    """Say when an application is down, and when it is back."""
+    down: set[str] = set()
+    while True:
+        time.sleep(1)
+        left.look(every=5)
+        found = states()
+        for name in names:
+            state, why = found.get(name, ("GONE", ""))
+            if (state == "RUNNING") == (name in down):
+                say(f"{name}: {state.lower()}{'' if state == 'RUNNING' else f': {telling(why)}'}")
+                down ^= {name}
+
+
+def run(options: argparse.Namespace, scratch: str, left: Leftovers) -> None:
+    bundle = read_bundle()
+    config = configuration(options)
+    check(bundle, options)
+    os.environ.update(
+        {**QUIET, **bundle["environment"], **left.environment, "PYTHONPATH": str(FOLDER / "parts")}
+    )
+    began = time.monotonic()
+    begin(bundle, options, scratch)
+    hear(stop)  # Ray has put its own handlers there
+    deploy(config)
+    names = [one["name"] for one in config["applications"]]
+    wait(names, bundle["start_seconds"])
+    url = f"http://{options.host}:{options.port}"
+    for line in asking.each(url, "", json.loads((FOLDER / "smoke.json").read_bytes())):
+        say(line)
+    say(f"ready after {time.monotonic() - began:.0f} s: {url}")
+    watch(names, left)
+
+
+def end(left: Leftovers) -> None:
+    hear(signal.SIG_IGN)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Ray's own words on what it kills itself
+    if (ray := sys.modules.get("ray")) and ray.is_initialized():
+        with contextlib.suppress(Exception):
+            ray.serve.shutdown()
+        left.look()
+        ray.shutdown()
+    left.end()
+
+
+def hear(handler) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)
+
+
+def stop(*_) -> None:
+    raise Stopped
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="./serve", description=__doc__.splitlines()[0])
+    parser.add_argument("--host", default="127.0.0.1", help="who may ask (default: this machine)")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument(
+        "--address", help="of a Ray cluster that runs already, all of whose nodes see this folder"
+    )
+    parser.add_argument(
+        "--print", action="store_true", help="the configuration for `serve deploy`, and no more"
+    )
+    options = parser.parse_args()
+    if options.print:
+        import yaml
+
+        print(yaml.safe_dump(configuration(options), sort_keys=False), end="")
+        return 0
+    hear(stop)
+    scratch = tempfile.mkdtemp(prefix="ingot-ray-", dir=os.environ.get("TMPDIR") or "/tmp")
+    left = Leftovers([Path(scratch)])
+    try:
+        run(options, scratch, left)
+    except Stopped:
+        say("stopped")
+        return 0
+    except (Refused, RuntimeError, OSError, ValueError) as why:
+        print(f"error: {why if isinstance(why, Refused) else telling(str(why))}", flush=True)
+        return 1
+    finally:
+        end(left)
+        shutil.rmtree(scratch, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""Serve a bundle with the real Ray Serve and compare each application's answers.  Runs in envs/vllm.
+
+Each file must be the part that it was assembled from.  Greedy tokens and log-probabilities of each
+application are transformers', alone and with others beside them; a stream says what the whole answer says.
+"""
+
+import argparse
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ingot.entry import run
+from ingot.fields import read_json
+from ingot.files import sealed
+from ingot.parity import texts as texts_of
+from ingot.parity.divergence import log_softmax
+from ingot.parity.greedy import GreedyCheck
+from ingot.parity.reference import Answer, read
+from ingot.rayserve import bundle as bundle_of
+from ingot.rayserve.server import Server
+from ingot.refused import Refused
+from ingot.terminal.console import heartbeat
+from ingot.verify import verification
+from ingot.vllm.bundle import TOLERANCE
+
+AT_ONCE = 6
+
+
+def verify_rayserve(bundle: Path, texts: Path, record: Path, **parts) -> None:
+    sha256 = verification.digest(bundle)
+    checks: dict[str, Any] = {"files_equal": sealed.hold(bundle, bundle_of.contents(**parts))}
+    answers, corpus = read(parts["reference"][0]), texts_of.read(texts)
+    known = read_json(bundle / "smoke.json")["applications"]
+    started = time.monotonic()
+    with heartbeat(f"{bundle}: asking the server"), Server(bundle, Path(sys.executable)) as server:
+        ready = time.monotonic() - started
+        for one in known:
+            checks[one["name"]] = Asker(server, one).checks(
+                bundle, answers, corpus, parts["settings"]
+            )
+    verification.write(
+        record,
+        bundle,
+        sha256,
+        "transformers in float32, greedy, by each application of Ray Serve",
+        checks,
+        seconds={"to_ready": round(ready, 2)},
+        versions=verification.versions("ray", "vllm", "onnxruntime", "openvino"),
+    )
+
+
+class Asker:
+    """One application."""
+
+    def __init__(self, server: Server, known: dict[str, Any]):
+        self.server, self.name, self.model = server, known["name"], known["model"]
+        self.route = known["route"].rstrip("/")
+
+    def checks(self, bundle: Path, answers: list[Answer], corpus, settings: dict) -> dict[str, Any]:
+        where, int8 = bundle / f"{self.name}", self.name != "llm"
+        dtype = "float32" if int8 else settings["dtype"]
+        check = GreedyCheck(answers, dtype, rough=int8)
+        limit = TOLERANCE[bundle_of.INT8 if int8 else dtype]
+        alone = [self.whole(answer) for answer in answers]
+        away = 0.0
+        for answer, (said, scores, text) in zip(answers, alone, strict=True):
+            check.tokens(answer, said)
+            away = max(away, difference(answer, said, scores, check.certain(answer)))
+            if (stream := self.stream(answer)) != text:
+                raise Refused(f"{where}: a stream says {stream!r}, and the whole answer {text!r}")
+        if not away <= limit:
+            raise Refused(
+                f"{where}: a log-probability is off by {away:.3g}, expected at most {limit:g}"
+            )
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            together = list(pool.map(self.whole, answers))
+        same = sum(one[0] == other[0] for one, other in zip(alone, together, strict=True))
+        if same < len(answers) * (0.5 if int8 else 1):
+            raise Refused(
+                f"{where}: beside others {same} of {len(answers)} prompts have the same tokens, expected "
+                "all"
+            )
+        encoding = corpus.checks(where, self.ids, self.chat) if int8 else {}
+        return {
+            **check.checks(where),
+            "largest_logprob_difference": float(f"{away:.4g}"),
+            "logprob_limit": limit,
+            "streams_equal": len(answers),
+            "equal_beside_others": same,
+            **encoding,
+        }
+
+    def whole(self, answer: Answer) -> tuple[list[int], list[float], str]:
+        return self.server.generate(self.route, self.model, answer.prompt, len(answer.tokens))
+
+    def stream(self, answer: Answer) -> str:
+        return self.server.streamed(self.route, self.model, answer.prompt, len(answer.tokens))
+
+    def ids(self, text: str) -> list[int]:
+        return self._tokenized({"prompt": text})["tokens"]
+
+    def chat(self, messages: list[dict[str, str]]) -> str:
+        return self._tokenized({"messages": messages})["text"]
+
+    def _tokenized(self, body: dict) -> dict:
+        return json.loads(self.server.post(f"{self.route}/tokenize", body))
+
+
+def difference(answer: Answer, said: list[int], scores: list[float], certain: int) -> float:
+    """The largest of a log-probability, up to the first tie or the first other token."""
+    rows, largest = log_softmax(answer.logits), 0.0
+    for token, own, score, row in list(zip(said, answer.tokens, scores, rows, strict=True))[
+        :certain
+    ]:
+        if token != own:
+            break
+        largest = max(largest, abs(float(row[token]) - score))
+    return largest
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    bundle_of.add_options(parser)
+    parser.add_argument("--bundle", type=Path, required=True, help="artifacts/M_tpN.rayserve")
+    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
+    parser.add_argument("--record", type=Path, required=True, help="the record to write")
+    verify_rayserve(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    run(main)

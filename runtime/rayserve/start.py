@@ -192,7 +192,9 @@ def run(options: argparse.Namespace, scratch: str, left: Leftovers) -> None:
 
 def end(left: Leftovers) -> None:
     hear(signal.SIG_IGN)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # Ray's own words on what it kills itself
+    sys.stdout.flush()
+    for output in (1, 2):  # Ray's own words on what it kills itself
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     if (ray := sys.modules.get("ray")) and ray.is_initialized():
         with contextlib.suppress(Exception):
             ray.serve.shutdown()

@@ -1,0 +1,237 @@
+"""Ray Serve's bundles by the real Ray: three applications, ours as its users ask it, a replica killed."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT, once
+from ingot.driver.catalogue import schema
+from ingot.rayserve.serve_config import FORMS
+
+OWN = {"apps": ["cpu", "acpu"]}  # without vLLM: ready in half the time
+APART = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+
+WORDS = """
+import json, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from body import Defaults, request
+from words import Reading, Words
+words = Words(Path(sys.argv[2]))
+text = Path(sys.argv[3]).read_text(encoding="utf-8")[:6000]
+text += "\\u20ac \\U0001f600 \\u0e01\\u0e33 <|eot_id|>"
+found = {"ends": sorted(words.ends)}
+ids = words.ids(text)
+reading = Reading(words, [])
+said = [reading.add(one) for one in ids]
+found["whole"] = "".join(said) + reading.finish() == words.text(ids)
+found["halves"] = any("\\ufffd" in one for one in said)
+for stop in ("the ", "e", "zzz"):
+    reading, parts = Reading(words, ["qqq", stop]), []
+    for one in ids:
+        parts.append(reading.add(one))
+        if reading.stopped:
+            break
+    else:
+        parts.append(reading.finish())
+    whole = words.text(ids)
+    found[stop] = "".join(parts) == whole.split(stop)[0] and not any(stop in part for part in parts)
+words.template = None
+own = Defaults("demo", 512, 1024, 256, 1.0)
+for name, messages in {"template": [{"role": "user", "content": "a"}], "none": []}.items():
+    try:
+        request({"messages": messages}, words, own, "messages")
+    except ValueError as error:
+        found[name] = str(error)
+one = request({"prompt": "a b", "max_tokens": None, "stop": ["x"], "stream": True}, words, own, "prompt")
+found["defaults"] = [one.asked.count, one.asked.temperature, one.stops, one.stream]
+print(json.dumps(found))
+"""
+FIELDS = """
+import json
+from ray.serve import schema, config
+from ray.llm._internal.serve.core.configs.llm_config import LLMConfig, ModelLoadingConfig
+names = lambda model: sorted(f.alias or n for n, f in model.model_fields.items())
+print("FOUND" + json.dumps({
+    "config": names(schema.ServeDeploySchema), "http": names(schema.HTTPOptionsSchema),
+    "grpc": names(schema.gRPCOptionsSchema), "logging": names(schema.LoggingConfig),
+    "application": names(schema.ServeApplicationSchema), "deployment": names(schema.DeploymentSchema),
+    "autoscaling": names(config.AutoscalingConfig), "actor": names(schema.RayActorOptionsSchema),
+    "llm": names(LLMConfig), "loading": names(ModelLoadingConfig),
+    "silent": [schema.ServeDeploySchema(applications=[{
+        "import_path": "a:b", "deployments": [{"name": "M", "max_concurrent_queries": 1,
+                                               "ray_actor_options": {"amd_cpu": 1}}]}]) is not None],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def bundle(shared, tmp_path_factory):
+    """The demo for two replicas at /cpu and one at /acpu."""
+    with once(tmp_path_factory, "rayserve") as (folder, done):
+        if not done:
+            own = {**OWN, "cpu": {"num_replicas": 2, "batch_size": 3}}
+            (folder / "mine.yaml").write_text(json.dumps({"models": {"demo": {"ray": own}}}))
+            words = ("--configfile", "mine.yaml", "--", "artifacts/demo_tp1.rayserve")
+            said = shared(folder, *words)
+            assert said.returncode == 0, said.stderr
+    return folder / "artifacts/demo_tp1.rayserve"
+
+
+def apart(*words, **options):
+    """A command in a network of its own, where nobody else hears what Ray listens on."""
+    if os.geteuid() or not shutil.which("ip"):
+        pytest.skip("a network of its own needs root and ip")
+    return subprocess.run(
+        [*APART, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+        **options,
+    )
+
+
+@pytest.mark.slow
+def test_the_three_applications_say_what_transformers_says(shared, tmp_path):
+    """Guide 001's, in one configuration: alone, as a stream, beside others; the record holds them to it."""
+    target = "artifacts/demo_tp1.rayserve.verified.json"
+    words = [ROOT / ".venv/bin/snakemake", "-s", ROOT / "Snakefile", "--cores", "2", target]
+    said = apart(*words, cwd=tmp_path, env={**os.environ, "INGOT_STORE": str(shared.store)})
+    assert said.returncode == 0, said.stderr
+    assert "changed while" not in said.stderr, "a file more in a folder whose files are listed"
+    checks = json.loads((tmp_path / target).read_bytes())["checks"]
+    for name in ("llm", "openvino", "onnx"):
+        own = checks[name]
+        assert own["prompts"] == own["greedy_equal"] == own["streams_equal"] == 26, (name, own)
+        assert own["equal_beside_others"] >= (26 if name == "llm" else 24), (name, own)
+    assert checks["llm"]["largest_logprob_difference"] < 1e-5
+    assert checks["onnx"]["texts_equal"] == checks["openvino"]["texts_equal"] == 53
+
+
+@pytest.mark.slow
+def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python, tmp_path):
+    place = tmp_path / "moved elsewhere"
+    shutil.copytree(bundle, place)
+    client = ROOT / "tests/doubles/rayserve_client.py"
+    done = apart(python("rayserve"), client, place, env={**os.environ, "TMPDIR": "/tmp"})
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert "killed" in found, found["said"]
+    assert [line.split()[1] for line in found["said"] if "are the reference's" in line] == [
+        "/cpu:",
+        "/acpu:",
+    ]
+    usual = {name: one for name, one in found["usual"].items()}
+    right = {
+        name: json.loads(usual[name][1])["choices"][0] for name in ("text", "chat", "stop", "parts")
+    }
+    assert right["chat"]["message"]["content"].startswith("Washington, D.C.!")
+    assert right["parts"]["message"] == right["chat"]["message"]
+    assert (
+        right["stop"]["message"]["content"] == "Washington, "
+        and right["stop"]["finish_reason"] == "stop"
+    )
+    assert usual["guide"] == [200, right["text"]["text"]]
+    assert len(json.loads(usual["scores"][1])["choices"][0]["logprobs"]["content"]) == 2
+    assert usual["seeded"][0] == usual["seeded"][1]
+    events = [line.removeprefix("data: ") for line in usual["stream"][1].split("\n\n") if line]
+    assert events.pop() == "[DONE]"
+    parts = [json.loads(event) for event in events]
+    assert parts.pop()["usage"]["prompt_tokens"] == 24
+    said = "".join(part["choices"][0]["delta"]["content"] for part in parts)
+    assert said == right["chat"]["message"]["content"]
+    for name, word in {
+        "unknown": "temperatur: unknown, expected one of", "type": "max_tokens: '9', expected int",
+        "bound": "max_tokens: 0, expected 1 to inf", "long": "max_tokens: 9999 after",
+        "longer": "prompt: 600 tokens, expected fewer than 512", "tokens": "token ids from 0 to 1023",
+        "other": "model: 'llama', expected demo", "several": "one text, or one list of token ids",
+        "n": "n: 2, expected 1", "penalty": "presence_penalty: 0.5, expected 0",
+        "picture": "a part that is no text", "list": "expected a JSON object",
+    }.items():  # fmt: skip
+        status, text = usual[name]
+        assert status == 400 and word in json.loads(text)["error"]["message"], (name, text)
+    assert usual["after"] == 200, "what nobody waits for makes room"
+    assert usual["models"]["data"][0]["max_model_len"] == 512
+    killed = found["killed"]
+    assert killed["replicas"] == 2 and killed["wrong"] == 0 and killed["right"] > 50, killed
+    assert killed["back"] <= 60, killed
+    assert found["status"] == 0 and found["said"][-1].endswith("stopped\n"), found["said"]
+    assert found["left"] == []
+
+
+def test_what_would_not_be_right_is_never_started(bundle, python, tmp_path):
+    def refused(*words, own=None):
+        done = subprocess.run(
+            [tmp_path / "b/serve", *words], capture_output=True, text=True, timeout=120, check=False,
+            env={**os.environ, "PYTHON": str(own or python("rayserve")), "TMPDIR": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+        assert not list(tmp_path.glob("ingot-ray-*"))
+        return done.stdout.splitlines()[-1]
+
+    shutil.copytree(bundle, tmp_path / "b")
+    assert refused(own=sys.executable).startswith(
+        "error: onnxruntime: missing, expected 1.31.1; install"
+    )
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"127.0.0.1:{port}: taken, expected a free port" in refused(f"--port={port}")
+    weights = tmp_path / "b/onnx/model.head.data"
+    data = bytearray(weights.read_bytes())
+    data[9] ^= 1
+    weights.unlink()
+    weights.write_bytes(data)
+    assert "model.head.data: its bytes are not those built" in refused("--port=18001")
+    weights.unlink()
+    assert "model.head.data: missing" in refused("--port=18001")
+
+
+def test_words_come_whole_and_stop_where_they_should(python):
+    done = subprocess.run(
+        [python("rayserve"), "-B", "-c", WORDS, ROOT / "runtime/rayserve", ROOT / "models/demo",
+         ROOT / "models/corpus.txt"],
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["ends"] == [1017, 1020]
+    assert found["whole"] and not found["halves"] and found["the "] and found["e"] and found["zzz"]
+    assert "the model has no chat template" in found["template"]
+    assert "expected a list of {role, content}" in found["none"]
+    assert found["defaults"] == [256, 1.0, ["x"], True]
+
+
+def test_our_tables_have_rays_own_fields(python):
+    """What Ray reads is known, and no more: else a right file is refused, or a dead field taken."""
+    done = subprocess.run(
+        [python("vllm"), "-c", FIELDS], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.partition("FOUND")[2].splitlines()[0])
+    assert found.pop("silent") == [True], "Ray takes guide 001's dead settings without a word"
+    for name, fields in found.items():
+        assert sorted(key.rstrip("*") for key in FORMS[name]) == fields, name
+
+
+def test_both_locks_have_the_catalogues_ray():
+    version = schema.load(ROOT)["models"]["demo"]["ray"]["version"]
+    for name in ("rayserve", "vllm", "vllm-cuda"):
+        lock = (ROOT / "envs" / name / "requirements.lock").read_text()
+        assert f"\nray=={version} " in lock, name
+    small, large = (
+        (ROOT / "envs" / name / "requirements.lock").read_text() for name in ("rayserve", "vllm")
+    )
+    pins = [
+        line.split()[0]
+        for line in small.splitlines()
+        if line.startswith(("onnxruntime", "openvino=", "tok"))
+    ]
+    assert len(pins) == 3 and all(f"\n{pin} " in large for pin in pins)

@@ -34,6 +34,7 @@ ROOMS = {  # in the order in which to read them
     "scripts/ingot/registry": "an OCI registry, spoken to: names, credentials, bytes",
     "scripts/ingot/trust": "what is said of an artifact's making, and signed",
     "scripts/ingot/publishing": "an artifact as a registry has it, and back",
+    "scripts/ingot/images": "images of runtimes, built without a daemon",
     "scripts/ingot/driver": "what runs beside Snakemake, in the driver's own environment",
     "scripts/ingot/driver/known": "what is known of a model before anything is built",
     "scripts/ingot/driver/formats": "one row per format",

@@ -168,7 +168,11 @@ def left():
     for path in Path("/proc").glob("[0-9]*"):
         try:
             word = (path / "cmdline").read_bytes()[:40].decode(errors="replace")
-            if (path / "ns/net").readlink() == own and "ray" in word:
+            if (
+                (path / "ns/net").readlink() == own
+                and "ray" in word
+                and int(path.name) != os.getpid()
+            ):
                 found.append(word)
         except OSError:
             continue

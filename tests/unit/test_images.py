@@ -1,0 +1,180 @@
+"""Images of toolchains: what follows from what, and what an image may stand on."""
+
+import gzip
+import io
+import json
+import os
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from ingot.images import base as base_of
+from ingot.images import image as image_of
+from ingot.images import layers, packages
+from ingot.images.layers import Member
+from ingot.refused import Refused
+
+PYTHON = "usr/bin/python3.11"
+LARGE = os.urandom(packages.LARGE)
+
+
+def toolchain(place, version="1.0", large=LARGE):
+    """A small environment as uv makes it: scripts with its own path, records with their digests."""
+    site = place / "lib/python3.11/site-packages"
+    files = {
+        "big/weights.so": large, "small/__init__.py": b"x = 1\n",
+        f"big-{version}.dist-info/METADATA": b"Name: big\n",
+        f"big-{version}.dist-info/RECORD": f"big/weights.so,,\nbig-{version}.dist-info/METADATA,,".encode(),
+        f"big-{version}.dist-info/INSTALLER": str(place).encode(),
+        "small/__pycache__/__init__.cpython-311.pyc": os.urandom(20), "pip/main.py": b"",
+        "pip-26.dist-info/METADATA": b"", "setuptools/x.py": b"",
+    }  # fmt: skip
+    for name, data in files.items():
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_bytes(data)
+    (place / "bin").mkdir()
+    plain = f"#!{place}/bin/python\nimport sys\n"
+    long = f"#!/bin/sh\n'''exec' '{place}/bin/python' \"$0\" \"$@\"\n' '''\nimport sys\n"
+    for name, text in {
+        "ray": plain,
+        "serve": long,
+        "pip3": plain,
+        "tool": "#!/bin/sh\nls\n",
+    }.items():
+        (place / "bin" / name).write_text(text)
+        (place / "bin" / name).chmod(0o755)
+    (place / "bin/python").symlink_to("/usr/bin/python3.11")
+    return place
+
+
+def rootfs(path, *names):
+    with tarfile.open(path, "w") as tar:
+        for name in names:
+            tar.addfile(tarfile.TarInfo(name))
+    return path
+
+
+@pytest.fixture
+def made(tmp_path):
+    def run(place, base=None):
+        folder = tmp_path / f"layers-{place.name}"
+        folder.mkdir(exist_ok=True)
+        source = base or rootfs(tmp_path / "base.tar", "./", f"./{PYTHON}")
+        return image_of.build(base_of.read(str(source), folder), place, folder)
+
+    return run
+
+
+def names_of(content):
+    with tarfile.open(content.source) as tar:
+        return {member.name: member for member in tar}
+
+
+def test_an_image_follows_from_its_packages_and_not_from_where_they_lie(made, tmp_path):
+    first = toolchain(tmp_path / "one")
+    second = toolchain(tmp_path / "some longer place/two")
+    for path in second.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            os.utime(path, (5, 5))
+    one, two = made(first), made(second)
+    assert one.digest == two.digest and one.manifest == two.manifest
+    everything = {
+        name: one for content in two.contents[1:-1] for name, one in names_of(content).items()
+    }
+    assert not [
+        name
+        for name in everything
+        if "__pycache__" in name or "/pip" in name or "setuptools" in name
+    ]
+    assert everything["opt/ingot/bin/ray"].mode == 0o755
+    assert {member.mtime for member in everything.values()} == {0}
+    assert {member.uid for member in everything.values()} == {0}
+    assert everything["usr/local/bin/ray"].linkname == "/opt/ingot/bin/ray"
+    with tarfile.open(two.contents[-2].source) as tar:
+        for name in ("ray", "serve"):
+            said = tar.extractfile(f"opt/ingot/bin/{name}").read()
+            assert said == b"#!/opt/ingot/bin/python\nimport sys\n", name
+        assert b"home = /usr/bin" in tar.extractfile("opt/ingot/pyvenv.cfg").read()
+    for content in two.contents:
+        if isinstance(content.source, Path):
+            assert str(tmp_path).encode() not in content.source.read_bytes()
+
+
+def test_a_new_version_of_a_package_sends_its_layer_alone(made, tmp_path):
+    before = made(toolchain(tmp_path / "one"))
+    after = made(toolchain(tmp_path / "two", "1.1", os.urandom(packages.LARGE)))
+    had = {content.digest for content in before.contents}
+    new = [content for content in after.contents if content.digest not in had]
+    assert len(new) == 2, "its layer, and the configuration that names it"
+    assert sum(content.size for content in new) < 1.01 * packages.LARGE
+
+
+def test_an_image_stands_on_another_with_its_settings(made, tmp_path):
+    first = made(toolchain(tmp_path / "one"))
+    config = {"Env": ["PATH=/usr/bin", "LANG=C.UTF-8"], "User": "1000"}
+    own = json.loads(first.contents[-1].source) | {"config": config}
+    data = layers.Content(*_described(own))
+    first.contents[-1] = data
+    first.manifest["config"] |= {"digest": data.digest, "size": data.size}
+    (tmp_path / "layout").mkdir()
+    image_of.write_layout(first, tmp_path / "layout")
+    second = made(toolchain(tmp_path / "two", "2.0"), tmp_path / "layout")
+    found = json.loads(second.contents[-1].source)
+    assert found["config"] == {
+        "Env": ["PATH=/opt/ingot/bin:/usr/bin", "LANG=C.UTF-8"],
+        "User": "1000",
+    }
+    assert len(found["rootfs"]["diff_ids"]) == len(second.manifest["layers"])
+    assert second.manifest["layers"][: len(first.manifest["layers"])] == first.manifest["layers"]
+
+
+def _described(document):
+    from ingot.files.digest import canonical
+    from ingot.registry.transfer import of_bytes
+
+    found = of_bytes(canonical(document))
+    return found.digest, found.size, found.source
+
+
+def test_a_gzipped_layer_is_read_as_well(tmp_path):
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("usr/local/bin/python3.11"))
+    (tmp_path / "l.tar.gz").write_bytes(gzip.compress(data.getvalue()))
+    content = layers.Content("sha256:x", 1, tmp_path / "l.tar.gz")
+    assert base_of.python_of([content], "base") == "usr/local/bin/python3.11"
+
+
+def test_a_base_that_cannot_carry_it_is_refused(made, tmp_path):
+    place = toolchain(tmp_path / "one")
+    (tmp_path / "text").write_text("no tar" * 200)
+    shutil.copytree(place, tmp_path / "other")
+    shutil.rmtree(tmp_path / "other/lib")
+    for source, said in (
+        (tmp_path / "missing.tar", "missing, expected a tar of a root file system"),
+        (rootfs(tmp_path / "old.tar", "usr/bin/python3.9"), "has no usr/bin/python3.11"),
+        (tmp_path / "text", "is no tar"),
+        ("oci://127.0.0.1:9/python:3.11", "expected a digest"),
+    ):
+        with pytest.raises(Refused, match=said):
+            made(place, source)
+    with pytest.raises(Refused, match=r"expected a toolchain of Python 3\.11"):
+        made(tmp_path / "other")
+    (tmp_path / "arm").mkdir()
+    index = {
+        "manifests": [{"platform": {"os": "linux", "architecture": "arm64"}, "digest": "sha256:0"}]
+    }
+    (tmp_path / "arm/index.json").write_text(json.dumps(index))
+    with pytest.raises(Refused, match="has no image for linux/amd64"):
+        made(place, tmp_path / "arm")
+
+
+def test_a_layer_has_its_folders_once_and_in_order(tmp_path):
+    found = layers.write(
+        [Member("b/c/d", b"1"), Member("a", "b/c/d"), Member("b/c/a", b"2")], tmp_path
+    )
+    assert list(names_of(found)) == ["a", "b", "b/c", "b/c/a", "b/c/d"]
+    assert found.source.name == found.digest.removeprefix("sha256:")
+    assert found.size == found.source.stat().st_size

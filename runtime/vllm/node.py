@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,6 +21,7 @@ import checks
 import meeting
 import network
 import process
+import ray_cluster
 
 from place import (
     FOLDER,
@@ -48,7 +50,8 @@ class Node:
     def __init__(self, place: Place, site: Site, bundle: dict, options: argparse.Namespace):
         self.place, self.site, self.bundle, self.options = place, site, bundle, options
         self.table: meeting.Head | meeting.Worker | None = None
-        self.server: process.Server | None = None
+        self.server: process.Server | None = None  # vLLM; on a worker of Ray's, Ray
+        self.ray: process.Server | None = None  # on the head
         self.scratch: Path | None = None
         self.key = os.environ.pop("INGOT_SERVE_KEY", "")
         self.state = state_folder(site) / place.job
@@ -78,17 +81,52 @@ class Node:
             taken = f"{address}:{port}: taken on {place.name}"
             raise Refused(f"{taken}, expected a free port; leave port out")
         self.state.mkdir(parents=True, exist_ok=True)
-        words = self.words(address, port, master, first + 2)
-        self.server = process.Server(
-            words,
-            self.environment(address, first + 4),
-            self.state / f"vllm-{place.rank}.log",
-            self.private(),
-        )
+        environment = self.environment(address, first + 4)
+        if self.bundle["executor"] == "ray":
+            environment |= ray_cluster.environment(self.key, master, first + 2)
+            self.start_ray(address, master, first + 2, environment)
+        if not self.server:
+            words = self.words(address, port, master, first + 2)
+            self.server = self.started("vLLM", words, environment)
         if place.rank:
-            self.watch(f"started vLLM, rank {place.rank}")
+            self.watch(f"started {self.server.name}, node {place.rank}")
         else:
             self.lead(f"http://{address}:{port}")
+
+    def started(self, name: str, words: list[str], environment: dict[str, str]) -> process.Server:
+        log = self.state / f"{name.lower()}-{self.place.rank}.log"
+        return process.Server(name, words, environment, log, self.private())
+
+    def start_ray(self, address: str, head: str, port: int, environment: dict[str, str]) -> None:
+        """On a worker Ray is all that we start: it starts vLLM's ranks."""
+        rank, gpus = self.place.rank, self.bundle["layout"]["gpus_per_node"]
+        words = ray_cluster.words(rank, address, head, port, gpus, str(self.scratch))
+        if rank:
+            self.server = self.started("Ray", words, environment)
+            return
+        self.ray = self.started("Ray", words, environment)
+        seconds = self.site.number("meet_seconds", meeting.MEET_SECONDS)
+        command = [sys.executable, ray_cluster.__file__, str(self.place.nodes), str(seconds)]
+        with (self.state / "ray-count.log").open("w") as log:
+            counting = subprocess.Popen(
+                command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+            )
+        try:
+            while counting.poll() is None:
+                self.alive()
+                time.sleep(0.2)
+        finally:
+            counting.kill()
+            said = counting.communicate()[0]
+        if counting.returncode:
+            raise Refused(f"Ray: its nodes cannot be counted; its words: {log.name}")
+        if missing := json.loads(said.splitlines()[-1]):
+            names = ", ".join(self.place.names[rank] for rank in missing)
+            raise Refused(
+                f"{names}: not in Ray's cluster after {seconds} s; its words: {self.ray.log}"
+            )
+        count = gpus * self.place.nodes
+        self.say(f"Ray has all {self.place.nodes} nodes and {count} GPUs")
 
     def meet(self) -> None:
         """Find each other before anything that takes long, so that all check at once."""
@@ -141,7 +179,7 @@ class Node:
         """vLLM's command."""
         found = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(FOLDER / "model")]
         found += [*self.bundle["arguments"], "--host", address, "--port", str(port)]
-        if self.place.nodes > 1:
+        if self.place.nodes > 1 and self.bundle["executor"] == "mp":
             found += ["--nnodes", str(self.place.nodes), "--node-rank", str(self.place.rank)]
             found += ["--master-addr", master, "--master-port", str(master_port)]
             found += ["--headless"] if self.place.rank else []
@@ -184,7 +222,9 @@ class Node:
         except Refused as why:
             self.alive(patience=5)  # a dying server answers 500 first
             raise Refused(f"{why}; vLLM's words: {self.server.log}") from None
-        self.server.forget()
+        for one in (self.server, self.ray):
+            if one:
+                one.forget()
         if self.table:
             self.table.tell(ready=True)
         self.publish(url, "ready")
@@ -241,11 +281,13 @@ class Node:
     def alive(self, patience: float = 0) -> None:
         """Refused when a part of the job has ended, or does within `patience` seconds."""
         end = time.monotonic() + patience
-        while time.monotonic() < end and not self.server.ended():
+        ours = [one for one in (self.ray, self.server) if one]
+        while time.monotonic() < end and not any(one.ended() for one in ours):
             time.sleep(0.1)
-        self.server.left.look(every=1)
-        if why := self.server.ended():
-            self.refuse(why)
+        for one in ours:
+            one.left.look(every=1)
+            if why := one.ended():
+                self.refuse(why)
         if self.place.rank:
             word = self.table.word()
             if "ready" in word:
@@ -282,8 +324,9 @@ class Node:
         return [self.scratch, *([] if self.place.rank else secret_files(self.state))]
 
     def close(self, stopped: bool) -> None:
-        if self.server:
-            self.server.stop()
+        for one in (self.server, self.ray):
+            if one:
+                one.stop()
         if self.table:
             self.table.close(stopped)
         if self.scratch:

@@ -1,4 +1,4 @@
-"""vLLM as this node's child: started, listened to, and ended with all that it started and left."""
+"""vLLM, or Ray, as this node's child: started, listened to, and ended with all that it started and left."""
 
 import contextlib
 import re
@@ -19,9 +19,14 @@ class Server:
     """The process, its words in `log`, and what they say of progress."""
 
     def __init__(
-        self, words: list[str], environment: dict[str, str], log: Path, private: list[Path]
+        self,
+        name: str,
+        words: list[str],
+        environment: dict[str, str],
+        log: Path,
+        private: list[Path],
     ):
-        self.log, self.error = log, ""
+        self.name, self.log, self.error = name, log, ""
         self.shards, self.kv_tokens = (0, 0), 0  # files of weights: read, of how many
         self.left = Leftovers(private)
         self.process = subprocess.Popen(
@@ -52,7 +57,7 @@ class Server:
         self.reader.join(2)
         how = f"killed by signal {-code}" if code < 0 else f"exit status {code}"
         return (
-            f"vLLM ended, {how}"
+            f"{self.name} ended, {how}"
             + (f": {self.error}" if self.error else "")
             + f"; its words: {self.log}"
         )

@@ -49,11 +49,16 @@ def reference(folder: Path) -> Path:
     return place
 
 
-def standin(folder: Path, **versions: str) -> Path:
-    """A folder for PYTHONPATH: the stand-in, with the names and versions that a bundle is held to."""
+def standin(folder: Path, **versions: str | None) -> Path:
+    """A folder for PYTHONPATH: the stand-in, with the names and versions that a bundle is held to.
+
+    A version of None leaves the package to the interpreter, which has it.
+    """
     (folder / "vllm").parent.mkdir(parents=True)
     (folder / "vllm").symlink_to(ROOT / "tests/doubles/vllm_standin/vllm")
     for name, version in {**bundle_of.pins(LOCK), **versions}.items():
+        if version is None:
+            continue
         place = folder / f"{name.replace('-', '_')}-{version}.dist-info"
         place.mkdir()
         (place / "METADATA").write_text(
@@ -62,13 +67,19 @@ def standin(folder: Path, **versions: str) -> Path:
     return folder
 
 
-def python(folder: Path, path: Path, before: str = ":", other: Path | None = None) -> Path:
+def python(
+    folder: Path,
+    path: Path,
+    before: str = ":",
+    other: Path | None = None,
+    interpreter: Path | str = sys.executable,
+) -> Path:
     """An interpreter that finds the stand-in; on the second node after `before`, or another one."""
     script = folder / "python"
     script.write_text(
         f'#!/bin/sh\nexport PYTHONPATH="{path}"\n'
         f'if [ "${{SLURM_NODEID:-0}}" = 1 ]; then {before}; export PYTHONPATH="{other or path}"; fi\n'
-        f'exec "{sys.executable}" "$@"\n'
+        f'exec "{interpreter}" "$@"\n'
     )
     script.chmod(0o755)
     return script

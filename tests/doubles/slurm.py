@@ -18,7 +18,7 @@ from pathlib import Path
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 # nodes of a partition, MB, seconds, and seconds from SIGTERM to SIGKILL
-USUAL = {"cpu": "cpu1", "memory": 64_000, "min_job_age": 300, "kill_wait": 2}
+USUAL = {"cpu": "cpu1", "memory": 64_000, "min_job_age": 300, "kill_wait": 2, "cpu_gpus": ""}
 CONF = """
 ClusterName=ingot
 SlurmctldHost={host}(127.0.0.1)
@@ -55,7 +55,7 @@ KillWait={kill_wait}
 InactiveLimit=0
 GresTypes=gpu
 NodeName=DEFAULT CPUs=8 RealMemory={memory} State=UNKNOWN
-NodeName=cpu1 NodeHostname={host} NodeAddr=127.0.0.1 Port={one}
+NodeName=cpu1 NodeHostname={host} NodeAddr=127.0.0.1 Port={one}{cpu_gpus}
 NodeName=gpu1 NodeHostname={host} NodeAddr=127.0.0.1 Port={two} Gres=gpu:h100:8
 PartitionName=cpu Nodes={cpu} Default=YES MaxTime=1:00:00 DefMemPerCPU=500 State=UP
 PartitionName=gpu Nodes=gpu1 MaxTime=2:00:00 DefMemPerCPU=500 State=UP
@@ -119,7 +119,10 @@ class Slurm:
         for gpu in gpus:
             os.mknod(gpu, 0o20666, os.makedev(1, 3))
         (folder / "gres.conf").write_text(
-            f"NodeName=gpu1 Name=gpu Type=h100 File={folder}/gpu[0-7]\n"
+            "".join(
+                f"NodeName={node} Name=gpu Type=h100 File={folder}/gpu[0-7]\n"
+                for node in (("cpu1", "gpu1") if self.how["cpu_gpus"] else ("gpu1",))
+            )
         )
         key = folder / "munge.key"
         key.write_bytes(os.urandom(1024))

@@ -149,6 +149,7 @@ def described(
         "version": VERSION,
         "model": model,
         "device": plan.device,
+        "executor": plan.executor if plan.tp * plan.pp > 1 else "mp",
         "layout": {
             "tp": plan.tp,
             "pp": plan.pp,

@@ -38,6 +38,7 @@ class Plan:
     kv_bytes: int
     kv_exact: bool  # the server is told so many bytes, instead of the memory that it may fill
     memory: int  # of a GPU; 0: a CPU
+    executor: str = "mp"  # or ray: what starts the ranks
 
     @property
     def ranks_per_node(self) -> int:
@@ -57,6 +58,9 @@ def planned(config: ModelConfig, settings: dict[str, Any], tp: int, dtype: str, 
     that does not fit, with the longest that does.
     """
     stop_on_wrong(settings["arguments"], f"{key}.arguments")
+    executor = settings.get("executor", "mp")
+    if executor == "ray" and not settings["memory"]:
+        raise Refused(f"{key}.executor: ray, expected mp: on CPUs vLLM does not take Ray")
     length = settings.get("max_model_len", config.context)
     if length > config.context:
         raise Refused(
@@ -79,7 +83,7 @@ def planned(config: ModelConfig, settings: dict[str, Any], tp: int, dtype: str, 
         held = kv_bytes if kv_bytes and fits else max(0, room)
         best = Plan(
             tp, pp, settings.get("nodes", pp), "gpu" if memory else "cpu", dtype, length,
-            found.weights, found.kv_per_token, held, bool(kv_bytes), memory,
+            found.weights, found.kv_per_token, held, bool(kv_bytes), memory, executor,
         )  # fmt: skip
         if fits and best.kv_tokens >= length:
             return _placed(best, key)
@@ -128,7 +132,7 @@ def arguments(plan: Plan, model: str, settings: dict[str, Any]) -> list[str]:
         found["max-num-seqs"] = settings["max_num_seqs"]
     words = [word for name, value in found.items() for word in (f"--{name}", str(value))]
     if plan.tp * plan.pp > 1:
-        words += ["--distributed-executor-backend", "mp"]
+        words += ["--distributed-executor-backend", plan.executor]
     if plan.device == "cpu":
         words.append("--enforce-eager")
     return words + list(settings["arguments"])

@@ -57,10 +57,29 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+def ranks_by_ray() -> list:
+    """One actor per GPU, where Ray puts it, as vLLM's executor does; each says where it is."""
+    import ray
+
+    ray.init(log_to_driver=False, logging_level="ERROR")
+
+    @ray.remote(num_gpus=1, num_cpus=0)
+    class Rank:
+        def place(self) -> dict:
+            own = ray.get_runtime_context().get_node_id()
+            return {"node": own, "host": os.environ["VLLM_HOST_IP"]}
+
+    count = int(option("--tensor-parallel-size")) * int(option("--pipeline-parallel-size"))
+    found = [Rank.options(scheduling_strategy="SPREAD").remote() for _ in range(count)]
+    print("RANKS" + json.dumps(ray.get([one.place.remote() for one in found], timeout=120)))
+    return found
+
+
 def main() -> None:
+    held = ranks_by_ray() if option("--distributed-executor-backend") == "ray" else []
     name = f"ingot_{Path(os.environ['TMPDIR']).parent.name}_{option('--node-rank', '0')}"
     memory = shared_memory.SharedMemory(name, create=True, size=1 << 20)
-    if not os.fork():
+    if not held and not os.fork():
         time.sleep(600)  # the worker, which holds the memory
         os._exit(0)
     rank = int(option("--node-rank", "0"))

@@ -21,8 +21,9 @@ sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 
 import faults  # noqa: E402
 import place as stand_ins  # noqa: E402
-from ingot.driver.catalogue import toolchains  # noqa: E402
+from ingot.driver.catalogue import schema, toolchains  # noqa: E402
 from ingot.iree.tensor_parallel import rank_files  # noqa: E402
+from ingot.rayserve import bundle  # noqa: E402
 
 DEMO = ROOT / "models/demo"
 TARGETS = {  # what is damaged, and the record of it
@@ -41,12 +42,14 @@ TARGETS = {  # what is damaged, and the record of it
     "shortfin": "demo_tp1.shortfin",
     "triton": "demo_tp1.triton",
     "vllm-slurm": "demo_tp1.vllm-slurm",
+    "rayserve": "demo_tp1.rayserve",
     "rtx": "demo.rtx",
 }
 BESIDE = {  # what else a kind's verification reads
     "vmfb": ["demo_tp1.f32.config.json"],
     "shortfin": ["demo_tp1.f32.config.json", "demo_tp1.vmfb"],
     "triton": ["demo_tp1.trtllm"],
+    "rayserve": ["demo.int8.onnx", "demo.int8.openvino"],
     "rtx": ["demo.prefill.onnx", "demo.prefill.onnx.verified.json"],
 }
 VLLM = json.dumps(
@@ -59,6 +62,8 @@ VLLM = json.dumps(
         "memory": 0,
     }
 )
+LOCK = [ROOT / "envs/vllm" / name for name in ("requirements.lock", "build.py")]
+RAY = json.dumps(schema.load(ROOT)["models"]["demo"]["ray"])
 HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
 LIMIT = 300  # seconds that a damaged program may take
 CATALOGUE = "models: {demo: {corpus_tokens: 1024, split: 3M}}"
@@ -104,7 +109,16 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
             "vllm", "verify_vllm.py", *peers[:4], "--model=demo", "--tp=1",
             f"--settings={VLLM}", "--checkpoint", *DEMO.glob("model*"), DEMO / "config.json",
             *small, "--parts", *sorted((ROOT / "runtime/vllm").glob("*.py")),
-            "--lock", ROOT / "envs/vllm/requirements.lock", "--bundle", artifact,
+            "--lock", *LOCK, "--bundle", artifact,
+        ),
+        "rayserve": (
+            "vllm", "verify_rayserve.py", *peers[:4], "--model=demo", "--tp=1",
+            f"--settings={VLLM}", f"--ray={RAY}", "--checkpoint", *DEMO.glob("model*"),
+            DEMO / "config.json", *small, "--onnx", place / "demo.int8.onnx",
+            "--openvino", place / "demo.int8.openvino",
+            "--parts", *sorted((ROOT / "runtime/rayserve").glob("*.py")),
+            *(ROOT / "runtime/vllm" / name for name in bundle.PARTS),
+            "--lock", *LOCK, "--bundle", artifact,
         ),
         "rtx": (
             "rtx", "verify_rtx.py", "--onnx", place / "demo.prefill.onnx",

@@ -4,6 +4,7 @@ A new one is read alone, in pieces between the others' tokens; then its cache is
 filled up on the left.
 """
 
+import contextlib
 import queue
 import threading
 from collections import deque
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+NEVER = 30  # below e to the power of minus this nothing is ever chosen
 PIECE = 256  # tokens of a prompt that others wait for; the logits of each are computed, too
 
 
@@ -72,7 +74,7 @@ class Batch:
 
     def __init__(self, decoder, size: int):
         self.decoder, self.size = decoder, size
-        self.waiting: queue.Queue[Row | None] = queue.Queue()
+        self.waiting: queue.Queue[Row] = queue.Queue()
         self.rows: list[Row] = []
         self.mask = np.zeros((0, 0), np.int64)
         self.session = decoder.session()
@@ -83,44 +85,39 @@ class Batch:
 
     def add(self, asked: Asked, tell: Callable) -> Row:
         if self.error:
-            raise self.error
+            raise RuntimeError(str(self.error))
         row = Row(asked, tell)
         self.waiting.put(row)
         if self.error:  # meanwhile
-            raise self.error
+            raise RuntimeError(str(self.error))
         return row
-
-    def close(self) -> None:
-        self.waiting.put(None)
-        self.thread.join(60)
 
     def _run(self) -> None:
         try:
-            while self._admit():
+            while True:
+                self._admit()
                 if self.coming:
                     self._read()
                 if self.rows:
                     self._step()
         except Exception as error:  # whoever waits must hear of it; the replica is then unhealthy
             self.error = error
-            for row in [*self.rows, *(one.row for one in self.coming)]:
-                row.tell(error)
+            left = [*self.rows, *(one.row for one in self.coming)]
             while not self.waiting.empty():
-                if row := self.waiting.get():
+                left.append(self.waiting.get())
+            for row in left:
+                with contextlib.suppress(RuntimeError):  # its loop is closed
                     row.tell(error)
 
-    def _admit(self) -> bool:
-        """Let new ones in while there is room; without any, wait.  False at the end."""
+    def _admit(self) -> None:
+        """Let new ones in while there is room; without any, wait."""
         while len(self.rows) + len(self.coming) < self.size:
             idle = not self.rows and not self.coming
             try:
                 row = self.waiting.get(block=idle)
             except queue.Empty:
-                return True
-            if row is None:
-                return False
+                return
             self.coming.append(Coming(row, list(row.asked.prompt)))
-        return True
 
     def _read(self) -> None:
         """One piece of the first newcomer's prompt; after the last piece it joins."""
@@ -179,11 +176,15 @@ def filled(values: np.ndarray, longest: int, axis: int = 2) -> np.ndarray:
 def chosen(logits: np.ndarray, asked: Asked, chance: np.random.Generator) -> int:
     if asked.temperature == 0:
         return int(logits.argmax())
-    order = np.argsort(-logits, kind="stable")[: asked.top_k or len(logits)]
-    heat = (logits[order].astype(np.float64) - logits[order[0]]) / asked.temperature
-    shares = np.exp(heat)
-    shares /= shares.sum()
-    if asked.top_p < 1:
-        kept = int((shares.cumsum() < asked.top_p).sum()) + 1
-        order, shares = order[:kept], shares[:kept] / shares[:kept].sum()
-    return int(chance.choice(order, p=shares))
+    top = logits.max()
+    if 0 < asked.top_k < len(logits):
+        kept = np.argpartition(-logits, asked.top_k - 1)[: asked.top_k]
+    else:
+        kept = np.flatnonzero(logits >= top - NEVER * asked.temperature)
+    shares = np.exp((logits[kept].astype(np.float64) - top) / asked.temperature)
+    if asked.top_p < 1:  # only then their order counts, which takes ten times as long
+        order = np.argsort(-shares, kind="stable")
+        kept, shares = kept[order], shares[order]
+        most = int((shares.cumsum() < asked.top_p * shares.sum()).sum()) + 1
+        kept, shares = kept[:most], shares[:most]
+    return int(chance.choice(kept, p=shares / shares.sum()))

@@ -17,14 +17,17 @@ TAKEN: dict[str, tuple] = {  # by name: what it is
 }  # fmt: skip
 BOUNDS = {
     "max_tokens": (1, inf), "max_completion_tokens": (1, inf), "max_new_tokens": (1, inf),
-    "temperature": (0, inf), "top_p": (0, 1), "top_k": (-1, inf), "seed": (0, inf), "logprobs": (0, 1),
+    "temperature": (0, 100), "top_p": (0, 1), "top_k": (-1, 1 << 31), "seed": (0, 1 << 64),
+    "logprobs": (0, 1),
 }  # fmt: skip
 NEUTRAL = {  # what others offer: taken where it asks for nothing
     "n": 1, "best_of": 1, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1,
     "echo": False, "suffix": None, "logit_bias": {}, "top_logprobs": 0, "min_p": 0, "tools": [],
-    "response_format": {"type": "text"}, "use_beam_search": False, "store": False,
+    "response_format": {"type": "text"}, "use_beam_search": False, "store": False, "metadata": {},
+    "tool_choice": "none", "parallel_tool_calls": True, "service_tier": "auto",
 }  # fmt: skip
 STOPS = 16
+LETTERS = 64  # of a token at most: what is longer is not tokenized to learn that it is too long
 
 
 @dataclass(frozen=True)
@@ -56,13 +59,8 @@ def request(body: Any, words: Words, own: Defaults, kind: str) -> Request:
     for name, value in said.items():
         hold(name, value, kind)
     if said.get("model", own.model) != own.model:
-        raise ValueError(f"model: {said['model']!r}, expected {own.model}")
-    if kind == "messages":
-        prompt = words.ids(words.chat(messages(said)), special=False)
-    else:
-        prompt = prompt_ids(said, words)
-    if not prompt or min(prompt) < 0 or max(prompt) >= own.vocabulary:
-        raise ValueError(f"{kind}: expected a text, or token ids from 0 to {own.vocabulary - 1}")
+        raise ValueError(f"model: {shown(said['model'])}, expected {own.model}")
+    prompt = prompt_ids(said, words, own, kind)
     room = own.longest - len(prompt)
     if room < 1:
         raise ValueError(f"{kind}: {len(prompt)} tokens, expected fewer than {own.longest}")
@@ -82,9 +80,12 @@ def request(body: Any, words: Words, own: Defaults, kind: str) -> Request:
         prompt, count, ends | frozenset(more), float(said.get("temperature", own.temperature)),
         float(said.get("top_p", 1)), max(0, said.get("top_k", 0)), said.get("seed"),
     )  # fmt: skip
+    usage = said.get("stream_options", {"include_usage": False})
+    if set(usage) != {"include_usage"} or not isinstance(usage["include_usage"], bool):
+        raise ValueError("stream_options: expected {include_usage: true or false}")
     return Request(
         asked, stops, said.get("stream", False), said.get("logprobs", False) is not False,
-        said.get("return_token_ids", False), bool(said.get("stream_options", {}).get("include_usage")),
+        said.get("return_token_ids", False), usage["include_usage"],
     )  # fmt: skip
 
 
@@ -92,26 +93,38 @@ def hold(name: str, value: Any, kind: str) -> None:
     """Refuse what is unknown, of another type, or out of bounds."""
     other = {"prompt": "messages", "messages": "prompt"}[kind]
     if name in NEUTRAL:
-        if value and value != NEUTRAL[name]:
-            raise ValueError(f"{name}: {value!r}, expected {NEUTRAL[name]!r}, or nothing")
+        alike = isinstance(value, bool) == isinstance(NEUTRAL[name], bool)
+        if value not in ("", [], {}) and not (alike and value == NEUTRAL[name]):
+            raise ValueError(f"{name}: {shown(value)}, expected {NEUTRAL[name]!r}, or nothing")
     elif name not in TAKEN or name == other:
         known = ", ".join(sorted(set(TAKEN) - {other}))
-        raise ValueError(f"{name}: unknown, expected one of {known}")
+        raise ValueError(f"{shown(name)}: unknown, expected one of {known}")
     elif not isinstance(value, TAKEN[name]) or (type(value) is bool and bool not in TAKEN[name]):
         wanted = " or ".join(one.__name__ for one in TAKEN[name])
-        raise ValueError(f"{name}: {value!r}, expected {wanted}")
+        raise ValueError(f"{name}: {shown(value)}, expected {wanted}")
     elif name in BOUNDS:
         low, high = BOUNDS[name]
         if not low <= value <= high:
-            raise ValueError(f"{name}: {value}, expected {low} to {high}")
+            raise ValueError(f"{name}: {shown(value)}, expected {low} to {high}")
 
 
-def prompt_ids(said: dict, words: Words) -> list[int]:
-    found = said.get("prompt")
+def shown(value: Any) -> str:
+    """Of what came: short, and in letters that any answer can hold."""
+    text = ascii(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def prompt_ids(said: dict, words: Words, own: Defaults, kind: str) -> list[int]:
+    found = words.chat(messages(said)) if kind == "messages" else said.get("prompt")
     if isinstance(found, str):
-        return words.ids(found, said.get("add_special_tokens", True))
+        if len(found) > LETTERS * own.longest:
+            raise ValueError(f"{kind}: {len(found)} letters, expected {own.longest} tokens at most")
+        special = kind == "prompt" and said.get("add_special_tokens", True)
+        found = words.ids(found, special)
     if not found or not all(type(one) is int for one in found):
-        raise ValueError("prompt: expected one text, or one list of token ids")
+        raise ValueError(f"{kind}: expected one text, or one list of token ids")
+    if min(found) < 0 or max(found) >= own.vocabulary:
+        raise ValueError(f"{kind}: expected token ids from 0 to {own.vocabulary - 1}")
     return found
 
 
@@ -123,9 +136,12 @@ def messages(said: dict) -> list[dict]:
             raise ValueError("messages: expected a list of {role, content}")
         content = one.get("content")
         if isinstance(content, list):
-            if not all(isinstance(p, dict) and p.get("type") == "text" for p in content):
+            texts = [
+                p.get("text") for p in content if isinstance(p, dict) and p.get("type") == "text"
+            ]
+            if len(texts) != len(content) or not all(isinstance(one, str) for one in texts):
                 raise ValueError("messages: a part that is no text, expected texts")
-            content = "".join(str(part.get("text", "")) for part in content)
+            content = "".join(texts)
         if not isinstance(content, str):
             raise ValueError("messages: a content that is no text, expected one")
         found.append({**one, "content": content})

@@ -5,16 +5,18 @@ import uuid
 from typing import Any
 
 from body import Request
+from words import Words
 
 
 class Form:
     """Of one request."""
 
-    def __init__(self, kind: str, model: str, wanted: Request):
-        self.chat, self.wanted = kind == "messages", wanted
+    def __init__(self, kind: str, model: str, wanted: Request, words: Words):
+        self.chat, self.wanted, self.words = kind == "messages", wanted, words
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{uuid.uuid4().hex}"
         self.head = {"id": self.id, "created": int(time.time()), "model": model}
         self.object = "chat.completion" if self.chat else "text_completion"
+        self.part_of = f"{self.object}.chunk" if self.chat else self.object
         self.first = True
 
     def whole(self, text: str, ids: list, scores: list, why: str) -> dict:
@@ -31,19 +33,26 @@ class Form:
         role = {"role": "assistant"} if self.first else {}
         self.first = False
         body = {"delta": {**role, "content": text}} if self.chat else {"text": text}
-        kind = f"{self.object}.chunk" if self.chat else self.object
-        return {**self.head, "object": kind, "choices": [self._choice(body, ids, scores, why)]}
+        return {
+            **self.head,
+            "object": self.part_of,
+            "choices": [self._choice(body, ids, scores, why)],
+        }
 
     def last(self, count: int) -> dict:
-        return {**self.head, "object": self.object, "choices": [], "usage": self._usage(count)}
+        return {**self.head, "object": self.part_of, "choices": [], "usage": self._usage(count)}
 
     def _choice(self, body: dict, ids: list, scores: list, why: str) -> dict:
         logs: Any = None
+        texts = [self.words.text([one], special=True) for one in ids]
         if self.wanted.logprobs and self.chat:
-            logs = {"content": [{"token": f"token_id:{i}", "logprob": s, "bytes": None, "top_logprobs": []}
-                                for i, s in zip(ids, scores, strict=True)]}  # fmt: skip
+            each = zip(texts, scores, strict=True)
+            logs = {"content": [
+                {"token": text, "logprob": score, "bytes": list(text.encode()), "top_logprobs": []}
+                for text, score in each
+            ]}  # fmt: skip
         elif self.wanted.logprobs:
-            logs = {"tokens": [f"token_id:{i}" for i in ids], "token_logprobs": scores}
+            logs = {"tokens": texts, "token_logprobs": scores, "top_logprobs": None}
         more = {"token_ids": ids} if self.wanted.ids else {}
         return {"index": 0, **body, "logprobs": logs, "finish_reason": why or None, **more}
 

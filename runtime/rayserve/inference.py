@@ -6,6 +6,7 @@ Below its route: /v1/completions, /v1/chat/completions and /v1/models as OpenAI 
 
 import asyncio
 import json
+import queue
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ from typing import Any, Literal
 sys.path.insert(0, str(Path(__file__).parent))
 import sums
 from batching import Asked, Batch, Row
-from body import Defaults, Request, request
+from body import Defaults, Request, messages, request
 from decoder import RUNTIMES
 from fastapi import FastAPI
 from fastapi import Request as Asking
@@ -30,6 +31,21 @@ PATIENCE = 300  # seconds until a token of the smoke test has come
 api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
 
 
+class Slash:
+    """A POST to the route itself, without a slash, is no redirect, which most clients would not follow."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send) -> None:
+        if scope["type"] == "http" and scope["path"] in ("", scope.get("root_path")):
+            scope = {**scope, "path": f"{scope['path']}/"}
+        await self.app(scope, receive, send)
+
+
+api.add_middleware(Slash)
+
+
 class Args(BaseModel):
     """What serve.yaml says under `args`."""
 
@@ -42,6 +58,16 @@ class Args(BaseModel):
     max_new_tokens: int = Field(default=256, ge=1)
     temperature: float = Field(default=1.0, ge=0)
     properties: dict[str, str] = {}
+
+
+async def read(asking: Asking) -> dict:
+    try:
+        found = await asking.json()
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError("the body: expected a JSON object")
+    return found
 
 
 def refused(error: Exception) -> JSONResponse:
@@ -78,48 +104,63 @@ class Model:
 
     def _smoke(self, known: dict) -> None:
         """The replica takes requests once it has said what it must."""
-        import queue
-
         for case in known["cases"]:
             told: queue.Queue = queue.Queue()
             self.batch.add(Asked(case["prompt"], len(case["tokens"])), told.put)
-            found = [told.get(timeout=PATIENCE) for _ in case["tokens"]]
-            if broken := [one for one in found if isinstance(one, Exception)]:
-                raise broken[0]
+            found = []
+            while len(found) < len(case["tokens"]):
+                try:
+                    found.append(told.get(timeout=PATIENCE))
+                except queue.Empty:
+                    raise RuntimeError(f"smoke.json: no token after {PATIENCE} s") from None
+                if isinstance(found[-1], Exception):
+                    raise RuntimeError(str(found[-1]))
             tokens, scores = [list(one) for one in zip(*found, strict=True)]
             away = max(abs(a - b) for a, b in zip(scores, case["logprobs"], strict=True))
             if tokens != case["tokens"] or not away <= known["tolerance"]:
                 raise RuntimeError(
                     f"smoke.json: the model says {tokens}, expected {case['tokens']} (log-probabilities "
-                    f"within {known['tolerance']}, found {away:.3g}): wrong weights, or a wrong runtime"
+                    f"within {known['tolerance']}, found {away:.3g}): wrong weights, or too rough ones"
                 )
 
     def check_health(self) -> None:
         """By Ray Serve, which starts a replica anew that raises."""
         if self.batch.error:
-            raise self.batch.error
+            raise RuntimeError(str(self.batch.error))
 
     @api.get("/health")
     async def health(self) -> JSONResponse:
+        if self.batch.error:
+            return JSONResponse({"status": str(self.batch.error)}, status_code=503)
         return JSONResponse({"status": "healthy"})
 
     @api.get("/v1/models")
     async def models(self) -> JSONResponse:
+        return JSONResponse({"object": "list", "data": [self._about()]})
+
+    @api.get("/v1/models/{name:path}")
+    async def model(self, name: str) -> JSONResponse:
+        if name != self.own.model:
+            said = {"message": f"{name}: unknown, expected {self.own.model}", "code": 404}
+            return JSONResponse({"error": said}, status_code=404)
+        return JSONResponse(self._about())
+
+    def _about(self) -> dict:
         own = {"id": self.own.model, "object": "model", "created": self.began, "owned_by": "ingot"}
-        return JSONResponse(
-            {"object": "list", "data": [{**own, "max_model_len": self.own.longest}]}
-        )
+        return {**own, "max_model_len": self.own.longest}
 
     @api.post("/tokenize")
     async def tokenize(self, asking: Asking):
         """Of {"prompt": text} the ids; of {"messages": [...]} also the text that they make."""
         try:
-            body = await asking.json()
+            body = await read(asking)
             if "messages" in body:
-                text = self.words.chat(body["messages"])
+                text = self.words.chat(messages(body))
                 return JSONResponse({"text": text, "tokens": self.words.ids(text, special=False)})
+            if not isinstance(body.get("prompt"), str):
+                raise ValueError("expected {prompt: text}, or {messages: [...]}")
             return JSONResponse({"tokens": self.words.ids(body["prompt"])})
-        except (ValueError, KeyError, TypeError) as error:
+        except ValueError as error:
             return refused(error)
 
     @api.post("/v1/completions")
@@ -140,18 +181,14 @@ class Model:
         return StreamingResponse(texts, media_type="text/plain")
 
     async def _request(self, asking: Asking, kind: str) -> Request:
-        try:
-            body = await asking.json()
-        except ValueError:
-            raise ValueError("the body: expected a JSON object") from None
-        return request(body, self.words, self.own, kind)
+        return request(await read(asking), self.words, self.own, kind)
 
     async def _answer(self, asking: Asking, kind: str):
         try:
             wanted = await self._request(asking, kind)
         except ValueError as error:
             return refused(error)
-        form = Form(kind, self.own.model, wanted)
+        form = Form(kind, self.own.model, wanted, self.words)
         if wanted.stream:
             events = self._events(wanted, form)
             return StreamingResponse(events, media_type="text/event-stream")
@@ -177,7 +214,7 @@ class Model:
         """(text, its token, its log-probability, why it ends) of each token."""
         told: asyncio.Queue = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        reading = Reading(self.words, wanted.stops)
+        reading = Reading(self.words, wanted.stops, wanted.asked.prompt)
         row: Row = self.batch.add(
             wanted.asked, lambda one: loop.call_soon_threadsafe(told.put_nowait, one)
         )
@@ -185,7 +222,7 @@ class Model:
             while True:
                 found: Any = await told.get()
                 if isinstance(found, Exception):
-                    raise found
+                    raise RuntimeError(str(found))
                 if isinstance(found, str):
                     yield reading.finish(), [], [], "stop" if reading.stopped else found
                     return

@@ -25,6 +25,7 @@ from place import FOLDER, Refused, read_bundle
 
 LLM = "ray.serve.llm:build_openai_app"
 EACH = 10  # seconds between lines of progress
+SHORT = 24  # letters of a folder, so that the names of sockets in it are within 107 bytes
 STORE = 100 << 20  # bytes of Ray's object store: requests are small
 VENDORS = {"amd_cpu": "AuthenticAMD", "intel_cpu": "GenuineIntel"}
 QUIET = {
@@ -42,17 +43,24 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
-def configuration(options: argparse.Namespace) -> dict:
-    """serve.yaml, with this folder and this address in it."""
+def configuration(bundle: dict, options: argparse.Namespace) -> dict:
+    """serve.yaml, with this folder and this address in it; for a cluster, what its processes need."""
     import yaml
 
     found = yaml.safe_load((FOLDER / "serve.yaml").read_text())
     found["http_options"] |= {"host": options.host, "port": options.port}
     for one in found["applications"]:
+        if options.address or options.print:
+            one["runtime_env"] = {"env_vars": environment(bundle)}
         if one["import_path"] == LLM:
             for llm in one["args"]["llm_configs"]:
                 llm["model_loading_config"]["model_source"] = str(FOLDER / "model")
     return found
+
+
+def environment(bundle: dict) -> dict[str, str]:
+    """Of each process that serves."""
+    return {**QUIET, **bundle["environment"], "PYTHONPATH": str(FOLDER / "parts")}
 
 
 def check(bundle: dict, options: argparse.Namespace) -> None:
@@ -73,36 +81,45 @@ def check(bundle: dict, options: argparse.Namespace) -> None:
 
 
 def begin(bundle: dict, options: argparse.Namespace, scratch: str) -> None:
-    """Ray, of this machine's own, or the cluster at `address`."""
+    """Ray, of this machine's own, or the cluster at `address`; refused where it lacks what is asked for."""
+    asks = bundle["asks"]
     if options.address:
         import ray
+        from ray import serve
+
+        ray.init(address=options.address, log_to_driver=False)
+        running = serve.status()
+        if running.applications or running.proxies:
+            raise Refused(
+                f"{options.address}: Ray Serve runs there, expected none: its applications would go; "
+                "add ours to its configuration: ./serve --print"
+            )
+    else:
+        # Ray listens on all addresses of the machine: who has no token is turned away
+        os.environ.update({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
+        cores = len(os.sched_getaffinity(0))
+        if asks.get("CPU", 0) > cores:
+            say(f"{asks['CPU']:g} CPUs are asked for, and there are {cores}: they will be shared")
+        own = {name: one for name, one in asks.items() if name not in ("CPU", "GPU")}
+        vendor = Path("/proc/cpuinfo").read_text()
+        for name in own:
+            if VENDORS.get(name, "") not in vendor:
+                raise Refused(
+                    f"{name}: asked for, and this CPU is no {VENDORS[name]}; see ray in the catalogue"
+                )
+        import ray  # which reads its environment here
 
         ray.init(
-            address=options.address,
-            runtime_env={"env_vars": {**QUIET, "PYTHONPATH": str(FOLDER / "parts")}},
-            log_to_driver=False,
-        )
-        return
-    # Ray listens on all addresses of the machine: who has no token is turned away
-    os.environ.update({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)})
-    asks = bundle["asks"]
-    cores = len(os.sched_getaffinity(0))
-    if asks.get("CPU", 0) > cores:
-        say(f"{asks['CPU']:g} CPUs are asked for, and there are {cores}: they will be shared")
-    own = {name: one for name, one in asks.items() if name not in ("CPU", "GPU")}
-    vendor = Path("/proc/cpuinfo").read_text()
-    for name in own:
-        if VENDORS.get(name, "") not in vendor:
+            address="local", num_cpus=max(cores, int(asks.get("CPU", 0) + 0.999)), resources=own,
+            include_dashboard=False, object_store_memory=STORE, log_to_driver=False, logging_level="ERROR",
+            _node_ip_address=options.host if options.host != "0.0.0.0" else None, _temp_dir=scratch,
+        )  # fmt: skip
+    offers = ray.cluster_resources()
+    for name, one in asks.items():
+        if offers.get(name, 0) < one:
             raise Refused(
-                f"{name}: asked for, and this CPU is no {VENDORS[name]}; see ray in the catalogue"
+                f"{name}: {one:g} are asked for, and Ray has {offers.get(name, 0):g}; add nodes"
             )
-    import ray  # which reads its environment here
-
-    ray.init(
-        address="local", num_cpus=max(cores, int(asks.get("CPU", 0) + 0.999)), resources=own,
-        include_dashboard=False, object_store_memory=STORE, log_to_driver=False, logging_level="ERROR",
-        _node_ip_address=options.host if options.host != "0.0.0.0" else None, _temp_dir=scratch,
-    )  # fmt: skip
 
 
 def deploy(config: dict):
@@ -172,11 +189,9 @@ def watch(names: list[str], left: Leftovers) -> None:
 
 def run(options: argparse.Namespace, scratch: str, left: Leftovers) -> None:
     bundle = read_bundle()
-    config = configuration(options)
     check(bundle, options)
-    os.environ.update(
-        {**QUIET, **bundle["environment"], **left.environment, "PYTHONPATH": str(FOLDER / "parts")}
-    )
+    config = configuration(bundle, options)
+    os.environ.update({**environment(bundle), **left.environment})
     began = time.monotonic()
     begin(bundle, options, scratch)
     hear(stop)  # Ray has put its own handlers there
@@ -226,23 +241,26 @@ def main() -> int:
     if options.print:
         import yaml
 
-        print(yaml.safe_dump(configuration(options), sort_keys=False), end="")
+        print(yaml.safe_dump(configuration(read_bundle(), options), sort_keys=False), end="")
         return 0
-    hear(stop)
-    scratch = tempfile.mkdtemp(prefix="ingot-ray-", dir=os.environ.get("TMPDIR") or "/tmp")
+    folder = os.environ.get("TMPDIR") or "/tmp"
+    scratch = tempfile.mkdtemp(prefix="ingot-ray-", dir=folder if len(folder) <= SHORT else "/tmp")
     left = Leftovers([Path(scratch)])
+    status = 1
     try:
+        hear(stop)
         run(options, scratch, left)
     except Stopped:
         say("stopped")
-        return 0
-    except (Refused, RuntimeError, OSError, ValueError) as why:
-        print(f"error: {why if isinstance(why, Refused) else telling(str(why))}", flush=True)
-        return 1
+        status = 0
+    except Refused as why:
+        print(f"error: {why}", flush=True)
+    except Exception as why:
+        print(f"error: {telling(str(why)) if str(why) else type(why).__name__}", flush=True)
     finally:
         end(left)
         shutil.rmtree(scratch, ignore_errors=True)
-    return 0
+    return status
 
 
 if __name__ == "__main__":

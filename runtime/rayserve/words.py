@@ -5,10 +5,22 @@ from datetime import datetime
 from pathlib import Path
 
 from jinja2.exceptions import TemplateError
+from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
+BEFORE = 6  # tokens of a prompt
 HALF = "\ufffd"  # how a character that has not come whole is decoded
+
+
+class Generation(Extension):
+    """{% generation %}, with which templates mark what a model says: here it has no effect."""
+
+    tags = frozenset(["generation"])
+
+    def parse(self, parser):
+        next(parser.stream)
+        return parser.parse_statements(["name:endgeneration"], drop_needle=True)
 
 
 class Words:
@@ -32,7 +44,7 @@ class Words:
         if not isinstance(source, str):
             return None
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
         )
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
         environment.globals["raise_exception"] = _raise
@@ -42,6 +54,8 @@ class Words:
         return environment.from_string(source)
 
     def ids(self, text: str, special: bool = True) -> list[int]:
+        if not text.isascii():
+            text.encode()  # a half of a surrogate pair is no text: a ValueError
         return self.tokenizer.encode(text, add_special_tokens=special).ids
 
     def chat(self, messages: list[dict]) -> str:
@@ -49,15 +63,21 @@ class Words:
         if self.template is None:
             raise ValueError("messages: the model has no chat template; ask /v1/completions")
         try:
-            return self.template.render(messages=messages, add_generation_prompt=True, **self.named)
+            return self.template.render(
+                messages=messages,
+                add_generation_prompt=True,
+                tools=None,
+                documents=None,
+                **self.named,
+            )
         except (TemplateError, TypeError) as error:
-            word = str(error).splitlines()[0]
+            word = (str(error).splitlines() or ["refused"])[0]
             raise ValueError(
                 f"messages: {word}, expected a dialogue as its template has it"
             ) from None
 
-    def text(self, ids: list[int]) -> str:
-        return self.tokenizer.decode(ids, skip_special_tokens=True)
+    def text(self, ids: list[int], special: bool = False) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=not special)
 
 
 def _raise(text: str) -> None:
@@ -75,12 +95,15 @@ def _ends(folder: Path) -> list[int]:
 
 
 class Reading:
-    """What tokens say, as far as it is certain: no half character, nothing that may begin a stop text."""
+    """What tokens say, as far as it is certain: no half character, nothing that may begin a stop text.
 
-    def __init__(self, words: Words, stops: list[str]):
+    After the end of `prompt`: a tokenizer may take the space of a text's first word away.
+    """
+
+    def __init__(self, words: Words, stops: list[str], prompt: list[int]):
         self.words, self.stops = words, stops
-        self.ids: list[int] = []
-        self.start = self.read = 0  # of ids: what is decoded again, what was said
+        self.ids: list[int] = prompt[-BEFORE:]
+        self.start, self.read = 0, len(self.ids)  # of ids: what is decoded again, what was said
         self.held = ""
         self.stopped = False
 

@@ -46,6 +46,17 @@ CASES = {  # name: route, path, body; all greedy
     "picture": ("/cpu", "/v1/chat/completions",
                 {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
     "list": ("/cpu", "/v1/completions", [1]),
+    "surrogate": ("/cpu", "/v1/completions", {"prompt": "\ud800"}),
+    "field": ("/cpu", "/v1/completions", {"prompt": "a", "\ud800": 1}),
+    "hot": ("/cpu", "/v1/completions", {"prompt": "a", "temperature": 10**400}),
+    "usage": ("/cpu", "/v1/completions", {"prompt": "a", "stream_options": {"include_usage": "no"}}),
+    "zero": ("/cpu", "/v1/completions", {"prompt": "a", "n": 0}),
+    "wordless": ("/cpu", "/v1/chat/completions",
+                 {"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]}),
+    "vast": ("/cpu", "/v1/completions", {"prompt": "a" * 40_000}),
+    "odd": ("/cpu", "/tokenize", [1]),
+    "asked": ("/acpu", "/v1/chat/completions",
+              {"messages": CHAT, "tool_choice": "none", "metadata": {}, "n": 1, "max_tokens": 2}),
 }  # fmt: skip
 
 
@@ -120,7 +131,12 @@ def usual():
         if isinstance(body, dict):
             body = {"temperature": 0, **body}
         found[name] = post(route + path, body)
-    found["guide"] = post("/acpu/", {"prompt": "San Francisco is a", "temperature": 0})
+    deep = urllib.request.Request(URL + "/cpu/v1/completions", b"[" * 100_000)
+    try:
+        urllib.request.urlopen(deep, timeout=60)
+    except urllib.error.HTTPError as error:
+        found["deep"] = error.code, error.read().decode()
+    found["guide"] = post("/acpu", {"prompt": "San Francisco is a", "temperature": 0})
     seeded = {"prompt": "a", "seed": 5, "temperature": 2, "max_tokens": 20, "ignore_eos": True}
     both = [post("/acpu/v1/completions", seeded)[1] for _ in range(2)]
     found["seeded"] = [json.loads(one)["choices"][0]["text"] for one in both]

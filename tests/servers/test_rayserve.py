@@ -27,12 +27,12 @@ text = Path(sys.argv[3]).read_text(encoding="utf-8")[:6000]
 text += "\\u20ac \\U0001f600 \\u0e01\\u0e33 <|eot_id|>"
 found = {"ends": sorted(words.ends)}
 ids = words.ids(text)
-reading = Reading(words, [])
+reading = Reading(words, [], [5, 6])
 said = [reading.add(one) for one in ids]
 found["whole"] = "".join(said) + reading.finish() == words.text(ids)
 found["halves"] = any("\\ufffd" in one for one in said)
 for stop in ("the ", "e", "zzz"):
-    reading, parts = Reading(words, ["qqq", stop]), []
+    reading, parts = Reading(words, ["qqq", stop], []), []
     for one in ids:
         parts.append(reading.add(one))
         if reading.stopped:
@@ -41,6 +41,13 @@ for stop in ("the ", "e", "zzz"):
         parts.append(reading.finish())
     whole = words.text(ids)
     found[stop] = "".join(parts) == whole.split(stop)[0] and not any(stop in part for part in parts)
+from tokenizers import Tokenizer, decoders, models
+vocabulary = {"\u2581San": 0, "\u2581is": 1, "\u2581a": 2, "\u2581city": 3, "[UNK]": 4}
+words.tokenizer, ours = Tokenizer(models.WordLevel(vocabulary, "[UNK]")), words.tokenizer
+words.tokenizer.decoder = decoders.Metaspace()
+reading = Reading(words, [], [0, 1, 2])
+found["space"] = reading.add(3) + reading.finish()
+words.tokenizer = ours
 words.template = None
 own = Defaults("demo", 512, 1024, 256, 1.0)
 for name, messages in {"template": [{"role": "user", "content": "a"}], "none": []}.items():
@@ -147,15 +154,20 @@ def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python
     said = "".join(part["choices"][0]["delta"]["content"] for part in parts)
     assert said == right["chat"]["message"]["content"]
     for name, word in {
-        "unknown": "temperatur: unknown, expected one of", "type": "max_tokens: '9', expected int",
+        "unknown": "'temperatur': unknown, expected one of", "type": "max_tokens: '9', expected int",
         "bound": "max_tokens: 0, expected 1 to inf", "long": "max_tokens: 9999 after",
         "longer": "prompt: 600 tokens, expected fewer than 512", "tokens": "token ids from 0 to 1023",
         "other": "model: 'llama', expected demo", "several": "one text, or one list of token ids",
         "n": "n: 2, expected 1", "penalty": "presence_penalty: 0.5, expected 0",
         "picture": "a part that is no text", "list": "expected a JSON object",
+        "deep": "expected a JSON object", "surrogate": "surrogates not allowed",
+        "field": "unknown, expected", "hot": "expected 0 to 100", "zero": "n: 0, expected 1",
+        "usage": "stream_options: expected",
+        "wordless": "a part that is no text", "vast": "40000 letters", "odd": "expected a JSON object",
     }.items():  # fmt: skip
         status, text = usual[name]
         assert status == 400 and word in json.loads(text)["error"]["message"], (name, text)
+    assert usual["asked"][0] == 200
     assert usual["after"] == 200, "what nobody waits for makes room"
     assert usual["models"]["data"][0]["max_model_len"] == 512
     killed = found["killed"]
@@ -204,6 +216,7 @@ def test_words_come_whole_and_stop_where_they_should(python):
     found = json.loads(done.stdout)
     assert found["ends"] == [1017, 1020]
     assert found["whole"] and not found["halves"] and found["the "] and found["e"] and found["zzz"]
+    assert found["space"] == " city", "of a first word, which SentencePiece's decoder takes away"
     assert "the model has no chat template" in found["template"]
     assert "expected a list of {role, content}" in found["none"]
     assert found["defaults"] == [256, 1.0, ["x"], True]

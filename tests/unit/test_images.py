@@ -6,10 +6,12 @@ import json
 import os
 import shutil
 import tarfile
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from ingot.driver.commands import image as command
 from ingot.images import base as base_of
 from ingot.images import image as image_of
 from ingot.images import layers, packages
@@ -83,11 +85,7 @@ def test_an_image_follows_from_its_packages_and_not_from_where_they_lie(made, tm
     everything = {
         name: one for content in two.contents[1:-1] for name, one in names_of(content).items()
     }
-    assert not [
-        name
-        for name in everything
-        if "__pycache__" in name or "/pip" in name or "setuptools" in name
-    ]
+    assert not [name for name in everything if "__pycache__" in name or "/pip" in name]
     assert everything["opt/ingot/bin/ray"].mode == 0o755
     assert {member.mtime for member in everything.values()} == {0}
     assert {member.uid for member in everything.values()} == {0}
@@ -119,7 +117,7 @@ def test_an_image_stands_on_another_with_its_settings(made, tmp_path):
     first.contents[-1] = data
     first.manifest["config"] |= {"digest": data.digest, "size": data.size}
     (tmp_path / "layout").mkdir()
-    image_of.write_layout(first, tmp_path / "layout")
+    image_of.write_layout(first, tmp_path / "layout", tmp_path)
     second = made(toolchain(tmp_path / "two", "2.0"), tmp_path / "layout")
     found = json.loads(second.contents[-1].source)
     assert found["config"] == {
@@ -153,7 +151,7 @@ def test_a_base_that_cannot_carry_it_is_refused(made, tmp_path):
     shutil.copytree(place, tmp_path / "other")
     shutil.rmtree(tmp_path / "other/lib")
     for source, said in (
-        (tmp_path / "missing.tar", "missing, expected a tar of a root file system"),
+        (tmp_path / "missing.tar", "No such file.*expected a tar of a root file system"),
         (rootfs(tmp_path / "old.tar", "usr/bin/python3.9"), "has no usr/bin/python3.11"),
         (tmp_path / "text", "is no tar"),
         ("oci://127.0.0.1:9/python:3.11", "expected a digest"),
@@ -164,10 +162,16 @@ def test_a_base_that_cannot_carry_it_is_refused(made, tmp_path):
         made(tmp_path / "other")
     (tmp_path / "arm").mkdir()
     index = {
-        "manifests": [{"platform": {"os": "linux", "architecture": "arm64"}, "digest": "sha256:0"}]
+        "manifests": [
+            {
+                "platform": {"os": "linux", "architecture": "arm64"},
+                "digest": f"sha256:{64 * '0'}",
+                "size": 1,
+            }
+        ]
     }
     (tmp_path / "arm/index.json").write_text(json.dumps(index))
-    with pytest.raises(Refused, match="has no image for linux/amd64"):
+    with pytest.raises(Refused, match="has no image, or several, for linux/amd64"):
         made(place, tmp_path / "arm")
 
 
@@ -178,3 +182,145 @@ def test_a_layer_has_its_folders_once_and_in_order(tmp_path):
     assert list(names_of(found)) == ["a", "b", "b/c", "b/c/a", "b/c/d"]
     assert found.source.name == found.digest.removeprefix("sha256:")
     assert found.size == found.source.stat().st_size
+
+
+def test_a_damaged_or_hostile_layout_is_refused(made, tmp_path):
+    image = made(toolchain(tmp_path / "one"))
+
+    def refused(edit, said):
+        place = tmp_path / "layout"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir()
+        image_of.write_layout(image, place, tmp_path)
+        edit(place)
+        with pytest.raises(Refused, match=said):
+            base_of.read(str(place), tmp_path)
+
+    def manifest(change):
+        """An edited manifest, with its right digest in the index."""
+
+        def edit(place):
+            found = json.loads(json.dumps(image.manifest))
+            change(found)
+            digest, size, data = _described(found)
+            (place / "blobs/sha256" / digest.removeprefix("sha256:")).write_bytes(data)
+            index = {"manifests": [{"digest": digest, "size": size}]}
+            (place / "index.json").write_text(json.dumps(index))
+
+        return edit
+
+    def flip(place):
+        blob = (
+            place / "blobs/sha256" / image.manifest["layers"][1]["digest"].removeprefix("sha256:")
+        )
+        data = bytearray(blob.read_bytes())
+        blob.unlink()
+        data[1000] ^= 1
+        blob.write_bytes(data)
+
+    refused(flip, "other bytes than its name says")
+    refused(
+        manifest(lambda m: m["layers"][0].update(digest="sha256:../../../etc/passwd")),
+        "is no digest",
+    )
+    refused(manifest(lambda m: m["layers"][0].update(digest="/etc/passwd")), "is no digest")
+    refused(manifest(lambda m: m["layers"].pop()), "diff_ids of")
+    refused(manifest(lambda m: m.pop("layers")), "no image .KeyError")
+    refused(lambda place: (place / "index.json").write_text("[]"), "no image")
+    refused(
+        lambda place: (place / "index.json").write_text('{"manifests": []}'),
+        "has no image, or several",
+    )
+    refused(lambda place: shutil.rmtree(place / "blobs"), "no image .FileNotFoundError")
+
+
+def test_an_interpreter_that_a_layer_removes_is_none(tmp_path):
+    found = [
+        Member(PYTHON, b"elf"),
+        Member("usr/bin/.wh.python3.11", b""),
+        Member("usr/.wh..wh..opq", b""),
+    ]
+    base, removed, emptied = [layers.write([one], tmp_path) for one in found]
+    assert base_of.python_of([removed, base], "b") == PYTHON
+    for layer in (removed, emptied):
+        with pytest.raises(Refused, match=r"has no usr/bin/python3\.11"):
+            base_of.python_of([base, layer], "b")
+
+
+def test_a_packed_root_file_system_is_refused(tmp_path):
+    (tmp_path / "base.tar.gz").write_bytes(
+        gzip.compress(rootfs(tmp_path / "t", PYTHON).read_bytes())
+    )
+    with pytest.raises(Refused, match="packed by gzip, expected a plain tar"):
+        base_of.read(str(tmp_path / "base.tar.gz"), tmp_path)
+    with pytest.raises(Refused, match="a tar of an image, expected its folder"):
+        base_of.read(str(rootfs(tmp_path / "saved.tar", "manifest.json")), tmp_path)
+
+
+def test_a_base_that_is_written_again_changes_no_image(made, tmp_path):
+    image = made(toolchain(tmp_path / "one"))
+    (tmp_path / "layout").mkdir()
+    image_of.write_layout(image, tmp_path / "layout", tmp_path / "layers-one")
+    (tmp_path / "base.tar").write_bytes(b"another")
+    assert base_of.read(str(tmp_path / "layout"), tmp_path).python == PYTHON
+
+
+def test_what_packages_bring_beside_python_is_shipped(made, tmp_path):
+    place = toolchain(tmp_path / "one")
+    for name, data in (
+        ("bin/py-spy", b"\x7fELF"),
+        ("lib/libiomp5.so", b"so"),
+        ("share/LICENSE", b"l"),
+    ):
+        (place / name).parent.mkdir(exist_ok=True)
+        (place / name).write_bytes(data)
+        (place / name).chmod(0o755)
+    record = place / packages.SITE / "big-1.0.dist-info/RECORD"
+    rows = [
+        "../../../bin/py-spy,sha256=x,4",
+        "../../../lib/libiomp5.so,,",
+        "../../../share/LICENSE,,",
+    ]
+    record.write_text(
+        "\n".join([record.read_text(), *rows, "big/__pycache__/x.pyc,,", "../../../../up,,"])
+    )
+    image = made(place)
+    found = {
+        name: one for content in image.contents[1:-1] for name, one in names_of(content).items()
+    }
+    assert {
+        f"opt/ingot/{name}" for name in ("bin/py-spy", "lib/libiomp5.so", "share/LICENSE")
+    } <= set(found)
+    text = packages.record(record).decode()
+    assert (
+        "../../../bin/py-spy,,\n" in text and "__pycache__" not in text and "INSTALLER" not in text
+    )
+    with tarfile.open(image.contents[-2].source) as tar:
+        assert tar.extractfile("opt/ingot/bin/tool").read() == b"#!/bin/sh\nls\n"
+        config = tar.extractfile("opt/ingot/pyvenv.cfg").read()
+    assert b"include-system-site-packages = false" in config
+
+
+def test_the_command_says_where_it_went_and_what_it_refuses(made, tmp_path, monkeypatch, capsys):
+    place = toolchain(tmp_path / "one")
+    monkeypatch.setattr(command.toolchains, "build", lambda root, name: place)
+
+    def run(to, base=None):
+        base = base or rootfs(tmp_path / "base.tar", PYTHON)
+        words = {"toolchain": "rayserve", "base": str(base), "to": str(to), "plain_http": False}
+        command.run(tmp_path, Namespace(**words))
+
+    run(tmp_path / "image")
+    assert f"{tmp_path}/image: " in capsys.readouterr().out
+    assert (tmp_path / "image/oci-layout").is_file() and not list(tmp_path.glob(".image-*"))
+    for to, said in (
+        (tmp_path / "image", "exists, expected nothing there"),
+        (tmp_path / "none/image", "missing, expected a folder"),
+        ("oci://127.0.0.1:9/name", "expected a tag"),
+    ):
+        with pytest.raises(Refused, match=said):
+            run(to)
+    with pytest.raises(Refused, match="packed by gzip"):
+        (tmp_path / "packed").write_bytes(gzip.compress(b""))
+        run(tmp_path / "other", tmp_path / "packed")
+    assert not list(tmp_path.glob(".image-*")) and not (tmp_path / "other").exists()

@@ -119,6 +119,18 @@ def test_what_cannot_be_served_is_refused_before_it_is_built():
     assert "expected llm in it" in targets.why_not("artifacts/demo_tp2.rayserve", catalogue)
 
 
+def test_the_longest_request_is_what_the_catalogue_says_or_refused(reference, engines):
+    ray = {**RAY, "acpu": {**RAY["acpu"], "max_model_len": 256}}
+    found = contents(reference, engines, ray)
+    args = yaml.safe_load(found["serve.yaml"])["applications"][2]["args"]
+    assert args["engine"] == "onnx" and args["longest"] == 256
+    for one in json.loads(found["smoke.json"])["applications"][2]["cases"]:
+        assert len(one["prompt"]) + len(one["tokens"]) <= 256
+    ray["acpu"]["max_model_len"] = 400
+    with pytest.raises(Refused, match=r"acpu\.max_model_len: 400, expected at most 300"):
+        contents(reference, engines, ray)
+
+
 def test_a_bundle_names_no_place_and_is_the_same_anywhere(reference, engines, tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
@@ -203,10 +215,8 @@ def test_a_request_has_the_same_answer_beside_any_others():
     batch = batching.Batch(toy, 1)
     alone = [collected(answer(batch, **one)) for one in asked]
     one_by_one, toy.steps = toy.steps, 0
-    batch.close()
     batch = batching.Batch(toy, 6)
     together = [collected(told) for told in [answer(batch, **one) for one in asked]]
-    batch.close()
     assert together == alone
     assert {why for _, why in alone} == {"stop", "length"}
     assert toy.steps < one_by_one / 2, "computed together"
@@ -221,17 +231,15 @@ def test_a_request_that_is_given_up_leaves_room_and_hurts_nobody():
     for row in rows:
         row.cancelled = True
     assert collected(third)[1] == "length"
-    batch.close()
 
 
 def test_who_waits_hears_when_the_decoder_fails():
     toy = Toy()
     batch = batching.Batch(toy, 1)
     toy.session = lambda: (_ for _ in ()).throw(RuntimeError("out of memory"))
-    told = [answer(batch, prompt=[1], count=5) for _ in range(3)]
-    for one in told:
+    for _ in range(3):  # the first is told, or the later ones are not taken
         with pytest.raises(RuntimeError, match="out of memory"):
-            collected(one)
+            collected(answer(batch, prompt=[1], count=5))
     with pytest.raises(RuntimeError, match="out of memory"):
         batch.add(batching.Asked([1], 1), print)
 

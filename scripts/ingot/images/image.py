@@ -59,8 +59,11 @@ def variables(known: list[str]) -> list[str]:
     return [f"PATH=/{packages.PLACE}/bin:{path}", *others]
 
 
-def write_layout(image: Image, folder: Path) -> None:
-    """An OCI image layout, as skopeo, podman and containerd read it; files of the same disk are linked."""
+def write_layout(image: Image, folder: Path, ours: Path) -> None:
+    """An OCI image layout, as skopeo, podman and containerd read it.
+
+    Files in `ours` are linked: others may be written again.
+    """
     blobs = folder / "blobs/sha256"
     blobs.mkdir(parents=True)
     manifest = of_bytes(canonical(image.manifest))
@@ -71,9 +74,9 @@ def write_layout(image: Image, folder: Path) -> None:
         if isinstance(content.source, bytes):
             target.write_bytes(content.source)
             continue
-        try:
+        if content.source.parent == ours:
             os.link(content.source, target)
-        except OSError:
+        else:
             shutil.copyfile(content.source, target)
     described = {"mediaType": MANIFEST, "digest": manifest.digest, "size": manifest.size}
     index = {"schemaVersion": 2, "manifests": [described]}

@@ -58,11 +58,10 @@ def language_model(
 
 def on_cpus(model: str, name: str, own: dict[str, Any], sizes: dict[str, int]) -> dict[str, Any]:
     """Ours (runtime/rayserve/inference.py), over int8."""
-    longest = min(own.get("max_model_len", sizes[ENGINES[name]]), sizes[ENGINES[name]])
     args = {
         "model": model,
         "engine": ENGINES[name],
-        "longest": longest,
+        "longest": sizes[ENGINES[name]],
         "vocabulary": sizes["vocabulary"],
     }
     args |= {key: own[key] for key in ("batch_size", "max_new_tokens", "temperature")}

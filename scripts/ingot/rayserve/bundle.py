@@ -122,16 +122,18 @@ def gathered(
             parts = {f"{engine}/{p.relative_to(folder)}": Ours(p) for p in sealed.files(folder)}
             weights += sum(one.path.stat().st_size for one in parts.values())
             files |= parts
-            sizes[engine] = longest(folder, config)
+            key = f"models.{model}.ray.{name}.max_model_len"
+            sizes[engine] = longest(folder, config, ray[name].get("max_model_len"), key)
     return Sources(files, plan, weights, sizes)
 
 
-def longest(folder: Path, config: ModelConfig) -> int:
-    """Tokens of a request that a folder is made for."""
+def longest(folder: Path, config: ModelConfig, own: int | None, key: str) -> int:
+    """Tokens of a request: `own` of the catalogue, within what the folder is made for."""
     graph = folder / "graph.json"
-    if graph.exists():
-        return json.loads(graph.read_bytes())["max_length"]
-    return min(config.context, LONGEST)
+    most = json.loads(graph.read_bytes())["max_length"] if graph.exists() else config.context
+    if own and own > most:
+        raise Refused(f"{key}: {own}, expected at most {most}, which {folder.name} is made for")
+    return own or min(most, LONGEST)
 
 
 def described(model: str, sources: Sources, ray: dict[str, Any], lock: Path) -> dict[str, Any]:

@@ -9,7 +9,10 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from ingot.driver.catalogue import toolchains
 from ingot.refused import Refused
+
+TOOLCHAINS = ("rayserve", "vllm")  # whose Python packages are all that they are
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -27,7 +30,6 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
-    from ingot.driver.catalogue import toolchains
     from ingot.images import base as base_of
     from ingot.images import image as image_of  # no other command needs urllib3
     from ingot.registry import reference, transfer
@@ -43,25 +45,28 @@ def run(root: Path, options: Namespace) -> None:
         )
     if not remote and (target.exists() or target.is_symlink()):
         raise Refused(f"{target}: exists, expected nothing there; name another, or move it away")
-    toolchain = toolchains.build(root, options.toolchain)
     beside = None if remote else target.absolute().parent
     if beside and not beside.is_dir():
         raise Refused(f"{beside}: missing, expected a folder; make it")
+    stands = reference.parse(options.base) if options.base.startswith(reference.SCHEME) else None
+    same = remote and stands and stands.host == place.host
     with tempfile.TemporaryDirectory(prefix=".image-", dir=beside) as folder:
-        base = base_of.read(options.base, Path(folder), options.plain_http)
-        image = image_of.build(base, toolchain, Path(folder))
+        ours = Path(folder)
+        base = base_of.read(options.base, ours, options.plain_http and bool(same or not remote))
+        image = image_of.build(base, toolchains.build(root, options.toolchain), ours)
         size = sum(content.size for content in image.contents)
         if remote:
             connection = Connection(place, "pull,push", options.plain_http)
             progress = Progress(f"pushing {options.toolchain}", size)
-            sent = transfer.push(connection, image.contents, progress.add)
+            sources = [stands.repository] if same else []
+            sent = transfer.push(connection, image.contents, progress.add, sources)
             digest, _ = transfer.put_manifest(connection, image.manifest, place.tag)
             print(f"{place.host}/{place.repository}@{digest}")
             print(f"{size / 1e6:.1f} MB, of which {sent / 1e6:.1f} MB were sent")
             return
-        layout = Path(folder) / "layout"
+        layout = ours / "layout"
         layout.mkdir()
-        image_of.write_layout(image, layout)
+        image_of.write_layout(image, layout, ours)
         layout.rename(target)
     print(
         f"{target}: {size / 1e6:.1f} MB in {len(image.manifest['layers'])} layers, {image.digest}"

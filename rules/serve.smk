@@ -78,11 +78,13 @@ rule bundle_kuberay:
     input:
         code=code("bundle_kuberay.py"),
         lock=lock("vllm"),
-        pins=inputs.vllm_pins,
-        parts=inputs.runtime("vllm"),
+        pins=inputs.ray_pins,
+        parts=inputs.ray_parts,
         config=inputs.config_json,
-        weights=inputs.weights,
+        weights=inputs.vllm_weights,
         tokenizer=inputs.tokenizer,
+        openvino=inputs.apps("cpu", "artifacts/{model}.int8.openvino"),
+        onnx=inputs.apps("acpu", "artifacts/{model}.int8.onnx"),
         reference=inputs.smoke_reference,
     output:
         directory("artifacts/{model}_tp{tp}.kuberay"),
@@ -102,6 +104,8 @@ rule bundle_kuberay:
             --checkpoint {input.config:q} {input.weights:q} \
             --ray {params.ray:q} \
             --tokenizer {input.tokenizer:q} \
+            --openvino {input.openvino:q} \
+            --onnx {input.onnx:q} \
             --parts {input.parts:q} \
             --lock {input.pins:q} \
             --reference {input.reference:q} \

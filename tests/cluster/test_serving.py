@@ -9,7 +9,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -269,6 +271,25 @@ def test_a_taken_port_is_gone_around(job, two_nodes):
         one = job().until("ready after")
         assert 12_000 + int(one.id) % 800 * 25 == first
     assert "ports from" in one.log and f":{first + 1}/" not in one.log
+
+
+def test_a_port_that_is_taken_while_it_loads_is_not_taken_for_its_own(job):
+    """Seen when two clusters' jobs of one number shared a machine: the other's /health was 200."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    one = job(site={"port": port}, load=3).until("nodes are alike")
+
+    class Healthy(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Healthy) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        said = one.ended()
+        other.shutdown()
+    assert "vLLM ended" in said and "Address already in use" in said
 
 
 def test_a_taken_port_that_the_site_named_is_refused(job):

@@ -19,14 +19,16 @@ from ingot.driver.commands import check
 from ingot.kuberay import bundle as bundle_of
 from ingot.kuberay import definition, manifest
 from ingot.rayserve import applications, fields, serve_config
+from ingot.rayserve import bundle as rayserve
 from ingot.refused import Refused
 from ingot.vllm import plan as plan_of
 
 IMAGE = "registry.example/ray-vllm@sha256:" + 64 * "0"
 RAY = {
     "image": IMAGE, "version": "2.60.0", "replicas": 2, "max_ongoing_requests": 64, "gpu": "nvidia.com/gpu",
-    "accelerator": "H100", "node_selector": {}, "claim": "models", "folder": "",
+    "accelerator": "H100", "node_selector": {}, "claim": "models", "folder": "", "apps": ["llm"],
 }  # fmt: skip
+CPUS = schema.load(ROOT)["models"]["demo"]["ray"]
 GUIDE = """
 proxy_location: HeadOnly
 http_options: {host: 0.0.0.0, port: 8001}
@@ -56,19 +58,22 @@ def service(ray=RAY, tp=8, **settings):
     config = read_config(ROOT / "models/demo/config.json")
     own = {"device": "sm90", "memory": 80, "arguments": [], **settings}
     plan = plan_of.planned(config, own, tp, "bfloat16", "k")
-    return bundle_of.service("demo", plan, own, 10**9, ray)
+    sources = rayserve.Sources({}, plan, 10**9, {"vocabulary": 9, "onnx": 512, "openvino": 512})
+    return bundle_of.service("demo", sources, own, ray)
 
 
 def said(document, pinned=True):
     return [str(fault) for fault in manifest.faults(document, pinned)]
 
 
-def contents(reference, ray):
+def contents(reference, ray, **engines):
     demo = ROOT / "models/demo"
     return bundle_of.contents(
         model="demo", tp=2, settings=bundles.SETTINGS, ray=ray, reference=[reference], lock=[bundles.LOCK],
         checkpoint=[demo / "config.json", *demo.glob("model*")], tokenizer=[demo / "tokenizer.json"],
-        parts=sorted((ROOT / "runtime/vllm").glob("*.py")),
+        parts=[*(ROOT / "runtime/vllm" / name for name in rayserve.PARTS),
+               *sorted((ROOT / "runtime/rayserve").glob("*.py"))],
+        **{"onnx": [], "openvino": [], **engines},
     )  # fmt: skip
 
 
@@ -342,7 +347,7 @@ def test_a_bundle_asks_what_the_other_does(tmp_path, reference):
     } <= set(found)
     assert json.loads(found["bundle.json"])["kv_tokens"] == 16_384
     (tmp_path / "parts").mkdir()
-    for name in bundle_of.PARTS:
+    for name in bundle_of.ASKING:
         shutil.copy(ROOT / "runtime/vllm" / name, tmp_path / "parts")
     (tmp_path / "smoke").write_text(found["smoke"])
     (tmp_path / "smoke.json").write_text(found["smoke.json"])
@@ -354,6 +359,46 @@ def test_a_bundle_asks_what_the_other_does(tmp_path, reference):
     )
     assert not (tmp_path / "parts/__pycache__").exists(), "its files are listed"
     assert done.returncode == 1 and "Connection refused" in done.stderr
+
+
+def test_applications_on_cpus_have_groups_of_their_own(reference, tmp_path):
+    engines = {}
+    for name in ("onnx", "openvino"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.data").write_bytes(b"x" * 1000)
+        engines[name] = [tmp_path / name]
+    amd = {"feature.node.kubernetes.io/cpu-model.vendor_id": "AMD"}
+    own = {
+        **CPUS, **RAY, "apps": ["llm", "cpu", "acpu"],
+        "acpu": {**CPUS["acpu"], "num_cpus": 128, "num_replicas": 3, "resources": {"amd_cpu": 1},
+                 "node_selector": amd},
+    }  # fmt: skip
+    found = contents(reference, own, **engines)
+    document = yaml.safe_load(found["base/rayservice.yaml"])
+    assert not said(document)
+    groups = {
+        one["groupName"]: one for one in document["spec"]["rayClusterConfig"]["workerGroupSpecs"]
+    }
+    assert list(groups) == ["ranks", "cpu", "acpu"]
+    assert groups["acpu"]["replicas"] == 3
+    assert groups["acpu"]["rayStartParams"]["resources"] == '"{\\"amd_cpu\\": 1}"'
+    assert manifest.custom(groups["cpu"]["rayStartParams"]["resources"]) == {"openvino": 1}
+    spec = groups["acpu"]["template"]["spec"]
+    assert spec["nodeSelector"] == amd
+    assert spec["containers"][0]["resources"]["limits"]["cpu"] == "128"
+    served = yaml.safe_load(document["spec"]["serveConfigV2"])["applications"]
+    assert [one["route_prefix"] for one in served] == ["/", "/cpu", "/acpu"]
+    assert served[1]["deployments"][0]["ray_actor_options"]["resources"] == {"openvino": 1}
+    for pod in [document["spec"]["rayClusterConfig"]["headGroupSpec"], *groups.values()]:
+        environment = pod["template"]["spec"]["containers"][0]["env"]
+        assert {"name": "PYTHONPATH", "value": "/models/demo/parts"} in environment
+    assert {"parts/inference.py", "onnx/model.data", "openvino/model.data"} <= set(found)
+    known = json.loads(found["smoke.json"])["applications"]
+    assert [one["route"] for one in known] == ["/", "/cpu", "/acpu"]
+    assert found["site/kustomization.yaml"].count("op: replace") == 4
+    alone = contents(reference, {**own, "apps": ["acpu"]}, **engines)
+    document = yaml.safe_load(alone["base/rayservice.yaml"])
+    assert not said(document) and not any(name.startswith("model/") for name in alone)
 
 
 def test_arguments_of_a_line_are_those_of_a_call():

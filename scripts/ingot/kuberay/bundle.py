@@ -3,28 +3,38 @@
 import copy
 import json
 from argparse import ArgumentParser
+from collections.abc import Callable
+from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ingot.architecture.config import ALL, read_config
+from ingot.checkpoint.files import Checkpoint
 from ingot.files.sealed import Contents
 from ingot.kuberay import manifest
-from ingot.rayserve.applications import language_model
+from ingot.rayserve import bundle as rayserve
+from ingot.rayserve.applications import ENGINES, LLM, applications
+from ingot.rayserve.bundle import Sources
 from ingot.refused import Refused
 from ingot.serve.launch import FOLDER
 from ingot.vllm import bundle as vllm
 from ingot.vllm import plan as plan_of
 from ingot.vllm.plan import Plan
 
-PARTS = ("asking.py", "place.py")  # of runtime/vllm: what asks a server
+ASKING = ("asking.py", "place.py")  # of the parts: what asks a server
 SMOKE = """\
 #!/bin/sh
 # Ask a server what smoke.json knows the answer to: ./smoke http://127.0.0.1:8000
 {folder}exec "${{PYTHON:-python3}}" -B "$here/parts/asking.py" "$@"
 """
 HEAD_CPUS, HEAD_GB = 4, 16
+CPU_GB = 4  # of an application on CPUs, beside its model twice: Ray, and the KV cache
 CPU_BESIDE = 2  # a replica's own, and the ingress's
 CLUSTER = "/spec/rayClusterConfig"
-PODS = (f"{CLUSTER}/headGroupSpec/template/spec", f"{CLUSTER}/workerGroupSpecs/0/template/spec")
+HEAD, WORKERS = (
+    f"{CLUSTER}/headGroupSpec/template/spec",
+    CLUSTER + "/workerGroupSpecs/{}/template/spec",
+)
 SITE = """\
 # Yours: correct it, and apply it in place of the folder above: kubectl apply -k site/
 resources: [../base]
@@ -38,8 +48,7 @@ OBJECTS = 4  # of shared memory: the part that Ray's object store may take
 
 def add_options(parser: ArgumentParser) -> None:
     """Those of its parts; `contents` takes them by name."""
-    vllm.add_options(parser)
-    parser.add_argument("--ray", type=json.loads, required=True, help="the catalogue's, as JSON")
+    rayserve.add_options(parser)
 
 
 def contents(
@@ -52,27 +61,33 @@ def contents(
     lock: list[Path],
     reference: list[Path],
     ray: dict[str, Any],
+    onnx: list[Path],
+    openvino: list[Path],
 ) -> Contents:
     import yaml
 
-    files, weights = vllm.model_files(checkpoint, tokenizer)
-    config = next(path for path in checkpoint if path.name == "config.json")
-    plan, about = vllm.described(model, tp, settings, config, lock[0], weights)
-    found = service(model, plan, settings, sum(weights.values()), ray)
+    config = read_config(Checkpoint(checkpoint)["config.json"], takes=ALL)
+    engines = {"onnx": onnx, "openvino": openvino}
+    sources = rayserve.gathered(
+        model, tp, settings, checkpoint, tokenizer, ray, engines, config, lock[0]
+    )
+    found = service(model, sources, settings, ray)
     if wrong := next(manifest.faults(found, pinned=True), None):
         raise Refused(f"models.{model}.ray: {wrong}")
-    text = yaml.safe_dump(found, sort_keys=False, width=1000)
+    needed = ASKING if ray["apps"] == [LLM] else [path.name for path in parts]
+    about = rayserve.described(model, sources, ray, lock[0])
+    known = {"applications": rayserve.smoke(model, reference, sources, ray)}
     return {
-        **files,
-        **{f"parts/{path.name}": path for path in parts if path.name in PARTS},
-        "base/rayservice.yaml": text,
+        **sources.files,
+        **{f"parts/{path.name}": path for path in parts if path.name in needed},
+        "base/rayservice.yaml": yaml.safe_dump(found, sort_keys=False, width=1000),
         "base/kustomization.yaml": "resources: [rayservice.yaml]\n",
         "kustomization.yaml": "resources: [base]\n",
         "site/kustomization.yaml": site(ray),
         "smoke": SMOKE.format(folder=FOLDER),
-        "smoke.json": json.dumps(vllm.smoke(model, reference, plan)) + "\n",
+        "smoke.json": json.dumps(known) + "\n",
         "bundle.json": json.dumps(about, indent=1, sort_keys=True) + "\n",
-        "README.md": readme(model, plan, sum(weights.values()), ray),
+        "README.md": readme(model, sources, ray),
     }
 
 
@@ -80,22 +95,28 @@ def site(ray: dict[str, Any]) -> str:
     """An overlay, which names what differs between sites: the claim that holds the model."""
     if "model_image" in ray:
         return SITE
-    each = "".join(CLAIM.format(pod=pod, claim=ray["claim"]) for pod in PODS)
+    pods = [HEAD, *(WORKERS.format(number) for number in range(len(ray["apps"])))]
+    each = "".join(CLAIM.format(pod=pod, claim=ray["claim"]) for pod in pods)
     return f"{SITE}patches:\n  - target: {{kind: RayService}}\n    patch: |-\n{each}"
 
 
 def service(
-    model: str, plan: Plan, settings: dict[str, Any], weights: int, ray: dict[str, Any]
+    model: str, sources: Sources, settings: dict[str, Any], ray: dict[str, Any]
 ) -> dict[str, Any]:
-    """The RayService: a head without ranks, and as many pods of ranks as the plan has nodes."""
+    """The RayService: a head that serves nothing, and a group of pods for each application.
+
+    Each application asks for a resource that its own group alone offers, so that none takes another's CPUs.
+    """
     import yaml
 
-    source = f"/models/{ray['folder'] or model}"
-    served = {"applications": [language_model(model, plan, settings, ray, source)]}
-    asked = plan_of.asked(plan, weights, vllm.READ_MB_S)
-    cores, memory = int(asked["cpus-per-task"]), int(str(asked["mem"]).rstrip("G"))
-    ranks = plan.ranks_per_node
-    shm = 2 * plan_of.SHM_PER_RANK * ranks
+    place, plan = f"/models/{ray['folder'] or model}", sources.plan
+    own = {
+        name: {**ray[name], "resources": ray[name]["resources"] or {ENGINES[name]: 1}}
+        for name in ray["apps"]
+        if name in ENGINES
+    }
+    served = applications(model, plan, settings, ray | own, f"{place}/model", sources.sizes)
+    shm = 2 * plan_of.SHM_PER_RANK * (plan.ranks_per_node if plan else 1)
     mounts = [
         {"name": "model", "mountPath": "/models", "readOnly": True},
         {"name": "shm", "mountPath": "/dev/shm"},
@@ -106,40 +127,73 @@ def service(
     ]
     if "model_image" in ray:
         volumes[0] = {"name": "model", "image": {"reference": ray["model_image"]}}
-    if plan.device == "cpu":
-        if plan.nodes > 1:
-            key = f"models.{model}.vllm.nodes: {plan.nodes}"
-            raise Refused(f"{key}, expected 1: Ray keeps ranks on CPUs together")
-        cores = ranks + CPU_BESIDE
-    environment = plan_of.environment(plan)
-    worker = pod("worker", ray["image"], cores, memory, mounts, volumes, ray | {"env": environment})
-    if plan.device == "gpu":
-        for kind in worker["containers"][0]["resources"].values():
-            kind[ray["gpu"]] = str(ranks)
-        worker["tolerations"] = [{"key": ray["gpu"], "operator": "Exists", "effect": "NoSchedule"}]
-    head = copy.deepcopy(pod("head", ray["image"], HEAD_CPUS, HEAD_GB, mounts, volumes, {}))
+    environment = {"PYTHONPATH": f"{place}/parts"} if own else {}
+
+    def container(name: str, cores: int, memory: int, more: dict[str, Any]) -> dict[str, Any]:
+        found = pod(name, ray["image"], cores, memory, mounts, volumes, more)
+        return copy.deepcopy(found)
+
     objects = {"object-store-memory": str(shm // OBJECTS)}
-    count = plan.nodes * ray["replicas"]
-    workers = {
-        "groupName": "ranks", "replicas": count, "minReplicas": count, "maxReplicas": count,
-        "rayStartParams": objects, "template": {"spec": worker},
-    }  # fmt: skip
+    groups = []
+    if plan:
+        worker, count = ranks(model, plan, sources, ray, environment, container)
+        groups.append(group("ranks", count, objects, worker))
+    for name, one in own.items():
+        size = sources.bytes_of(ENGINES[name])
+        cores, memory = ceil(one["num_cpus"]), ceil(2 * size / 1e9) + CPU_GB
+        worker = container(name, cores, memory, {"env": environment, **one})
+        resources = json.dumps(json.dumps(one["resources"]))
+        groups.append(group(name, one["num_replicas"], objects | {"resources": resources}, worker))
+    head = container("head", HEAD_CPUS, HEAD_GB, {"env": environment})
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayService",
         "metadata": {"name": model},
         "spec": {
-            "serveConfigV2": yaml.safe_dump(served, sort_keys=False),
+            "serveConfigV2": yaml.safe_dump({"applications": served}, sort_keys=False),
             "rayClusterConfig": {
                 "rayVersion": ray["version"],
                 "headGroupSpec": {
                     "rayStartParams": {"num-cpus": "0", "num-gpus": "0", **objects},
                     "template": {"spec": head},
                 },
-                "workerGroupSpecs": [workers],
+                "workerGroupSpecs": groups,
             },
         },
     }
+
+
+def group(name: str, count: int, start: dict[str, str], worker: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "groupName": name, "replicas": count, "minReplicas": count, "maxReplicas": count,
+        "rayStartParams": start, "template": {"spec": worker},
+    }  # fmt: skip
+
+
+def ranks(
+    model: str,
+    plan: Plan,
+    sources: Sources,
+    ray: dict[str, Any],
+    environment: dict[str, str],
+    container: Callable[..., dict[str, Any]],
+) -> tuple[dict[str, Any], int]:
+    """The pod of a node's ranks, and how many there are: as many per replica as the plan has nodes."""
+    asked = plan_of.asked(plan, sources.bytes_of("model"), vllm.READ_MB_S)
+    cores, memory = int(asked["cpus-per-task"]), int(str(asked["mem"]).rstrip("G"))
+    if plan.device == "cpu":
+        if plan.nodes > 1:
+            key = f"models.{model}.vllm.nodes: {plan.nodes}"
+            raise Refused(f"{key}, expected 1: Ray keeps ranks on CPUs together")
+        cores = plan.ranks_per_node + CPU_BESIDE
+    found = container(
+        "worker", cores, memory, ray | {"env": environment | plan_of.environment(plan)}
+    )
+    if plan.device == "gpu":
+        for kind in found["containers"][0]["resources"].values():
+            kind[ray["gpu"]] = str(plan.ranks_per_node)
+        found["tolerations"] = [{"key": ray["gpu"], "operator": "Exists", "effect": "NoSchedule"}]
+    return found, plan.nodes * ray["replicas"]
 
 
 def pod(
@@ -165,15 +219,24 @@ def pod(
     return found
 
 
-def readme(model: str, plan: Plan, weights: int, ray: dict[str, Any]) -> str:
-    place, claim = ray["folder"] or model, ray["claim"]
-    seconds = vllm.START_SECONDS + weights // (vllm.READ_MB_S * 10**6)
-    shape = f"tensor parallel size {plan.tp}, {plan.pp} pipeline stages, {plan.dtype}"
+def readme(model: str, sources: Sources, ray: dict[str, Any]) -> str:
+    place, claim, plan = ray["folder"] or model, ray["claim"], sources.plan
+    seconds = vllm.START_SECONDS + sources.weights // (vllm.READ_MB_S * 10**6)
+    lines = []
+    if plan:
+        shape = f"tensor parallel size {plan.tp}, {plan.pp} pipeline stages, {plan.dtype}"
+        count = f"{ray['replicas']} replicas of {plan.nodes} pods"
+        lines = [f"`/`: vLLM, {count}: {shape}, {plan.max_model_len:,} tokens."]
+    for name in ray["apps"]:
+        if name in ENGINES:
+            count = f"{ray[name]['num_replicas']} replicas"
+            lines.append(f"`/{name}`: int8 on CPUs by {ENGINES[name]}, {count}.")
+    about = "\n".join(lines)
     return f"""\
 # {model}, served by Ray Serve on KubeRay
 
-{ray["replicas"]} replicas of {plan.nodes} pods: {shape}, {plan.max_model_len:,} tokens.
-`model/` lies in the volume as `{place}`: copy it into the claim `{claim}`, once.
+{about}
+This folder lies in the volume as `{place}`: copy it into the claim `{claim}`, once.
 
     kubectl apply -k .                                   # or your copy of site/
     kubectl wait rayservice/{model} --for=condition=Ready --timeout={seconds}s

@@ -44,6 +44,15 @@ class Sources:
     weights: int  # bytes of all
     sizes: dict[str, int]  # vocabulary, and the longest request of each engine
 
+    def bytes_of(self, folder: str) -> int:
+        """Of the files in one of them."""
+        paths = [
+            one.path if isinstance(one, Ours) else one
+            for name, one in self.files.items()
+            if name.startswith(f"{folder}/")
+        ]
+        return sum(path.stat().st_size for path in paths)
+
 
 def add_options(parser: ArgumentParser) -> None:
     """Those of its parts; `contents` takes them by name."""

@@ -57,8 +57,8 @@ def refuse_rayserve(target: Target) -> str | None:
 def refuse_kuberay(target: Target) -> str | None:
     if "image" not in target.entry["ray"]:
         key = f"models.{target.model}.ray.image"
-        return f"{key}: missing, expected name@sha256:..., an image with Ray and vLLM; name one"
-    return refuse(target)
+        return f"{key}: missing, expected name@sha256:..., an image with Ray and what is served; name one"
+    return refuse_rayserve(target)
 
 
 def memory_of(entry: dict, gpus: dict) -> float:

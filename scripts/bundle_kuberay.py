@@ -10,6 +10,7 @@ from ingot.entry import run
 from ingot.files import sealed
 from ingot.files.atomic import replacing
 from ingot.kuberay import bundle as bundle_of
+from ingot.rayserve import bundle as rayserve
 
 
 def bundle_kuberay(bundle: Path, **parts) -> None:
@@ -21,7 +22,7 @@ def bundle_kuberay(bundle: Path, **parts) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    bundle_of.add_options(parser)
+    rayserve.add_options(parser)
     parser.add_argument("--bundle", type=Path, required=True, help="the folder to write")
     bundle_kuberay(**vars(parser.parse_args(argv)))
 

@@ -2,14 +2,11 @@
 
 import copy
 import json
-from argparse import ArgumentParser
 from collections.abc import Callable
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-from ingot.architecture.config import ALL, read_config
-from ingot.checkpoint.files import Checkpoint
 from ingot.files.sealed import Contents
 from ingot.kuberay import manifest
 from ingot.rayserve import bundle as rayserve
@@ -46,31 +43,18 @@ CLAIM = """\
 OBJECTS = 4  # of shared memory: the part that Ray's object store may take
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Those of its parts; `contents` takes them by name."""
-    rayserve.add_options(parser)
-
-
 def contents(
     model: str,
-    tp: int,
-    settings: dict[str, Any],
-    checkpoint: list[Path],
-    tokenizer: list[Path],
+    ray: dict[str, Any],
     parts: list[Path],
     lock: list[Path],
     reference: list[Path],
-    ray: dict[str, Any],
-    onnx: list[Path],
-    openvino: list[Path],
+    settings: dict[str, Any],
+    **served: Any,
 ) -> Contents:
     import yaml
 
-    config = read_config(Checkpoint(checkpoint)["config.json"], takes=ALL)
-    engines = {"onnx": onnx, "openvino": openvino}
-    sources = rayserve.gathered(
-        model, tp, settings, checkpoint, tokenizer, ray, engines, config, lock[0]
-    )
+    sources = rayserve.gathered(model, ray, lock[0], settings, **served)
     found = service(model, sources, settings, ray)
     if wrong := next(manifest.faults(found, pinned=True), None):
         raise Refused(f"models.{model}.ray: {wrong}")

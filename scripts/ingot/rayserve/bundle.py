@@ -66,22 +66,16 @@ def add_options(parser: ArgumentParser) -> None:
 
 def contents(
     model: str,
-    tp: int,
-    settings: dict[str, Any],
-    checkpoint: list[Path],
-    tokenizer: list[Path],
+    ray: dict[str, Any],
     parts: list[Path],
     lock: list[Path],
     reference: list[Path],
-    ray: dict[str, Any],
-    onnx: list[Path],
-    openvino: list[Path],
+    settings: dict[str, Any],
+    **served: Any,
 ) -> Contents:
     import yaml
 
-    config = read_config(Checkpoint(checkpoint)["config.json"], takes=ALL)
-    engines = {"onnx": onnx, "openvino": openvino}
-    sources = gathered(model, tp, settings, checkpoint, tokenizer, ray, engines, config, lock[0])
+    sources = gathered(model, ray, lock[0], settings, **served)
     found = {
         "proxy_location": "EveryNode",
         "http_options": {"host": "127.0.0.1", "port": 8000},
@@ -108,26 +102,29 @@ def contents(
 
 def gathered(
     model: str,
-    tp: int,
+    ray: dict[str, Any],
+    lock: Path,
     settings: dict[str, Any],
+    tp: int,
     checkpoint: list[Path],
     tokenizer: list[Path],
-    ray: dict[str, Any],
-    engines: dict[str, list[Path]],
-    config: ModelConfig,
-    lock: Path,
+    onnx: list[Path],
+    openvino: list[Path],
 ) -> Sources:
+    """`settings` are vLLM's; `onnx` and `openvino` each hold a folder where an application serves it."""
+    path = Checkpoint(checkpoint)["config.json"]
+    config = read_config(path, takes=ALL)
+    folders = {"onnx": onnx, "openvino": openvino}
     files: Contents = {}
     sizes = {"vocabulary": config.vocab}
     plan, weights = None, 0
     if LLM in ray["apps"]:
         files, own = vllm.model_files(checkpoint, tokenizer)
-        path = Checkpoint(checkpoint)["config.json"]
         plan, _ = vllm.described(model, tp, settings, path, lock, own)
         weights = sum(own.values())
     for name in ray["apps"]:
         if engine := ENGINES.get(name):
-            folder = engines[engine][0]
+            folder = folders[engine][0]
             parts = {f"{engine}/{p.relative_to(folder)}": Ours(p) for p in sealed.files(folder)}
             weights += sum(one.path.stat().st_size for one in parts.values())
             files |= parts

@@ -29,8 +29,15 @@
 M is an entry of models.yaml.
 """
 
+import os.path
+
 
 configfile: f"{workflow.current_basedir}/models.yaml"
+
+
+if os.path.isfile("models.local.yaml"):  # by `ingot add`
+
+    configfile: "models.local.yaml"
 
 
 include: "rules/common.smk"

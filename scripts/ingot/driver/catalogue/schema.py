@@ -9,6 +9,7 @@ from ingot.driver.formats.iree import PROGRAMS
 from ingot.refused import Refused
 
 FILE, SCHEMA = "models.yaml", "models.schema.json"
+LOCAL = "models.local.yaml"  # the user's own, of the working folder
 JOINS = "has no effect, expected nothing: a request joins the running batch at once"
 DEAD = {  # guide 001's settings under `ray`, and what became of them
     "max_concurrent_queries": "unknown: it is max_ongoing_requests today",
@@ -24,26 +25,39 @@ DEAD = {  # guide 001's settings under `ray`, and what became of them
 }
 
 
-def load(root: Path, own: str | None = None) -> dict:
-    """The catalogue of the repository at `root`, with the user's `own` over it as --configfile does."""
+def load(root: Path, own: str | None = None, local: dict | None = None) -> dict:
+    """The catalogue of the repository at `root`, and the user's over it, as Snakemake merges them.
+
+    First that of the working folder, LOCAL, or `local` in place of it; then `own`, as --configfile does.
+    """
     import yaml
     from snakemake.utils import update_config
 
     catalogue = yaml.safe_load((root / FILE).read_text())
-    if own:
-        try:
-            found = yaml.safe_load(Path(own).read_text()) or {}
-        except OSError as error:
-            raise Refused(f"{own}: {error.strerror}, expected a catalogue; name another") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            line = str(error).splitlines()[0]
-            raise Refused(f"{own}: not YAML ({line}), expected a catalogue; correct it") from None
-        if not isinstance(found, dict):
-            kind = type(found).__name__
-            raise Refused(f"{own}: holds a {kind}, expected a catalogue; correct it")
-        update_config(catalogue, found)
+    if local is None and Path(LOCAL).is_file():
+        local = read(LOCAL)
+    for found in (local, read(own) if own else None):
+        if found:
+            update_config(catalogue, found)
     complete(catalogue, root)
     return catalogue
+
+
+def read(path: str) -> dict:
+    """One file.  Refused: what is no catalogue by its form."""
+    import yaml
+
+    try:
+        found = yaml.safe_load(Path(path).read_text()) or {}
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}, expected a catalogue; name another") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        line = str(error).splitlines()[0]
+        raise Refused(f"{path}: not YAML ({line}), expected a catalogue; correct it") from None
+    if not isinstance(found, dict):
+        kind = type(found).__name__
+        raise Refused(f"{path}: holds a {kind}, expected a catalogue; correct it")
+    return found
 
 
 def complete(catalogue: dict, root: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ingot.driver.catalogue import site
 from ingot.driver.commands import (
+    add,
     ask,
     check,
     demo,
@@ -38,6 +39,7 @@ from ingot.refused import Refused, one_line
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMANDS = (
+    add,
     targets,
     plan,
     explain,

@@ -1,0 +1,174 @@
+"""Add a model of your own to the catalogue: `ingot add ORGANISATION/NAME`, or a folder.
+
+Reads the hub's list of files, config.json and the tokenizer, pins the commit, and writes an entry to
+models.local.yaml, which every command here reads without a flag.  A model that no format could be right of
+is refused before anything is written.
+"""
+
+import json
+import os
+import re
+import subprocess
+import tempfile
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from ingot.architecture.llama import parameters
+from ingot.driver.catalogue import schema, targets, toolchains
+from ingot.driver.formats.rows import OFFERED
+from ingot.driver.known import found as found_of
+from ingot.driver.known.model import planned
+from ingot.files.atomic import replacing
+from ingot.hub.listing import read_listing
+from ingot.refused import Refused
+
+HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+HEADER = (
+    "# Models of your own, by `ingot add`; edit it as you like.  It is read over models.yaml.\n"
+)
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "model", help="organisation/name on the hub, or a folder in the hub's layout"
+    )
+    parser.add_argument("--name", help="in targets (default: by the model's own)")
+    parser.add_argument("--revision", default="", help="the commit to pin (default: main's)")
+
+
+def run(root: Path, options: Namespace) -> None:
+    local = Path(options.model).is_dir()
+    if not local and not HUB.fullmatch(options.model):
+        raise Refused(
+            f"{options.model}: no folder, and no organisation/name of the hub; correct it"
+        )
+    title = Path(options.model).resolve().name if local else options.model.partition("/")[2]
+    name = options.name or re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    catalogue = schema.load(root, None)
+    if name in catalogue["models"]:
+        raise Refused(f"{name}: in the catalogue already, expected a new name; give it --name")
+    title = re.sub("[-_]+", " ", title)
+    with tempfile.TemporaryDirectory() as folder:
+        if local:
+            entry, size = of_folder(Path(options.model), title)
+        else:
+            entry, size = of_hub(root, options.model, options.revision, Path(folder), title)
+    text = yaml_of(name, entry)
+    write(root, name, text)
+    catalogue = schema.load(root, None)
+    print(f"{schema.LOCAL}: {name}, {where(entry)}")
+    for line in about(name, entry, size, catalogue):
+        print(line)
+
+
+def of_folder(folder: Path, title: str) -> tuple[dict[str, Any], int]:
+    names = {path.name for path in folder.iterdir() if path.is_file()}
+    if "config.json" not in names:
+        raise Refused(f"{folder}: no config.json among its files, expected the hub's layout")
+    path = folder.resolve()
+    inside = path.is_relative_to(Path.cwd())
+    source = {"path": os.path.relpath(path) if inside else str(path)}
+    size = sum(one.stat().st_size for one in folder.glob("model*.safetensors"))
+    return found_of.entry(str(folder), names, folder, source, title), size
+
+
+def of_hub(
+    root: Path, hub: str, revision: str, folder: Path, title: str
+) -> tuple[dict[str, Any], int]:
+    listing = folder / "listing.json"
+    words = ["--model", "model", "--hub", hub, f"--revision={revision}"]
+    step(
+        root, "fetch_listing.py", *words, "--revisions", folder / "revisions", "--listing", listing
+    )
+    found = read_listing(listing)
+    if "config.json" not in found["files"]:
+        raise Refused(f"{hub}: no config.json among its files, expected one; name another model")
+    for name in found_of.wanted(found["files"]):
+        step(root, "fetch_file.py", "--listing", listing, "--name", name, "--file", folder / name)
+    source = {"hub": hub, "revision": found["revision"]}
+    sizes = [one["size"] for name, one in found["files"].items() if found_of.SHARD.fullmatch(name)]
+    return found_of.entry(hub, found["files"], folder, source, title), sum(sizes)
+
+
+def step(root: Path, script: str, *words: Any) -> None:
+    """Run one of the hub's steps; what it says of a refusal is what we say."""
+    python = toolchains.build(root, "hub") / "bin/python"
+    command = [python, root / "scripts" / script, *words]
+    done = subprocess.run(
+        [str(word) for word in command], stderr=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        raise Refused(
+            (lines or done.stderr.splitlines() or [f"{script}: no reason given"])[-1].removeprefix(
+                "error: "
+            )
+        )
+
+
+def yaml_of(name: str, entry: dict[str, Any]) -> str:
+    """The entry's lines below `models:`; dimensions and sizes each on one."""
+    lines = [f"  {name}:"]
+    for key, value in entry.items():
+        inner = ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else ""
+        flat = f"{{{inner}}}" if inner else json.dumps(value)
+        lines.append(f"    {key}: {flat}")
+    return "\n".join(lines) + "\n"
+
+
+def write(root: Path, name: str, text: str) -> None:
+    """Append the entry.  Refused before: a file of another form."""
+    import yaml
+
+    path = Path(schema.LOCAL)
+    before = path.read_text() if path.is_file() else f"{HEADER}models:\n"
+    if not before.endswith("\n"):
+        before += "\n"
+    wanted = yaml.safe_load(before) or {}
+    after = before + text
+    try:
+        found = yaml.safe_load(after)
+        right = {
+            **wanted,
+            "models": {
+                **(wanted.get("models") or {}),
+                **yaml.safe_load(f"models:\n{text}")["models"],
+            },
+        }
+    except yaml.YAMLError:
+        found, right = None, {}
+    if found != right:
+        raise Refused(
+            f"{path}: its last part is not `models:`, expected that, since entries are appended; move it"
+        )
+    schema.load(root, None, found)
+    with replacing(path) as partial:
+        partial.write_text(after)
+
+
+def where(entry: dict[str, Any]) -> str:
+    return f"{entry['hub']} at {entry['revision'][:12]}" if "hub" in entry else entry["path"]
+
+
+def about(name: str, entry: dict[str, Any], size: int, catalogue: dict) -> list[str]:
+    """What it is, what can be built of it, and what cannot, with the reason."""
+    config = planned(entry["architecture"], entry["dimensions"])
+    licensed = f", license {entry['license']}" if "license" in entry else ""
+    context = entry["dimensions"]["context"]
+    lines = [
+        f"{parameters(config) / 1e9:.2f} billion parameters, {size / 1e9:.1f} GB, {context:,} tokens"
+        f"{licensed}",
+        f"tensor parallel sizes: {', '.join(map(str, entry['tp']))}",
+    ]
+    legal = tuple(targets.legal_of(name, catalogue))
+    buildable = [row.name for row in OFFERED if any(one.endswith(f".{row.name}") for one in legal)]
+    lines.append(f"can be built: {', '.join(buildable)}")
+    for row in OFFERED:
+        if row.name in buildable:
+            continue
+        sizes = list(row.sizes(catalogue["models"][name]))
+        tp = "" if None in sizes or not sizes else f"_tp{sizes[0]}"
+        if reason := targets.why_not(f"{targets.FOLDER}{name}{tp}.{row.name}", catalogue):
+            lines.append(f"cannot: {row.name}: {reason.splitlines()[0]}")
+    return [*lines, f"next: snakemake {targets.FOLDER}{name}.gguf"]

@@ -1,0 +1,97 @@
+"""What a checkpoint's own files say of it, as an entry of the catalogue."""
+
+import json
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from ingot.architecture.config import ALL, ModelConfig, read_config
+from ingot.architecture.gpu_layout import SHORTFIN, why_not
+from ingot.checkpoint.safetensors import INDEX
+from ingot.driver.known.model import SMALL_FILES, hub_files, shard_names
+from ingot.fields import read_json
+from ingot.gguf.vocabulary import MARK_OF_PRE
+from ingot.refused import Refused
+
+SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes of a catalogue
+SHARD = re.compile(r"model(-\d{5}-of-(\d{5}))?\.safetensors")
+HEAD = re.compile(r"\A---\n(.*?)\n---", re.DOTALL)  # of a model card
+LICENSE = re.compile(r"^license(_name)?:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
+
+
+def entry(
+    what: str, names: Collection[str], folder: Path, source: dict[str, Any], title: str
+) -> dict[str, Any]:
+    """`names` are all files of `what`, of which `folder` has the small ones; `source` is hub or path.
+
+    Refused: what no format of ours would be right of.
+    """
+    config = read_config(folder / "config.json", takes=ALL)
+    pre = pre_tokenizer(what, names, folder)
+    found = {**source, "name": title, "architecture": config.architecture, "pre_tokenizer": pre}
+    if "hub" in source:
+        found["shards"] = shards(what, names)
+        small = [name for name in SMALL_FILES if name in names]
+        if sorted(small) != sorted(hub_files(pre)):
+            found["files"] = small
+    elif not any(SHARD.fullmatch(name) for name in names):
+        raise Refused(
+            f"{what}: no model*.safetensors among its files, expected weights; convert them"
+        )
+    if known := license_of(folder):
+        found["license"] = known
+    found["dimensions"] = dimensions(config)
+    found["tp"] = [size for size in SIZES if not why_not(config, size, 1, SHORTFIN)]
+    return found
+
+
+def shards(what: str, names: Collection[str]) -> int:
+    """How many files hold its weights.  Refused: names that are not the hub's usual ones."""
+    weights = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
+    count = max((int((SHARD.fullmatch(name) or [0, 0, 0])[2] or 1) for name in weights), default=0)
+    wanted = shard_names(count) if count else ["model.safetensors"]
+    if missing := [name for name in wanted if name not in names]:
+        more = f" ({', '.join(weights[:2])})" if weights else ""
+        raise Refused(
+            f"{what}: no {missing[0]} among its files{more}, expected it; name another model"
+        )
+    return count
+
+
+def pre_tokenizer(what: str, names: Collection[str], folder: Path) -> str:
+    """In llama.cpp's words, as gguf/vocabulary.py will hold it."""
+    if "tokenizer.model" in names:
+        return "default"
+    if "tokenizer.json" not in names:
+        raise Refused(f"{what}: no tokenizer.json or tokenizer.model among its files, expected one")
+    tokenizer = read_json(folder / "tokenizer.json")
+    if (tokenizer.get("model") or {}).get("byte_fallback") is True:
+        return "default"
+    splits = json.dumps(tokenizer.get("pre_tokenizer"))
+    found = [name for name, mark in MARK_OF_PRE.items() if mark in splits]
+    if len(found) != 1:
+        known = ", ".join(MARK_OF_PRE)
+        raise Refused(
+            f"{what}: its tokenizer.json splits texts as none of {known} does, expected one of them, or "
+            "SentencePiece; no format of ours would be right"
+        )
+    return found[0]
+
+
+def license_of(folder: Path) -> str | None:
+    """Of the model card, by its own name where it has one."""
+    card = folder / "README.md"
+    head = HEAD.search(card.read_text(errors="replace")) if card.is_file() else None
+    found = dict(LICENSE.findall(head[1])) if head else {}
+    return found.get("_name") or found.get("")
+
+
+def dimensions(config: ModelConfig) -> dict[str, int]:
+    keys = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "context")
+    return {key: getattr(config, key) for key in keys}
+
+
+def wanted(names: Collection[str]) -> list[str]:
+    """The small files that `entry` reads."""
+    return [name for name in (*SMALL_FILES, "README.md") if name in names and name != INDEX]

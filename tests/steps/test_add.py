@@ -1,0 +1,147 @@
+"""`ingot add`: a model of the hub, or a folder, becomes an entry, from which Snakemake builds."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+import checkpoints
+from conftest import ROOT
+from fake_hub import COMMIT, Hub
+from ingot.driver.catalogue import schema
+from ingot.driver.commands import add
+from ingot.driver.known import found
+from ingot.refused import Refused
+
+LOCAL = "models.local.yaml"
+
+
+SHAPES = {  # what is asked for: how it is made, and what its entry says
+    "org/Llama-3.1-Tiny": (checkpoints.llama31, {"shards": 2, "tp": [1, 2, 4]}),
+    "org/tied": (
+        checkpoints.tied,
+        {"shards": 3, "license": "apache-2.0",
+         "files": ["chat_template.jinja", "config.json", "tokenizer.json", "tokenizer_config.json"]},
+    ),
+    "org/Mistral_Nemo.Tiny": (
+        checkpoints.nemo,
+        {"shards": 1, "architecture": "MistralForCausalLM", "pre_tokenizer": "tekken"},
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def hub(tmp_path):
+    for name, (make, _) in SHAPES.items():
+        make(tmp_path / "hub" / name)
+    with Hub(tmp_path / "hub") as running:
+        yield running
+
+
+@pytest.fixture
+def added(hub, ingot, tmp_path):
+    def run(*words):
+        (tmp_path / "w").mkdir(exist_ok=True)
+        environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": ""}
+        return ingot("add", *words, cwd=tmp_path / "w", environment=environment)
+
+    return run
+
+
+def test_each_shape_is_an_entry_and_builds(hub, added, snakemake, tmp_path):
+    for name in SHAPES:
+        done = added(name)
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert f"{name} at {COMMIT[:12]}" in lines[0] and "billion parameters" in lines[1]
+        assert lines[-1].startswith("next: snakemake artifacts/") and len(lines) < 12
+        assert any(line.startswith("can be built: gguf") for line in lines)
+    models = yaml.safe_load((tmp_path / "w" / LOCAL).read_text())["models"]
+    assert list(models) == ["llama-3-1-tiny", "tied", "mistral-nemo-tiny"]
+    for (name, (_, wanted)), entry in zip(SHAPES.items(), models.values(), strict=True):
+        assert entry | wanted == entry and entry["hub"] == name and entry["revision"] == COMMIT
+    assert models["llama-3-1-tiny"]["name"] == "Llama 3.1 Tiny"
+    assert "files" not in models["llama-3-1-tiny"]
+    environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": ""}
+    targets = [f"artifacts/{name}.gguf" for name in models]
+    done = snakemake(tmp_path / "w", *targets, environment=environment)
+    assert done.returncode == 0, done.stderr
+    assert all((tmp_path / "w" / target).exists() for target in targets)
+
+
+def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, tmp_path):
+    folder = hub.root / "org"
+    checkpoints.llama31(folder / "gelu", hidden_act="gelu")
+    checkpoints.llama31(folder / "qwen", architectures=["Qwen2ForCausalLM"])
+    checkpoints.llama31(folder / "split")
+    text = json.loads((folder / "split/tokenizer.json").read_bytes())
+    text["pre_tokenizer"] = {"type": "Whitespace"}
+    (folder / "split/tokenizer.json").write_text(json.dumps(text))
+    checkpoints.llama31(folder / "odd")
+    (folder / "odd/model-00001-of-00002.safetensors").rename(folder / "odd/weights-1.safetensors")
+    (folder / "pickled").mkdir()
+    (folder / "pickled/pytorch_model.bin").write_bytes(b"x")
+    for words, said in (
+        (["org/gelu"], "hidden_act is gelu, expected silu"),
+        (["org/qwen"], "architectures is Qwen2ForCausalLM, expected LlamaForCausalLM or"),
+        (["org/split"], "splits texts as none of llama-bpe, tekken does"),
+        (["org/odd"], "no model-00001-of-00002.safetensors among its files"),
+        (["org/pickled"], "no *.safetensors among its files"),
+        (["org/none"], "no such model, or a private one"),
+        (["org/tied", "--revision", "f" * 40], "no such revision"),
+        (["no model"], "no folder, and no organisation/name"),
+        (["org/tied", "--name", "demo"], "demo: in the catalogue already"),
+        (["org/tied", "--name", "A b"], "does not match"),
+        ([str(tmp_path)], "no config.json among its files"),
+    ):
+        done = added(*words)
+        lines = done.stderr.strip().splitlines()
+        assert done.returncode == 1 and said in lines[-1], (words, done.stderr)
+        assert lines[-1].startswith("error: ") and "Traceback" not in done.stderr
+        assert not (tmp_path / "w" / LOCAL).exists()
+
+
+def test_a_gated_model_says_what_to_accept(hub, added):
+    hub.faults["gated"] = 401
+    done = added("org/tied")
+    assert done.returncode == 1 and "accept the license" in done.stderr, done.stderr
+
+
+def test_a_folder_is_named_by_its_place_and_the_file_keeps_what_it_had(
+    ingot, tmp_path, monkeypatch
+):
+    checkpoints.llama31(tmp_path / "mine")
+    (tmp_path / LOCAL).write_text("# my own\nmodels:\n  demo: {tp: [1]}  # kept")
+    done = ingot("add", "mine", "--name", "first")
+    assert done.returncode == 0, done.stderr
+    done = ingot("add", str(tmp_path / "mine"), "--name", "second")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / LOCAL).read_text()
+    assert text.startswith("# my own\nmodels:\n  demo: {tp: [1]}  # kept\n  first:\n")
+    monkeypatch.chdir(tmp_path)
+    models = schema.load(ROOT)["models"]
+    assert models["first"]["path"] == models["second"]["path"] == "mine"
+    assert models["demo"]["tp"] == [1] and models["demo"]["name"] == "Ingot Demo"
+    assert "first: in the catalogue already" in ingot("add", "mine", "--name", "first").stderr
+    (tmp_path / LOCAL).write_text("models: {}\nkeep: all\n")
+    done = ingot("add", "mine", "--name", "third")
+    assert done.returncode == 1 and "its last part is not `models:`" in done.stderr
+
+
+def test_a_license_is_the_cards_own_name(tmp_path):
+    for text, wanted in (
+        ("---\nlicense: llama3.2\n---\n", "llama3.2"),
+        ("---\nlicense: other\nlicense_name: llama3\n---\n", "llama3"),
+        ("license: mit\n", None),
+        ("---\ntags: [a]\n---\nlicense: mit", None),
+    ):
+        (tmp_path / "README.md").write_text(text)
+        assert found.license_of(tmp_path) == wanted
+    with pytest.raises(Refused, match=r"no tokenizer\.json or tokenizer\.model"):
+        found.pre_tokenizer("m", {"config.json"}, Path(tmp_path))
+    assert found.pre_tokenizer("m", {"tokenizer.model"}, Path(tmp_path)) == "default"
+    assert (
+        add.yaml_of("m", {"tp": [1], "dimensions": {"a": 1}}).splitlines()[2]
+        == "    dimensions: {a: 1}"
+    )

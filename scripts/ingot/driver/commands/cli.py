@@ -13,6 +13,7 @@ from ingot.driver.commands import (
     add,
     ask,
     check,
+    completion,
     demo,
     diff,
     doctor,
@@ -61,6 +62,7 @@ COMMANDS = (
     wheels,
     lock,
     ask,
+    completion,
     demo,
 )
 

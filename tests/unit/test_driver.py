@@ -296,6 +296,12 @@ def test_uv_is_told_what_pip_knows(monkeypatch):
     ]  # fmt: skip
     monkeypatch.setattr(indexes, "_reachable", lambda url: True)
     assert indexes.settings()[0][2:4] == ["--index", indexes.CPU_INDEX]  # before all others
+    alone = indexes.settings(public=True)[0]  # else torch for CPUs is taken for that of the lock
+    assert (
+        alone.count("--index") == 1
+        and indexes.CPU_INDEX not in alone
+        and "--find-links" not in alone
+    )
     assert environment["SSL_CERT_FILE"] == "/my certs/ca.pem"
     assert not [name for name in environment if name.startswith("UV_")]
     done.stdout = "global.no-index='1'\nglobal.find-links='/wheels'\n"

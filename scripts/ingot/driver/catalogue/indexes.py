@@ -30,8 +30,11 @@ RANK = {
 }  # of pip's settings, the last wins
 
 
-def settings() -> tuple[list[str], dict[str, str]]:
-    """Flags and environment by which uv finds what pip finds on this machine."""
+def settings(public: bool = False) -> tuple[list[str], dict[str, str]]:
+    """Flags and environment by which uv finds what pip finds on this machine.
+
+    `public`: in pip's index alone, since another may have a build for CPUs of the same version.
+    """
     found = _pip_settings()
     environment = {name: word for name, word in os.environ.items() if not name.startswith("UV_")}
     if "cert" in found:
@@ -42,13 +45,14 @@ def settings() -> tuple[list[str], dict[str, str]]:
     if found.get("no-index", "").lower() in ("1", "true", "yes", "on"):
         return ["--no-index", *links], environment
     flags = ["--index-strategy", "unsafe-best-match"]  # pip's own: every index, the best version
-    if _reachable(f"{CPU_INDEX}/torch/"):
+    if not public and _reachable(f"{CPU_INDEX}/torch/"):
         flags += ["--index", CPU_INDEX]
-    for url in (found.get("index-url", PUBLIC), *_words(found, "extra-index-url")):
+    others = [] if public else _words(found, "extra-index-url")
+    for url in (found.get("index-url", PUBLIC), *others):
         flags += ["--index", url]
     for word in _words(found, "trusted-host"):
         flags += ["--allow-insecure-host", word]
-    return flags + links, environment
+    return flags + ([] if public else links), environment
 
 
 def more_for_pip() -> list[str]:

@@ -110,7 +110,7 @@ def _sync(folder: Path, lock: Path) -> str:
 
     uv's own cache lies beside the toolchains, whose files are hard links into it.
     """
-    flags, environment = indexes.settings()
+    flags, environment = indexes.settings(public=lock.parent.name.endswith(FOR_GPUS))
     if wheels.whole(lock):
         flags = wheels.flags()
     uv = Path(sys.executable).parent / "uv"

@@ -12,7 +12,7 @@ from pathlib import Path
 from ingot.driver.catalogue import toolchains
 from ingot.refused import Refused
 
-TOOLCHAINS = ("rayserve", "vllm")  # whose Python packages are all that they are
+TOOLCHAINS = ("rayserve", "vllm", "vllm-cuda")  # whose Python packages are all that they are
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -195,6 +195,7 @@ def run(options: argparse.Namespace, scratch: str, left: Leftovers) -> None:
     began = time.monotonic()
     begin(bundle, options, scratch)
     hear(stop)  # Ray has put its own handlers there
+    options.ours = True
     deploy(config)
     names = [one["name"] for one in config["applications"]]
     wait(names, bundle["start_seconds"])
@@ -205,14 +206,15 @@ def run(options: argparse.Namespace, scratch: str, left: Leftovers) -> None:
     watch(names, left)
 
 
-def end(left: Leftovers) -> None:
+def end(left: Leftovers, ours: bool) -> None:
     hear(signal.SIG_IGN)
     sys.stdout.flush()
     for output in (1, 2):  # Ray's own words on what it kills itself
         os.dup2(os.open(os.devnull, os.O_WRONLY), output)
     if (ray := sys.modules.get("ray")) and ray.is_initialized():
         with contextlib.suppress(Exception):
-            ray.serve.shutdown()
+            if ours:  # else it is another's, and this program was refused
+                ray.serve.shutdown()
         left.look()
         ray.shutdown()
     left.end()
@@ -238,6 +240,7 @@ def main() -> int:
         "--print", action="store_true", help="the configuration for `serve deploy`, and no more"
     )
     options = parser.parse_args()
+    options.ours = False  # a Serve that this program has started
     if options.print:
         import yaml
 
@@ -258,7 +261,7 @@ def main() -> int:
     except Exception as why:
         print(f"error: {telling(str(why)) if str(why) else type(why).__name__}", flush=True)
     finally:
-        end(left)
+        end(left, options.ours)
         shutil.rmtree(scratch, ignore_errors=True)
     return status
 

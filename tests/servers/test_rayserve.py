@@ -6,9 +6,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 
 import pytest
 
+import apart as networks
 from conftest import ROOT, once
 from ingot.driver.catalogue import schema
 from ingot.rayserve.serve_config import FORMS
@@ -175,6 +178,63 @@ def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python
     assert killed["back"] <= 60, killed
     assert found["status"] == 0 and found["said"][-1].endswith("stopped\n"), found["said"]
     assert found["left"] == []
+
+
+@pytest.mark.slow
+def test_on_a_cluster_it_serves_and_harms_nobody(bundle, python, tmp_path):
+    """A Ray that runs already: one bundle serves there, a second is refused, and the first goes on."""
+    own = {**os.environ, "PYTHON": str(python("rayserve")), "TMPDIR": "/tmp", "RAY_AUTH_MODE": "disabled",
+           "RAY_USAGE_STATS_ENABLED": "0", "HOME": str(tmp_path)}  # fmt: skip
+    head = [python("rayserve"), "-m", "ray.scripts.scripts", "start", "--head", "--block", "--num-cpus=8",
+            "--node-ip-address=127.0.0.1", "--port=16379", "--include-dashboard=false",
+            "--min-worker-port=0", "--max-worker-port=0",
+            f"--temp-dir={tempfile.mkdtemp(prefix='r', dir='/tmp')}"]  # fmt: skip
+    words = [bundle / "serve", "--address", "127.0.0.1:16379", "--port", "18001"]
+    with networks.network():
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        ray = subprocess.Popen(
+            [str(word) for word in head], env=own, start_new_session=True, **quiet
+        )
+        first = None
+        try:
+            wait(lambda: listening(16379), 60)
+            with (tmp_path / "said").open("w") as said:
+                first = subprocess.Popen(words, env=own, stdout=said, stderr=said)
+            wait(
+                lambda: (
+                    "ready after" in (tmp_path / "said").read_text() or first.poll() is not None
+                ),
+                180,
+            )
+            assert "ready after" in (tmp_path / "said").read_text(), (tmp_path / "said").read_text()
+            second = subprocess.run(
+                words, env=own, capture_output=True, text=True, timeout=120, check=False
+            )
+            assert second.returncode == 1, second.stdout
+            assert "Ray Serve runs there, expected none" in second.stdout
+            asked = [bundle / "smoke", "http://127.0.0.1:18001"]
+            assert subprocess.run(asked, env=own, timeout=60, check=False).returncode == 0
+            first.terminate()
+            assert first.wait(60) == 0
+            assert ray.poll() is None, "the cluster is not ours"
+        finally:
+            for one in (first, ray):
+                if one and one.poll() is None:
+                    one.terminate()
+                    one.wait(30)
+            shutil.rmtree(head[-1].partition("=")[2], ignore_errors=True)
+
+
+def listening(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def wait(until, seconds):
+    end = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < end
+        time.sleep(0.2)
 
 
 def test_what_would_not_be_right_is_never_started(bundle, python, tmp_path):

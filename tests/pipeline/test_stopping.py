@@ -1,6 +1,7 @@
 """A build that is told to end ends at once, with all that it started, and leaves nothing half done."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -74,6 +75,25 @@ def test_a_step_does_not_outlive_a_killed_snakemake(running):
     process.kill()
     assert gone(step, 10)
     assert not list((folder / "artifacts").glob(".*"))
+
+
+def test_another_terminal_follows_the_run_and_says_that_it_is_dead(running, ingot):
+    folder, process, _ = running
+    said = ingot("status", cwd=folder).stdout
+    assert f"(pid {process.pid} on " in said and f"runs     {IRPA}" in said
+    command = [ROOT / ".venv/bin/ingot", "status", "--follow"]
+    follower = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    try:
+        assert "1 running" in follower.stdout.readline()
+        process.kill()
+        killed = time.monotonic()
+        rest, _ = follower.communicate(timeout=20)
+    finally:
+        follower.kill()
+    assert time.monotonic() - killed < 5
+    last = rest.splitlines()[-1]
+    assert "no run is alive" in last and f"ended while it built {IRPA}" in last
+    assert json.loads(ingot("status", "--json", cwd=folder).stdout)["alive"] is False
 
 
 def test_ctrl_c_shows_no_traceback(running):

@@ -12,39 +12,65 @@ from ingot.driver.forecast.schedule import duration
 from ingot.driver.rules import environment
 from ingot.files import claim
 
+EACH = 1.0  # seconds between two looks
+CLEAR = "\033[H\033[J"  # of a terminal
+
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="machine-readable: the same as JSON")
+    parser.add_argument("--follow", action="store_true", help="until the run has ended")
 
 
 def run(root: Path, options: Namespace) -> int:
     environment.prepare()
-    found, alive = status.read(), status.alive()
-    if found is None:
-        print("no run yet in this folder", file=sys.stderr)
-        return 1
+    last = None
+    while True:
+        found = status.read()
+        if found is None:
+            print("no run yet in this folder", file=sys.stderr)
+            return 1
+        alive = status.alive()
+        text = shown(found, alive, options.json)
+        if options.follow and sys.stdout.isatty():
+            print(f"{CLEAR}{text}", flush=True)
+        elif text != last:
+            print(text, flush=True)
+        if not (options.follow and alive):
+            return 0
+        last = text
+        try:
+            time.sleep(EACH)
+        except KeyboardInterrupt:
+            return 0
+
+
+def shown(found: status.Status, alive: bool, as_json: bool) -> str:
     slurms = any(claim.claimed(output).get("slurm") for output in found.running)
     listed = watch.seen() if alive and slurms else None
     running = found.running.items() if alive else ()
     jobs = {output: described(output, job, listed or {}) for output, job in running}
-    if options.json:
-        print(json.dumps({**asdict(found), "alive": alive, "running": jobs}))
-        return 0
-    print(header(found, alive))
+    if as_json:
+        return json.dumps({**asdict(found), "alive": alive, "running": jobs})
+    lines = [header(found, alive)]
     for output, job in jobs.items():
         expected = f" of about {duration(job['expected'])}" if job["expected"] else ""
         where = f"  {job['where']}" if job["where"] else ""
-        print(f"{job['state']:8} {output}  {duration(time.time() - job['since'])}{expected}{where}")
+        took = duration(time.time() - job["since"])
+        lines.append(f"{job['state']:8} {output}  {took}{expected}{where}")
         if job["progress"]:
-            print(f"         {job['progress']}")
-    for output, log in found.failed.items():
-        print(f"failed   {output}  log: {log}")
-    return 0
+            lines.append(f"         {job['progress']}")
+    lines += [f"failed   {output}  log: {log}" for output, log in found.failed.items()]
+    return "\n".join(lines)
 
 
 def header(found: status.Status, alive: bool) -> str:
     since = time.strftime("%H:%M", time.localtime(found.since))
     counts = f"{found.done} jobs done, {len(found.running)} running, {found.left} in all left"
+    if not alive and found.running:
+        return (
+            f"no run is alive; the last, of {since} (pid {found.pid} on {found.host}), ended while it "
+            f"built {', '.join(found.running)}; {found.done} jobs were done, and the same command goes on"
+        )
     if not alive:
         failed = f", {len(found.failed)} failed" if found.failed else ""
         return f"no run is alive; the last, of {since}, ended with {found.done} jobs done{failed}"

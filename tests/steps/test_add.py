@@ -120,6 +120,7 @@ def test_a_folder_is_named_by_its_place_and_the_file_keeps_what_it_had(
     text = (tmp_path / LOCAL).read_text()
     assert text.startswith("# my own\nmodels:\n  demo: {tp: [1]}  # kept\n  first:\n")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(schema, "LOCAL", LOCAL)
     models = schema.load(ROOT)["models"]
     assert models["first"]["path"] == models["second"]["path"] == "mine"
     assert models["demo"]["tp"] == [1] and models["demo"]["name"] == "Ingot Demo"

@@ -34,7 +34,8 @@ def settings_end_with_their_test():
     os.environ.update(before)
 
 
-LONGEST = ("test_tensor_parallel", "test_iree", "test_triton", "test_rayserve")  # minutes, by one core or two
+# minutes, by one core or two
+LONGEST = ("test_tensor_parallel", "test_iree", "test_triton", "test_rayserve")
 
 
 def pytest_collection_modifyitems(items):

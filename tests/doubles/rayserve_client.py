@@ -104,16 +104,20 @@ class Asking(threading.Thread):
                 self.failed += 1
 
 
-def replicas(name):
-    """The processes of an application's replicas, which Ray names."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+def ours():
+    """The processes in this network, and how each is called: another test may run the same."""
+    own = Path("/proc/self/ns/net").readlink()
+    for path in Path("/proc").glob("[0-9]*"):
         try:
-            if path.read_bytes().startswith(f"ray::ServeReplica:{name}:".encode()):
-                found.append(int(path.parent.name))
+            if (path / "ns/net").readlink() == own and int(path.name) != os.getpid():
+                yield int(path.name), (path / "cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
-    return found
+
+
+def replicas(name):
+    """The processes of an application's replicas, which Ray names."""
+    return [pid for pid, called in ours() if called.startswith(f"ray::ServeReplica:{name}:")]
 
 
 def given_up():
@@ -179,19 +183,7 @@ def killed():
 
 def left():
     """Processes of Ray in this network, and files."""
-    own = Path("/proc/self/ns/net").readlink()
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            word = (path / "cmdline").read_bytes()[:40].decode(errors="replace")
-            if (
-                (path / "ns/net").readlink() == own
-                and "ray" in word
-                and int(path.name) != os.getpid()
-            ):
-                found.append(word)
-        except OSError:
-            continue
+    found = [called[:40] for _, called in ours() if "ray" in called[:40]]
     return found + [str(path) for path in Path(os.environ["TMPDIR"]).glob("ingot-ray-*")]
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
@@ -129,7 +130,8 @@ def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python
     place = tmp_path / "moved elsewhere"
     shutil.copytree(bundle, place)
     client = ROOT / "tests/doubles/rayserve_client.py"
-    done = apart(python("rayserve"), client, place, env={**os.environ, "TMPDIR": "/tmp"})
+    short = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))  # sockets lie there
+    done = apart(python("rayserve"), client, place, env={**os.environ, "TMPDIR": str(short)})
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert "killed" in found, found["said"]
@@ -178,6 +180,7 @@ def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python
     assert killed["back"] <= 60, killed
     assert found["status"] == 0 and found["said"][-1].endswith("stopped\n"), found["said"]
     assert found["left"] == []
+    short.rmdir()
 
 
 @pytest.mark.slow

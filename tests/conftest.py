@@ -35,7 +35,7 @@ def settings_end_with_their_test():
 
 
 # minutes, by one core or two
-LONGEST = ("test_tensor_parallel", "test_iree", "test_triton", "test_rayserve")
+LONGEST = ("test_tensor_parallel", "test_iree", "test_triton", "test_rayserve", "test_serving")
 
 
 def pytest_collection_modifyitems(items):

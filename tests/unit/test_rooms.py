@@ -60,3 +60,9 @@ def test_the_tour_is_what_the_files_say():
     text = (ROOT / "docs/tour.md").read_text()
     assert text == tour.tour(), "run `python docs/tour.py`"
     assert not [line for line in text.splitlines() if line.endswith(": ")], "a file says nothing"
+
+
+def test_no_two_files_of_tests_share_a_name():
+    """Together pytest refuses the second, which alone passes."""
+    names = [path.name for path in (ROOT / "tests").glob("*/test_*.py")]
+    assert len(names) == len(set(names)), sorted({name for name in names if names.count(name) > 1})

@@ -30,6 +30,7 @@ STORE = 100 << 20  # bytes of Ray's object store: requests are small
 VENDORS = {"amd_cpu": "AuthenticAMD", "intel_cpu": "GenuineIntel"}
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
+    "ORT_DISABLE_TELEMETRY": "1",  # else it leaves a file of its session in TMPDIR
     "SPT_NOENV": "1",  # else a process of Ray's writes its title over what we know it by
     "RAY_SERVE_LOG_TO_STDERR": "0", "PYTHONDONTWRITEBYTECODE": "1",  # no file more in this folder
 }  # fmt: skip

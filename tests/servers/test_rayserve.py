@@ -18,7 +18,6 @@ from ingot.driver.catalogue import schema
 from ingot.rayserve.serve_config import FORMS
 
 OWN = {"apps": ["cpu", "acpu"]}  # without vLLM: ready in half the time
-APART = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
 
 WORDS = """
 import json, sys
@@ -96,16 +95,11 @@ def bundle(shared, tmp_path_factory):
 
 def apart(*words, **options):
     """A command in a network of its own, where nobody else hears what Ray listens on."""
-    if os.geteuid() or not shutil.which("ip"):
-        pytest.skip("a network of its own needs root and ip")
-    return subprocess.run(
-        [*APART, *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-        **options,
-    )
+    with networks.network():
+        command = [str(word) for word in words]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=900, check=False, **options
+        )
 
 
 @pytest.mark.slow

@@ -44,6 +44,7 @@ ROOMS = {  # in the order in which to read them
     "scripts/ingot/driver/health": "can a site do what a run asks of it",
     "scripts/ingot/driver/remote": "the shared cache: a registry, asked by key and by recipe",
     "scripts/ingot/driver/cache": "what runs, what is restored, and why",
+    "scripts/ingot/driver/board": "what a person sees of a run",
     "scripts/ingot/driver/origin": "how a target came to be, and what is said of it elsewhere",
     "scripts/ingot/driver/release": "several cells as one object: compared, reproduced",
     "scripts/ingot/driver/rules": "the Python of the rules",

@@ -37,6 +37,11 @@ def settings_end_with_their_test():
 # minutes, by one core or two
 LONGEST = ("test_tensor_parallel", "test_iree", "test_triton", "test_rayserve", "test_serving")
 
+CAN_MOUNT = (
+    subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode == 0
+)
+needs_mounts = pytest.mark.skipif(not CAN_MOUNT, reason="this kernel allows no user namespaces")
+
 
 def pytest_collection_modifyitems(items):
     """What starts Snakemake or a server takes seconds at least: no part of `make quick`.
@@ -210,6 +215,14 @@ def ingot(store, tmp_path):
         )
 
     return run
+
+
+def planned(said):
+    """What a dry run says of each file: {path: (rule, why)}; restored ones have no rule."""
+    size = r"\S+(?: \w+)?"
+    rows = re.findall(rf"^(?:run|restore) +{size} +{size} +{size}  (\S+)(.*)$", said, re.M)
+    found = {path: re.match(r"[^(]*\((\w+): (.*)\)", rest) for path, rest in rows}
+    return {path.rstrip(","): why.groups() if why else ("", "") for path, why in found.items()}
 
 
 def ran(said):

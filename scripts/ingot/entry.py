@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ingot.refused import Refused
+from ingot.terminal import record
 
 PAUSE = 1.0  # seconds between two looks at whether Snakemake goes on
 
@@ -23,16 +24,22 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     """Run `main`, and end with the exit status that it returns."""
     signal.signal(signal.SIGTERM, _told_to)
     _end_with_parent()
+    record.begin()
     try:
-        sys.exit(main())
+        status = main()
+        record.end()
+        sys.exit(status)
     except Refused as reason:
-        _log(str(reason))
-        sys.exit(str(reason))
+        _fail(str(reason), str(reason))
     except KeyboardInterrupt:
-        sys.exit("stopped by Ctrl-C")
-    except Exception:
+        sys.exit(1 if record.shown() else "stopped by Ctrl-C")
+    except MemoryError:
+        _fail("out of memory; see `ingot plan` for what this step takes", traceback.format_exc())
+    except Exception as error:
         _log(traceback.format_exc())
-        raise
+        if not record.shown():
+            raise
+        _fail(f"{type(error).__name__}: {error}", "")
 
 
 def end(text: str) -> NoReturn:
@@ -69,6 +76,14 @@ def lives(pid: str) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+def _fail(reason: str, log: str) -> NoReturn:
+    """Say why; a run that shows its steps' records says it for us, beside the artifact's name."""
+    if log:
+        _log(log)
+    record.refused(reason)
+    sys.exit(1 if record.shown() else reason)
 
 
 def _log(text: str) -> None:

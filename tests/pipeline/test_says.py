@@ -19,8 +19,11 @@ def edited(folder, path, old, new):
 def test_a_job_is_a_line_when_it_starts_and_a_line_when_it_ends(clone, build):
     said = build(clone("a")).splitlines()
     assert f"start    {GGUF}  (safetensors_to_gguf)" in said
-    assert [line for line in said if re.fullmatch(rf"done     {GGUF}  \(\d+\.\d s, 2 of 3\)", line)]
-    assert len(said) <= 15, said
+    done = re.compile(rf"done     {GGUF}  \(\d+\.\d s, 11\.6 MB, 2 of 3\)")
+    assert [line for line in said if done.fullmatch(line)]
+    assert said[1].startswith("plan     3 jobs: ")
+    assert said[-1].startswith(f"built    {IRPA}  (3 jobs in ")
+    assert len(said) <= 10, said
 
 
 def test_a_failed_job_is_a_few_lines_what_and_why_and_where_its_log_is(clone, build):
@@ -28,9 +31,10 @@ def test_a_failed_job_is_a_few_lines_what_and_why_and_where_its_log_is(clone, bu
     edited(folder, "models/demo/config.json", '"silu"', '"gelu"')
     said = build(folder, "--", GGUF, fails=True)
     after = said.partition(f"start    {GGUF}")[2].strip().splitlines()[1:]
-    assert "hidden_act is gelu, expected silu" in after[0]
-    assert after[1] == f"failed   {GGUF}: log: logs/safetensors_to_gguf/demo.log"
-    assert len(after) <= 5, after
+    reason = "models/demo/config.json: hidden_act is gelu, expected silu; it would be left out"
+    assert after[0] == f"failed   {GGUF}: {reason}"
+    assert after[1] == "log      logs/safetensors_to_gguf/demo.log"
+    assert len(after) == 4, after
     own = next(folder.glob(".snakemake/log/*.log")).read_text()
     assert "Error in rule safetensors_to_gguf" in own, "Snakemake's own words are in its log"
 

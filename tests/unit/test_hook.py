@@ -111,7 +111,7 @@ def test_a_job_of_snakemake_still_has_what_ours_is_made_of(name):
 def test_what_snakemake_says_still_comes_by_these_names():
     events = {event.value for event in LogEvent}
     assert events > says.PARAGRAPHS, "an event is renamed: its paragraph is on the terminal again"
-    for name in ("job_info", "job_finished", "progress", "job_error"):
+    for name in ("job_info", "job_error"):
         assert name in events and hasattr(says.Lines, f"_{name}")
     assert 'name = "DefaultStreamHandler"' in inspect.getsource(LoggerManager)
     assert vars(DefaultFilter)["__annotations__"].keys() >= {"printshellcmds", "verbose", "dryrun"}

@@ -7,8 +7,10 @@ import time
 import pytest
 
 from conftest import ROOT
-from ingot.driver.cluster import slurm, status, watch
+from ingot.driver.board import status
+from ingot.driver.cluster import slurm, watch
 from ingot.driver.forecast import schedule
+from ingot.driver.forecast.costs import Forecast
 from ingot.driver.job import Graph, Job, Output
 
 OUTPUT = "artifacts/m.gguf"
@@ -62,7 +64,8 @@ def test_status_is_of_the_last_job_to_start_or_end(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert status.read() is None and not status.alive()
     found, job = status.Status(run="a"), Job("convert", outputs=(Output("", OUTPUT),))
-    found.started(job, "logs/convert.log", 60.0)
+    expected = Forecast("convert", "", 1.0, 60.0, 0, {})
+    found.started(job, "logs/convert.log", expected)
     assert status.read().running[OUTPUT]["expected"] == 60.0
     found.stopped(job, "logs/convert.log")
     assert status.read().failed == {OUTPUT: "logs/convert.log"} and not status.read().running

@@ -4,11 +4,13 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ingot.driver.board import decided
 from ingot.driver.cache.contents import Contents, UnknownInput
 from ingot.driver.cache.decide import Decision
 from ingot.driver.cache.differences import nearest
@@ -19,26 +21,25 @@ from ingot.driver.job import Job
 from ingot.driver.origin.dry_run import ANSWER
 from ingot.refused import Refused
 
-LINES = 40  # that are shown
+LINES = 40  # of a dry run, that are shown
+FEW = 10  # of a run
+EXPECTED = re.compile(r"never built before.*|.* will be decided once .*|.* is missing")
 
 
 def tell(
     contents: Contents, decision: Decision, costs: Costs, dry: bool, cluster: Cluster | None = None
 ) -> None:
-    """The decisions, one line per job; as JSON too when an `ingot` command asks.
+    """The decisions: of a dry run as a table; as JSON too when an `ingot` command asks.
 
     Where there is a cluster, a dry run also says what each job would ask of it.
     """
-    asks = cluster.described if cluster else lambda _: ""
-    lines = []
-    for job, files in decision.restore.items():
-        for path, output in files.items():
-            lines.append(f"restore  {path}  ({output['size'] / 1e6:,.1f} MB, {job.rule})")
-    for job, why in decision.run.items():
-        lines.append(f"run      {', '.join(job.writes)}  ({why}){asks(job) if dry else ''}")
-    for line in lines[:LINES] if dry or len(lines) <= LINES else ():
+    if dry:
+        lines = list(decided.table(decision, costs, cluster.described if cluster else lambda _: ""))
+    else:
+        lines = list(_news(decision))
+    for line in lines[: LINES if dry else FEW] if dry or len(lines) <= FEW else ():
         print(line, file=sys.stderr)
-    if len(lines) > LINES:
+    if len(lines) > (LINES if dry else FEW):
         restored = sum(map(len, decision.restore.values()))
         print(
             f"total: {restored} files to restore, {len(decision.run)} jobs to run", file=sys.stderr
@@ -53,6 +54,16 @@ def tell(
     elif dry and decision.run:
         jobs = described(contents, decision, costs)
         print(schedule.summary(jobs, contents.graph.asked(), os.cpu_count()), file=sys.stderr)
+
+
+def _news(decision: Decision) -> Iterator[str]:
+    """What a run does that nobody would expect: it restores, or builds again."""
+    for job, files in decision.restore.items():
+        for path, output in files.items():
+            yield f"restore  {path}  ({output['size'] / 1e6:,.1f} MB, {job.rule})"
+    for job, why in decision.run.items():
+        if not EXPECTED.fullmatch(why):
+            yield f"run      {', '.join(job.writes)}  ({why})"
 
 
 def spared(jobs: Iterable[Job], decision: Decision) -> None:

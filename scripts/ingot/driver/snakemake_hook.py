@@ -11,11 +11,14 @@ import os
 import secrets
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ingot.driver import processes, report, snakemake_says
+from ingot.driver.board import decided
+from ingot.driver.board.status import Status
 from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.decide import Decider, Decision
 from ingot.driver.cache.drop import drop
@@ -24,12 +27,12 @@ from ingot.driver.cache.restore import make_way, restore
 from ingot.driver.catalogue import machine, toolchains
 from ingot.driver.cluster import ask
 from ingot.driver.cluster import jobs as cluster
-from ingot.driver.cluster.status import Status
 from ingot.driver.forecast import schedule
-from ingot.driver.forecast.costs import CONFIGS, Costs
+from ingot.driver.forecast.costs import CONFIGS, Costs, Forecast
 from ingot.driver.forecast.past import Past
 from ingot.driver.health import doctor
 from ingot.driver.job import Graph, Input, Job, Output
+from ingot.driver.origin import asked
 from ingot.driver.origin.dry_run import WHOLE
 from ingot.driver.remote import settings
 from ingot.files import claim, memo
@@ -68,12 +71,14 @@ def install(catalogue: dict, root: Path) -> None:
         SnakemakeJob.format_wildcards = format_wildcards
         ORIGINAL["prepare"], ORIGINAL["cleanup"] = SnakemakeJob.prepare, SnakemakeJob.cleanup
         SnakemakeJob.prepare, SnakemakeJob.cleanup = prepare, cleanup
+        ORIGINAL["cleanup_workdir"] = DAG.cleanup_workdir
+        DAG.cleanup_workdir = cleanup_workdir
         ORIGINAL["metadata"] = PersistenceBase.metadata
         PersistenceBase.metadata = metadata
         if cluster.used():
             cluster.install()
         snakemake_says.install_lines()
-        snakemake_says.install_lint()
+        asked.install_lint()
     methods = (
         init, update_needrun, postprocess, finish, check_incomplete, check_and_touch_output,
         get_outputs_with_changes,
@@ -81,6 +86,12 @@ def install(catalogue: dict, root: Path) -> None:
     for method in () if "init" in ORIGINAL else methods:
         ORIGINAL[method.__name__] = getattr(DAG, method.__name__)
         setattr(DAG, method.__name__, method)
+
+
+def cleanup_workdir(dag) -> None:
+    """Remove empty folders, but for one that is a disk of its own, as artifacts/ may be."""
+    with contextlib.suppress(OSError):
+        ORIGINAL["cleanup_workdir"](dag)
 
 
 def format_wildcards(job, text, **variables) -> str:
@@ -151,10 +162,14 @@ def run_jobs(scheduler, jobs, executor=None) -> None:
 
 def schedule_all(scheduler) -> bool:
     """The whole run, failed or not; what was built of it is then sent to the shared cache."""
-    done = ORIGINAL["schedule"](scheduler)
-    if decides(dag := scheduler.workflow.dag) and (remote := dag.ingot.contents.remote):
-        remote.close()
-    return done
+    done = False
+    try:
+        done = ORIGINAL["schedule"](scheduler)
+        if decides(dag := scheduler.workflow.dag) and (remote := dag.ingot.contents.remote):
+            remote.close()
+        return done
+    finally:
+        snakemake_says.end(done)
 
 
 class Session:
@@ -172,6 +187,7 @@ class Session:
         self.run = ""  # a name of ours for this run, once it decides
         self.owners: dict[Job, str] = {}  # the run whose step may put the job's outputs in place
         self.status = Status()
+        self.forecasts: dict[Job, Forecast | None] = {}
         self.cluster: Any = None  # once it is known what has to run
 
     def begin(self, graph: Graph, dry: bool, by_user: dict) -> None:
@@ -185,8 +201,8 @@ class Session:
         folders = [Path(os.environ[CONFIGS])] if os.environ.get(CONFIGS) else []
         self.costs = Costs(self.catalogue, self.root, past, folders)
         self.cluster = cluster.Cluster(self.costs, by_user) if cluster.used() else None
-        asked = self.cluster.asked if self.cluster else lambda _: {}
-        self.ingest = Ingest(self.contents, self.costs, asked)
+        asks = self.cluster.asked if self.cluster else lambda _: {}
+        self.ingest = Ingest(self.contents, self.costs, asks)
         self.run = self.run or secrets.token_hex(8)
         self.status.run = self.run
         os.environ["INGOT_RUN"] = self.run  # of each step, on whichever machine
@@ -210,15 +226,36 @@ class Session:
         for path in () if owner else job.writes:
             claim.claim(path, found)
         expected = self.costs.of(job)
-        self.status.started(job, log_of(theirs), expected and expected.seconds)
+        self.status.started(job, log_of(theirs), expected)
 
     def expect(self) -> None:
-        """Note how long the run will take: on a cluster, as long as its longest way."""
-        forecasts = {job: self.costs.of(job) for job in self.decision.run}
-        seconds = {job: one.seconds for job, one in forecasts.items() if one}
+        """Note what is to be done and what it will take."""
+        jobs = list(self.decision.run)
+        self.status.targets = sorted(self.contents.graph.asked())
+        self.status.restored = sum(map(len, self.decision.restore.values()))
+        graph, keeps = self.contents.graph, self.catalogue["keep"]
+        self.status.expect(jobs, decided.plan(graph, self.decision, self.costs, keeps))
+        self.foresee(jobs)
+
+    def foresee(self, left: Iterable[Job]) -> None:
+        """When the run will end, as it goes: on a cluster, after the longest way."""
+        now, running = time.time(), self.status.running
+
+        def seconds(job: Job) -> float | None:
+            begun = running.get(job.writes[0])
+            one = self.forecasts[job] = self.forecasts.get(job) or self.costs.of(job)
+            if one is None:
+                return None
+            return max(0.0, one.seconds - (now - begun["since"])) if begun else one.seconds
+
         cores = None if self.cluster else os.cpu_count()
-        self.status.expected = schedule.length(self.contents.graph, forecasts, seconds.get, cores)
-        self.status.left = len(forecasts)
+        length = schedule.length(self.contents.graph, left, seconds, cores)
+        self.status.ends = None if length is None else now + length
+
+    def size(self, job: Job) -> int:
+        """Bytes of what a finished job wrote, where the store has them; else 0."""
+        record = self.contents.records.get(job)
+        return sum(output["size"] for output in record.outputs) if record else 0
 
     def adopt(self) -> list[Job]:
         """Take in what a run that was killed had its steps build, of the same inputs."""
@@ -442,7 +479,7 @@ def _reason(text: str) -> Any:
 
 async def get_outputs_with_changes(dag, change_type, *_, **__) -> list[str]:
     session = dag.ingot
-    return snakemake_says.changed(session.contents, session.decision, change_type.name.lower())
+    return asked.changed(session.contents, session.decision, change_type.name.lower())
 
 
 def metadata(persistence, target) -> Any:
@@ -451,7 +488,7 @@ def metadata(persistence, target) -> Any:
         return found
     contents = persistence.dag.ingot.contents
     job = next((one for one in contents.graph.jobs if str(target) in one.writes), None)
-    return snakemake_says.metadata(contents, job, str(target)) if job else None
+    return asked.metadata(contents, job, str(target)) if job else None
 
 
 async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
@@ -466,7 +503,8 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
                 _stop_where_it_cannot_run(session.decision)
             if session.cluster:
                 doctor.look(session.cluster, session.decision.run, dry)
-        report.tell(session.contents, session.decision, session.costs, dry, session.cluster)
+        if dry or not snakemake_says.quiet():
+            report.tell(session.contents, session.decision, session.costs, dry, session.cluster)
         if not dry:
             if session.contents.writable:
                 keys = filter(None, map(session.contents.known_key, session.contents.graph.jobs))
@@ -477,7 +515,9 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             if os.environ.get(WHOLE) or any(job.asked for job in session.decision.run):
                 session.contents.look_up_all()
             session.share()
-            session.expect()
+            if session.decision.run:
+                session.expect()
+                snakemake_says.begin(session.status)
             # ours is kept in the store; Snakemake's would fail a finished job on a full disk
             object.__setattr__(dag.workflow.execution_settings, "keep_metadata", False)
     await ORIGINAL["postprocess"](dag, *arguments, check_initial=check_initial, **options)
@@ -504,8 +544,11 @@ async def finish(dag, job, *arguments, **options):
     waiting = (set(session.decision.run) | running) - finished
     if session.catalogue["keep"] == "targets":
         drop(session.contents, session.ingest, waiting)
+    session.foresee(waiting)
     for member in members([job]):
-        session.status.finished(session.job(member), len(waiting))
+        ours = session.job(member)
+        session.status.finished(ours, len(waiting), session.size(ours))
+        snakemake_says.finished(ours)
     if not waiting:
         session.ingest.close()
     report.spared(before - finished - waiting, session.decision)

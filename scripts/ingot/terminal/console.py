@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ingot.terminal import record
+
 BEAT = 30  # seconds between two signs of life
 
 
@@ -36,6 +38,8 @@ def heartbeat(what: str, terminal: int = 2) -> Iterator[None]:
 
     def beat() -> None:
         while not done.wait(BEAT):
+            if record.shown() == "board":
+                continue
             os.write(terminal, f"{what}: {time.monotonic() - start:.0f} s so far\n".encode())
 
     thread = threading.Thread(target=beat, daemon=True)

@@ -1,8 +1,13 @@
-"""A progress line on the terminal; on a log, one line every ten percent."""
+"""A progress line on the terminal; on a log, one line every ten percent.  A run's board has its own."""
 
+import shutil
 import sys
 import threading
 import time
+
+from ingot.terminal import record
+
+SHORT = 0.5  # seconds, in which nobody looks
 
 
 class Progress:
@@ -17,6 +22,8 @@ class Progress:
         self.tenth = 0
         self.tty = sys.stderr.isatty()
         self.lock = threading.Lock()
+        record.counts(self)
+        self.silent = record.shown() == "board"
 
     def resume(self, count: int) -> None:
         """Start from `count` bytes that an earlier process left."""
@@ -25,12 +32,17 @@ class Progress:
     def add(self, count: int) -> None:
         with self.lock:
             self.done += count
+            if self.silent:
+                return
             now = time.monotonic()
             tenth = 10 * self.done // max(self.total, 1)
             if self.tty and (now - self.shown > 0.2 or self.done >= self.total):
+                if now - self.start < SHORT:
+                    return
                 self.shown = now
                 end = "\n" if self.done >= self.total else ""
-                print(f"\r{self._line(now)}\033[K{end}", end="", file=sys.stderr, flush=True)
+                line = self._line(now)[: shutil.get_terminal_size().columns - 1]
+                print(f"\r{line}\033[K{end}", end="", file=sys.stderr, flush=True)
             elif not self.tty and tenth > self.tenth and now - self.start > 5:
                 self.tenth = tenth  # short work stays silent in a log
                 print(self._line(now), file=sys.stderr, flush=True)

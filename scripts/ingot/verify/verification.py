@@ -8,6 +8,7 @@ from typing import Any
 from ingot.files import sealed
 from ingot.files.atomic import replacing
 from ingot.refused import Refused
+from ingot.terminal.record import shown
 
 FORMAT = 3  # of the record
 
@@ -30,7 +31,8 @@ def write(
     }
     with replacing(record) as partial:
         partial.write_text(json.dumps(found, indent=2) + "\n")
-    print(f"{artifact}: verified against {reference}", file=sys.stderr)
+    if not shown():
+        print(f"{artifact}: verified against {reference}", file=sys.stderr)
 
 
 def digest(artifact: Path) -> str:

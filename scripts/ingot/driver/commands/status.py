@@ -1,19 +1,29 @@
-"""What the run of this folder is doing: from another terminal, each job that runs or waits."""
+"""What the runs of this folder and of its store are doing: the board of each, from another terminal."""
 
+import contextlib
 import json
+import os
+import shutil
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from ingot.driver.cluster import status, watch
-from ingot.driver.forecast.schedule import duration
+from ingot.driver.board import status
+from ingot.driver.cluster import watch
+from ingot.driver.forecast.schedule import duration, size
 from ingot.driver.rules import environment
 from ingot.files import claim
+from ingot.refused import Refused
+from ingot.store.records import Store
+from ingot.storekeeping import leases
+from ingot.terminal import steps
 
 EACH = 1.0  # seconds between two looks
 CLEAR = "\033[H\033[J"  # of a terminal
+HERE = Path()
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -25,12 +35,12 @@ def run(root: Path, options: Namespace) -> int:
     environment.prepare()
     last = None
     while True:
-        found = status.read()
-        if found is None:
+        found = dict(runs())
+        if not found:
             print("no run yet in this folder", file=sys.stderr)
             return 1
-        alive = status.alive()
-        text = shown(found, alive, options.json)
+        alive = any(status.alive(folder) for folder in found)
+        text = shown(found, options.json)
         if options.follow and sys.stdout.isatty():
             print(f"{CLEAR}{text}", flush=True)
         elif text != last:
@@ -44,26 +54,59 @@ def run(root: Path, options: Namespace) -> int:
             return 0
 
 
-def shown(found: status.Status, alive: bool, as_json: bool) -> str:
-    slurms = any(claim.claimed(output).get("slurm") for output in found.running)
-    listed = watch.seen() if alive and slurms else None
-    running = found.running.items() if alive else ()
-    jobs = {output: described(output, job, listed or {}) for output, job in running}
+def runs() -> Iterator[tuple[Path, status.Status]]:
+    """The last run of this folder, and those alive in others that use the same store."""
+    if found := status.read():
+        yield HERE, found
+    folders: set[str] = set()
+    with contextlib.suppress(Refused, OSError):
+        folders = {lease["folder"] for lease in leases.alive(Store())} - {str(Path.cwd())}
+    for folder in map(Path, sorted(folders)):
+        if status.alive(folder) and (other := status.read(folder)):
+            yield folder, other
+
+
+def shown(found: dict[Path, status.Status], as_json: bool) -> str:
     if as_json:
-        return json.dumps({**asdict(found), "alive": alive, "running": jobs})
-    lines = [header(found, alive)]
-    for output, job in jobs.items():
+        whole = [described(folder, one) for folder, one in found.items()]
+        first = whole[0] if HERE in found else {"alive": False}
+        others = whole[1:] if HERE in found else whole
+        return json.dumps(first | ({"others": others} if others else {}))
+    if sys.stdout.isatty():
+        return "\n".join(drawn(folder, one) for folder, one in found.items()).rstrip()
+    return "\n".join(line for folder, one in found.items() for line in lines(folder, one))
+
+
+def drawn(folder: Path, found: status.Status) -> str:
+    """As the run's own terminal shows it; of one that has ended, a line."""
+    if not status.alive(folder):
+        return "\n".join(lines(folder, found))
+    from rich.console import Console
+
+    from ingot.driver.board.drawing import board
+
+    width, height = shutil.get_terminal_size()
+    console = Console(force_terminal=True, highlight=False, width=width - 1, height=height)
+    with console.capture() as text:
+        console.print(header(folder, found, True), end="\n")
+        console.print(board(found, steps.read(found.run, found.running, folder), width - 1, height))
+    return text.get()
+
+
+def lines(folder: Path, found: status.Status) -> Iterator[str]:
+    one = described(folder, found)
+    yield header(folder, found, one["alive"])
+    for output, job in one["running"].items():
         expected = f" of about {duration(job['expected'])}" if job["expected"] else ""
         where = f"  {job['where']}" if job["where"] else ""
         took = duration(time.time() - job["since"])
-        lines.append(f"{job['state']:8} {output}  {took}{expected}{where}")
+        yield f"{job['state']:8} {output}  {took}{expected}{where}"
         if job["progress"]:
-            lines.append(f"         {job['progress']}")
-    lines += [f"failed   {output}  log: {log}" for output, log in found.failed.items()]
-    return "\n".join(lines)
+            yield f"         {job['progress']}"
+    yield from (f"failed   {output}  log: {log}" for output, log in found.failed.items())
 
 
-def header(found: status.Status, alive: bool) -> str:
+def header(folder: Path, found: status.Status, alive: bool) -> str:
     since = time.strftime("%H:%M", time.localtime(found.since))
     counts = f"{found.done} jobs done, {len(found.running)} running, {found.left} in all left"
     if not alive and found.running:
@@ -74,21 +117,39 @@ def header(found: status.Status, alive: bool) -> str:
     if not alive:
         failed = f", {len(found.failed)} failed" if found.failed else ""
         return f"no run is alive; the last, of {since}, ended with {found.done} jobs done{failed}"
-    end = ""
-    if found.expected is not None:
-        end = f"; ends about {time.strftime('%H:%M', time.localtime(found.since + found.expected))}"
-    return f"run of {since} (pid {found.pid} on {found.host}): {counts}{end}"
+    end = f"; ends about {time.strftime('%H:%M', time.localtime(found.ends))}" if found.ends else ""
+    where = "" if folder == HERE else f" in {folder}"
+    return f"run of {since} (pid {found.pid} on {found.host}){where}: {counts}{end}"
 
 
-def described(output: str, job: dict, listed: dict[str, watch.Seen]) -> dict:
-    """The job with its state, where it is, and its last progress line."""
-    job_id = claim.claimed(output).get("slurm")
-    known = {"state": "runs", "where": "", "progress": watch.last_progress(Path(job["log"]))}
+def described(folder: Path, found: status.Status) -> dict:
+    """The run as JSON has it: each job with its state, where it is, and how far."""
+    alive = status.alive(folder)
+    running = found.running if alive else {}
+    known = steps.read(found.run, running, folder)
+    slurms = folder == HERE and any(claim.claimed(output).get("slurm") for output in running)
+    listed = watch.seen() if slurms else None
+    jobs = {
+        output: of_job(output, job, known.get(output), listed or {}, folder)
+        for output, job in running.items()
+    }
+    return {**asdict(found), "alive": alive, "folder": str(folder.absolute()), "running": jobs}
+
+
+def of_job(output: str, job: dict, step: steps.Step | None, listed: dict, folder: Path) -> dict:
+    """The job with its state, where it is, how far, and what memory it takes."""
+    found = {"state": "runs", "where": "", "progress": "", "memory": step.memory if step else None}
+    if step and step.total:
+        count = f"{step.done} of {step.total} {step.unit}"
+        if not step.unit:
+            count = f"{size(step.done)} of {size(step.total)}, {size(step.rate)}/s"
+        found["progress"] = f"{100 * step.done // step.total} %  {count}"
+    job_id = claim.claimed(output).get("slurm") if folder == HERE else None
     if not job_id:
-        return {**job, **known}
+        return {**job, **found}
     seen = listed.get(job_id, watch.Seen("unknown", "", ""))
-    log = Path(claim.claimed(output).get("log", "/dev/null"))
     waits = seen.state == "PENDING"
     where = f"SLURM job {job_id}" + (f" ({seen.reason})" if waits else f" on {seen.node}")
-    words = {"state": "waits" if waits else "runs", "where": where}
-    return {**job, **known, **words, "progress": watch.last_progress(log)}
+    if not found["progress"]:
+        found["progress"] = watch.last_progress(Path(claim.claimed(output).get("log", os.devnull)))
+    return {**job, **found, "state": "waits" if waits else "runs", "where": where}

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from ingot.driver.board import status
 from ingot.driver.catalogue import schema, targets
-from ingot.driver.cluster import status
 from ingot.driver.formats.rows import RECORD
 from ingot.driver.origin.dry_run import WHOLE, build, dry_run
 from ingot.files import digest

@@ -1,0 +1,36 @@
+"""What steps write to file descriptor 2, line by line, so that it stands where the screen puts it."""
+
+import os
+import re
+import threading
+from collections.abc import Callable
+
+# bash names a program that a signal ended, with all its words; why a step failed is said in ours
+OF_BASH = re.compile(
+    r"(/\S+/)?bash: line \d+: +\d+ (Killed|Terminated|Segmentation|Aborted|Bus error) "
+)
+
+
+class Capture:
+    """File descriptor 2 is a pipe from `start` to `close`; `terminal` is what it was."""
+
+    def __init__(self) -> None:
+        self.terminal = os.dup(2)
+        self.writing = -1
+
+    def start(self, say: Callable[[str], None]) -> None:
+        reading, self.writing = os.pipe()
+        os.dup2(self.writing, 2)
+        self.reader = threading.Thread(target=self._read, args=(reading, say), daemon=True)
+        self.reader.start()
+
+    def _read(self, reading: int, say: Callable[[str], None]) -> None:
+        with os.fdopen(reading, errors="replace") as file:
+            for line in file:
+                if not OF_BASH.match(line):
+                    say(line.rstrip("\n"))
+
+    def close(self) -> None:
+        os.dup2(self.terminal, 2)
+        os.close(self.writing)
+        self.reader.join(1.0)  # a step that outlives the run holds the pipe

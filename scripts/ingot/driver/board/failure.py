@@ -1,0 +1,96 @@
+"""What is said of a job that failed: which artifact, why, where more is, and how to repeat it alone."""
+
+import os
+import shlex
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingot.driver.forecast.schedule import size
+from ingot.refused import printable
+from ingot.terminal.steps import Step
+
+TAIL = 3  # lines of the log of a step that could not say itself why it ended
+LONGEST = 6  # lines of a step's own words
+OF_A_STEP = ("INGOT_CODE", "INGOT_LIBRARY_PATH", "INGOT_STORE", "INGOT_ENVS")
+LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass
+class Failed:
+    """A job that failed: how its step ended, what the cluster said of it, and how to repeat it."""
+
+    rule: str
+    outputs: list[str]
+    log: str
+    command: str = ""  # with all that a shell needs
+    status: int = 0
+    signal: str | None = None
+    words: str = ""
+    unlike: Callable[[str], object] = lambda line: False  # lines of the log that say nothing
+
+    def lines(self, named: str, step: Step | None) -> list[str]:
+        """The first names the artifact and the cause."""
+        first, *words = self.cause(step).splitlines()
+        said = [f"failed   {named}: {first.removeprefix(f'{named}: ')}"]
+        words = words[:LONGEST] if step and step.refused else tail(self.log, self.unlike)
+        said += [f"    {word}" for word in words]
+        said += [f"log      {self.log}"] if self.log else []
+        again = script(self.log, self.command)
+        return said + ([f"again    bash {shlex.quote(again)}   (this step alone)"] if again else [])
+
+    def cause(self, step: Step | None) -> str:
+        """The step's own reason; else the signal that ended it, or what the cluster says."""
+        if step and step.refused:
+            return step.refused
+        if self.words:
+            return self.words
+        if self.signal:
+            return f"{self.rule} was ended by {self.signal}{_hint(self.signal, step)}"
+        return f"{self.rule} ended with exit status {self.status or 1}"
+
+
+def _hint(by: str, step: Step | None) -> str:
+    if by != "SIGKILL":
+        return ""
+    held = f"; it held {size(step.peak)} of this machine's {size(memory())}" if step else ""
+    return f", as the kernel does where memory runs out{held}"
+
+
+def memory() -> int:
+    """Bytes that a process may hold here: the machine's, or less where a limit is set."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(whole, int(LIMIT.read_text()))
+    except (OSError, ValueError):  # none, or `max`
+        return whole
+
+
+def signal_of(number: int) -> str:
+    """SIGKILL of 9."""
+    known = {one.value: one.name for one in signal.Signals}
+    return known.get(number, f"signal {number}")
+
+
+def script(log: str, command: str) -> str:
+    """Write the step's command beside its log, to be repeated by hand; its path, or nothing."""
+    if not (log and command):
+        return ""
+    place = Path(log).with_suffix(".sh")
+    names = [name for name in OF_A_STEP if os.environ.get(name)]
+    exports = "".join(f"export {name}={shlex.quote(os.environ[name])}\n" for name in names)
+    try:
+        place.write_text(f"cd {shlex.quote(str(Path.cwd()))}\n{exports}{command.rstrip()}\n")
+    except OSError:
+        return ""
+    return str(place)
+
+
+def tail(log: str, unlike: Callable[[str], object]) -> list[str]:
+    """The last lines that a step wrote in its log."""
+    try:
+        found = Path(log).read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [printable(line) for line in found if line.strip() and not unlike(line)][-TAIL:]

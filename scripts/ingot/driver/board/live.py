@@ -1,0 +1,73 @@
+"""The screen of a run on a terminal: what has ended scrolls, and below it stands the board."""
+
+import contextlib
+import os
+import threading
+
+from ingot.driver.board.status import Status
+from ingot.terminal import steps
+
+PASSED = "runs     "  # a cluster's line of progress, which the board has
+
+
+class Live:
+    """Draws `status`, once each tick; `say` puts lines above it."""
+
+    live = True
+
+    def __init__(self, status: Status, terminal: int):
+        from rich.console import Console
+
+        self.status, self.terminal, self.lock = status, terminal, threading.Lock()
+        self.drawn, self.last, self.over = 0, "", False
+        file = os.fdopen(os.dup(terminal), "w")
+        self.console = Console(file=file, force_terminal=True, highlight=False)
+
+    def passed(self, line: str) -> None:
+        """A step's own line."""
+        if not line.startswith(PASSED):
+            self.say(line)
+
+    def say(self, text: str) -> None:
+        self._put(f"{text}\n")
+
+    def failed(self, lines: list[str], log: str) -> None:
+        self.say("\n".join(lines))
+
+    def tick(self) -> None:
+        self._put("")
+
+    def _put(self, text: str) -> None:
+        """Write text over the board, and the board below it: in one write, so that nothing flickers."""
+        with self.lock:
+            board = self._board()
+            if not text and board == self.last:
+                return
+            up = f"\033[{self.drawn}A" if self.drawn else ""
+            self._write(f"{up}\r\033[J{text}{board}")
+            self.drawn, self.last = board.count("\n"), board
+
+    def _board(self) -> str:
+        if self.over:
+            return ""
+        from ingot.driver.board.drawing import board
+
+        with contextlib.suppress(OSError):
+            width, height = os.get_terminal_size(self.terminal)
+            self.console.size = (max(width, 20) - 1, max(height, 6))
+        width, height = self.console.size
+        known = steps.read(self.status.run, list(self.status.running))
+        with self.console.capture() as found:
+            self.console.print(board(self.status, known, width, height))
+        return found.get()
+
+    def _write(self, text: str) -> None:
+        data = text.encode()
+        while data:
+            data = data[os.write(self.terminal, data) :]
+
+    def close(self) -> None:
+        """Take the board away."""
+        with self.lock:
+            self._write(f"\033[{self.drawn}A\r\033[J" if self.drawn else "")
+            self.drawn, self.last, self.over = 0, "", True

@@ -1,0 +1,55 @@
+"""The screen of a run whose stderr is no terminal: lines, and groups as GitHub and GitLab fold them."""
+
+import os
+import time
+from pathlib import Path
+
+from ingot.driver.board.status import Status
+
+
+class Log:
+    """One line per job begun and ended."""
+
+    live = False
+
+    def __init__(self, status: Status, terminal: int):
+        self.terminal = terminal
+
+    def say(self, text: str) -> None:
+        data = f"{text}\n".encode()
+        while data:
+            data = data[os.write(self.terminal, data) :]
+
+    passed = say  # a step's own line
+
+    def failed(self, lines: list[str], log: str) -> None:
+        """What failed; a CI that can also marks it, and holds the whole log folded."""
+        self.say("\n".join(lines))
+        if os.environ.get("GITHUB_ACTIONS"):
+            title, _, reason = lines[0].removeprefix("failed   ").partition(": ")
+            self.say(f"::error title={_escaped(title)}::{_escaped(reason)}")
+            self._folded(log, f"::group::{log}", "::endgroup::")
+        elif os.environ.get("GITLAB_CI"):
+            now, name = int(time.time()), log.replace("/", "_")
+            start = f"\033[0Ksection_start:{now}:{name}[collapsed=true]\r\033[0K{log}"
+            self._folded(log, start, f"\033[0Ksection_end:{now}:{name}\r\033[0K")
+
+    def _folded(self, log: str, start: str, end: str) -> None:
+        try:
+            text = Path(log).read_text(errors="replace").rstrip()
+        except OSError:
+            return
+        self.say(f"{start}\n{text}\n{end}")
+
+    def tick(self) -> None:
+        """Nothing changes between two lines."""
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+def _escaped(text: str) -> str:
+    """As GitHub's workflow commands want it."""
+    for found, put in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), (":", "%3A"), (",", "%2C")):
+        text = text.replace(found, put)
+    return text

@@ -1,0 +1,139 @@
+"""One run as a person sees it: what is said when it begins, of each job, of a failure, and when it ends."""
+
+import atexit
+import json
+import os
+import threading
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from ingot.driver.board import failure
+from ingot.driver.board.capture import Capture
+from ingot.driver.board.live import Live
+from ingot.driver.board.log import Log
+from ingot.driver.board.status import Status
+from ingot.driver.forecast.schedule import duration, size
+from ingot.driver.job import Job
+from ingot.terminal import steps
+
+EACH = 1.0  # seconds between two looks at what runs
+NUMBERS = 3  # of a verification
+
+
+class Shown:
+    """A run on a terminal as a board, elsewhere as lines; `quiet`: only what fails."""
+
+    def __init__(self, status: Status, quiet: bool, silent: bool):
+        self.status, self.quiet, self.silent = status, quiet, silent
+        self.begun: set[str] = set()  # kinds of which there are many
+        self.stopped, self.over = False, threading.Event()
+        self.capture = Capture()
+        live = os.isatty(self.capture.terminal) and os.environ.get("TERM", "dumb") != "dumb"
+        self.screen: Any = (Live if live and not quiet else Log)(status, self.capture.terminal)
+        os.environ["INGOT_SHOWN"] = "board" if quiet or self.screen.live else "lines"
+        if not (quiet or self.screen.live):
+            self.screen.say(summary(status))
+        self.capture.start(self.screen.passed)
+        threading.Thread(target=self._beat, daemon=True, name="board").start()
+        atexit.register(self.end, False)  # whatever ends it
+
+    def _beat(self) -> None:
+        while not self.over.is_set():
+            found = steps.read(self.status.run, list(self.status.running))
+            self.status.sample(sum(one.memory for one in found.values()))
+            self.screen.tick()
+            self.over.wait(EACH)
+
+    def started(self, outputs: list[str], rule: str, kind: str) -> None:
+        """A job is begun.  On a board it has a row."""
+        if self.screen.live or not outputs:
+            return
+        if not self.status.many(kind):
+            self.screen.say(f"start    {some(outputs)}  ({rule})")
+        elif kind not in self.begun:
+            self.begun.add(kind)
+            self.screen.say(f"start    {self._files(kind, outputs)}  ({rule})")
+
+    def finished(self, job: Job) -> None:
+        """A job is done, what it wrote is in the store, and the status knows it."""
+        status = self.status
+        if self.silent or not status.jobs or not job.writes:
+            return
+        last, count = status.jobs[-1], f"{status.done} of {status.done + status.left}"
+        if status.many(last["kind"]):
+            whole, done = status.alike[last["kind"]]
+            tenth = 10 * done // whole > 10 * (done - 1) // whole
+            if done == whole or (tenth and not self.screen.live):
+                self.screen.say(
+                    f"done     {done} of {self._files(last['kind'], job.writes)}  ({count})"
+                )
+            return
+        said = [f"{last['seconds']:.1f} s", verdict(job.writes[0]) or size(last["bytes"]), count]
+        self.screen.say(f"done     {some(job.writes)}  ({', '.join(said)})")
+
+    def _files(self, kind: str, outputs: list[str]) -> str:
+        return f"{self.status.alike[kind][0]} files of {outputs[0].rpartition('/')[0]}"
+
+    def stop(self) -> str:
+        """Ctrl-C: the steps have it, too."""
+        self.stopped = True
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # of Snakemake's
+        return f"stopped  by Ctrl-C: waiting for {some(list(self.status.running))} to end"
+
+    def failed(self, failed: failure.Failed, more: list[str]) -> None:
+        """Why a job failed.  Not of one that was told to end."""
+        if self.stopped:
+            return
+        found = steps.read(self.status.run, failed.outputs)
+        step = next(iter(found.values()), None)
+        self.screen.failed([*failed.lines(some(failed.outputs), step), *more], failed.log)
+
+    def end(self, done: bool) -> None:
+        """All that ran has ended: take the board away, and say how it went."""
+        if self.over.is_set():
+            return
+        self.over.set()
+        self.screen.close()
+        self.capture.close()
+        status = self.status
+        status.close()
+        steps.forget(status.run)
+        if not done:
+            whole = status.done + status.left
+            self.screen.say(
+                f"kept     {status.done} of {whole} jobs are done; the same command goes on"
+            )
+        elif not self.quiet:
+            took = duration(time.time() - status.since)
+            self.screen.say(f"built    {some(status.targets)}  ({status.done} jobs in {took})")
+
+
+def summary(status: Status) -> str:
+    """What a run is going to do, in a line."""
+    plan, restored = status.plan, f"; {status.restored} files restored" if status.restored else ""
+    if not plan["seconds"]:
+        return f"plan     {status.left} jobs{restored}"
+    least = "" if plan["whole"] else "at least "
+    needs = f"{size(plan['memory'])} of memory, {size(plan['disk'])} of disk"
+    return f"plan     {status.left} jobs: {least}{duration(plan['seconds'])}, {needs}{restored}"
+
+
+def some(outputs: list[str]) -> str:
+    """The first of several names, and how many more: an archive has one per rank."""
+    more = f" and {len(outputs) - 1} more" if len(outputs) > 1 else ""
+    return f"{outputs[0]}{more}" if outputs else ""
+
+
+def verdict(path: str) -> str:
+    """What a verification record says in few words; empty where `path` is none."""
+    if not path.endswith(".verified.json"):
+        return ""
+    try:
+        found = json.loads(Path(path).read_text())
+        numbers = [f"{name} {value:.4g}" for name, value in found["checks"].items()
+                   if type(value) in (int, float)]  # fmt: skip
+        return "; ".join([f"{found['result']} against {found['reference']}", *numbers[:NUMBERS]])
+    except (OSError, ValueError, KeyError, AttributeError):
+        return ""

@@ -1,0 +1,164 @@
+"""What a person sees on a terminal while a build runs: screens of a real pseudo-terminal; and in a pipe."""
+
+import os
+import re
+
+import pytest
+
+from conftest import IRPA, ROOT
+from terminal import Terminal
+
+pytestmark = pytest.mark.slow
+FLOATS = ("", ".bf16", ".f32")
+NINE = [
+    f"artifacts/demo{dtype}{end}"
+    for dtype in FLOATS
+    for end in (".gguf", ".irpa", ".irpa.verified.json")
+]
+COUNTS = re.compile(r"(\d+) done · (\d+) running · (\d+) wait")
+SLOW = """
+    import time
+    from ingot.terminal.progress import Progress
+    progress = Progress("slow", 100_000_000)
+    for _ in range(600):
+        progress.add(100_000)
+        time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def terminal(clone, store):
+    """terminal(folder, columns, target, ...) is a build on a terminal."""
+    started = []
+
+    def run(folder, columns, *targets):
+        command = [
+            ROOT / ".venv/bin/snakemake",
+            "-s",
+            folder / "Snakefile",
+            "--cores",
+            "2",
+            "--",
+            *targets,
+        ]
+        environment = {**os.environ, "INGOT_STORE": str(store), "TERM": "xterm-256color"}
+        started.append(Terminal(command, columns, cwd=folder, env=environment))
+        return started[-1]
+
+    yield run
+    for one in started:
+        one.kill()
+
+
+def slow(folder):
+    path = folder / "scripts/gguf_to_irpa.py"
+    text = path.read_text()
+    assert text.count("def main(") == 1
+    head, main, rest = text.partition("    gguf_to_irpa(**")
+    path.write_text(f"{head}{SLOW}{main}{rest}")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_the_board_stands_below_what_has_ended_at_every_width(columns, clone, terminal):
+    seen = terminal(clone("a"), columns, *NINE)
+    assert seen.close() == 0, seen.text()
+    boards = [lines for _, lines in seen.screens if any(map(COUNTS.search, lines))]
+    assert len(boards) >= 9
+    for lines in boards:
+        assert sum(bool(COUNTS.search(line)) for line in lines) == 1, (
+            "one board, no ghost of another"
+        )
+        at = next(n for n, line in enumerate(lines) if COUNTS.search(line))
+        below = [line for line in lines[at + 1 :] if line]
+        assert not any(re.match("(done|start|failed) ", line) for line in below), (
+            "jobs that ended stand above"
+        )
+    counts = [int(COUNTS.search(" ".join(lines))[1]) for lines in boards]
+    assert counts == sorted(counts) and max(counts) >= 9
+    joined = seen.text().replace("\n", "")
+    assert (
+        all(joined.count(f"done     {path}  (") == 1 for path in NINE) and "running" not in joined
+    )
+    assert "passed against its GGUF file" in joined and "10 of 10)" in joined
+    assert seen.lines()[-1] == "" or "built    artifacts/demo.bf16.gguf and 8 more" in joined
+
+
+def test_a_row_says_how_far_its_step_is_by_the_steps_own_count(clone, terminal):
+    folder = clone("a")
+    slow(folder)
+    seen = terminal(folder, 100, IRPA)
+    seen.until(
+        lambda text: re.search(
+            r"demo\.irpa +━.* [2-9](\.\d)? MB of 100 MB  [\d.]+ (MB|kB)/s  .* left", text
+        )
+    )
+    assert re.search(r"\d+ MB of \d+ MB memory", seen.text())
+    assert re.search(r"disk [\d.]+ [GT]B free, at most", seen.text())
+    assert "2 done · 1 running · 0 waiting · ends about" in seen.text()
+
+
+def test_after_a_failure_the_terminal_has_the_cause_and_no_board(clone, terminal):
+    folder = clone("a")
+    config = folder / "models/demo/config.json"
+    config.write_text(config.read_text().replace('"silu"', '"gelu"'))
+    seen = terminal(folder, 100, IRPA)
+    assert seen.close() == 1
+    said = seen.text()
+    assert (
+        "failed   artifacts/demo.gguf: models/demo/config.json: hidden_act is gelu, expected silu"
+        in said
+    )
+    assert said.splitlines()[-1].startswith("kept     1 of 3 jobs") and "running" not in said
+
+
+def test_ctrl_c_says_what_is_waited_for_and_how_to_go_on(clone, terminal):
+    folder = clone("a")
+    slow(folder)
+    seen = terminal(folder, 100, IRPA)
+    seen.until(lambda text: "2 done · 1 running" in text and "MB/s" in text)
+    seen.ctrl_c()
+    assert seen.close(30) != 0
+    said = seen.text()
+    assert f"stopped  by Ctrl-C: waiting for {IRPA} to end" in said and "Traceback" not in said
+    assert (
+        "kept     2 of 3 jobs are done; the same command goes on" in said and "running" not in said
+    )
+    assert not list((folder / "artifacts").glob(".*"))
+
+
+def test_a_pipe_gets_a_line_per_event_and_no_control_code(clone, build):
+    said = build(clone("a"), "--", *NINE)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", said)
+    assert len(said.splitlines()) <= 2 * 10 + 3, said
+    assert len(re.findall(r"^done     .*, \d+ of 10\)$", said, re.M)) == 10
+
+
+def test_quiet_says_nothing_of_what_goes_well_and_all_of_what_does_not(clone, build):
+    folder = clone("a")
+    assert not build(folder, "--quiet", "all", "--", IRPA).splitlines()[1:]
+    config = folder / "models/demo/config.json"
+    config.write_text(config.read_text().replace('"silu"', '"gelu"'))
+    said = build(folder, "--quiet", "all", "--", IRPA, fails=True)
+    assert "failed   artifacts/demo.gguf: models/demo/config.json: hidden_act is gelu" in said
+
+
+@pytest.mark.parametrize(
+    "variable, marks",
+    [("GITHUB_ACTIONS", ("::error title=artifacts/demo.gguf::models/", "::group::logs/", "::endgroup")),
+     ("GITLAB_CI", ("section_start:", "section_end:"))],
+)  # fmt: skip
+def test_a_ci_marks_what_failed_and_folds_its_log(variable, marks, clone, build):
+    folder = clone("a")
+    config = folder / "models/demo/config.json"
+    config.write_text(config.read_text().replace('"silu"', '"gelu"'))
+    said = build(folder, "--", IRPA, fails=True, **{variable: "true"})
+    assert all(mark in said for mark in marks), said
+
+
+def test_another_folder_of_the_same_store_is_seen(clone, terminal, ingot, tmp_path):
+    folder = clone("a")
+    slow(folder)
+    seen = terminal(folder, 100, IRPA)
+    seen.until(lambda text: "2 done · 1 running" in text)
+    said = ingot("status", cwd=tmp_path).stdout
+    assert f" in {folder}: 2 jobs done, 1 running" in said and f"runs     {IRPA}" in said, said

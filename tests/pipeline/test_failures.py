@@ -1,0 +1,146 @@
+"""Ten ways to fail: what a person sees is a few lines, and the first names the artifact and the cause."""
+
+import re
+import subprocess
+
+import pytest
+
+import checkpoints
+from conftest import ROOT, needs_mounts
+from fake_hub import Hub
+
+pytestmark = pytest.mark.slow
+GGUF = "artifacts/demo.gguf"
+ENTRY = "name: Mine, shards: 2, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe"
+MINE = "models: {{mine: {{{}, " + ENTRY + "}}}}"
+GOOD = re.compile(r"(Using workflow|plan|start|done|restore) ")  # before anything fails
+THEIRS = re.compile(
+    r"RuleException|CalledProcessError|Traceback|WorkflowError|compgen|message: None"
+)
+
+
+@pytest.fixture
+def fails(clone, snakemake, store, tmp_path):
+    """fails(target, cause): `said` of a run that fails: at most 12 lines, the first of which is so."""
+    folder = clone("a")
+
+    def run(target, cause, **environment):
+        environment |= {"INGOT_STORE": str(store)}
+        done = snakemake(folder, "-s", folder / "Snakefile", "--", target, environment=environment)
+        return judged(done, target, cause)
+
+    run.folder = folder
+    return run
+
+
+def judged(done, target, cause):
+    assert done.returncode == 1, done.stderr
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if line]
+    said = lines[next(n for n, line in enumerate(lines) if not GOOD.match(line)) :]
+    assert re.match(rf"(error: |failed   ){re.escape(target)}: .*{cause}", said[0]), "\n".join(
+        lines
+    )
+    assert len(said) <= 12 and not THEIRS.search("\n".join(lines)), "\n".join(lines)
+    return said
+
+
+def by_hand(command, folder):
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def edited(path, old, new):
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def test_a_wrong_name(fails):
+    assert (
+        len(fails("artifacts/demoo.gguf", "unknown model demoo; nearest: artifacts/demo.gguf")) == 1
+    )
+
+
+def test_an_unknown_folder(fails):
+    (fails.folder / "models.local.yaml").write_text(MINE.format("path: nowhere/mine"))
+    fails("artifacts/mine.gguf", "nowhere/mine")
+
+
+@pytest.fixture
+def hub(tmp_path):
+    checkpoints.llama31(tmp_path / "hub/org/tiny")
+    with Hub(tmp_path / "hub") as running:
+        yield running
+
+
+def test_gated_without_a_token(fails, hub):
+    (fails.folder / "models.local.yaml").write_text(MINE.format("hub: org/tiny, gated: true"))
+    said = fails(
+        "artifacts/mine.hf/listing.json",
+        "gated, and no token is set",
+        HF_ENDPOINT=hub.url,
+        HF_TOKEN="",
+    )
+    assert "HF_TOKEN" in said[0]
+
+
+def test_404(fails, hub):
+    (fails.folder / "models.local.yaml").write_text(
+        MINE.format("hub: org/tiny, revision: " + "a" * 40)
+    )
+    fails("artifacts/mine.hf/listing.json", "404", HF_ENDPOINT=hub.url, HF_TOKEN="")
+
+
+@needs_mounts
+def test_a_full_disk(fails, tmp_path, store):
+    (fails.folder / "artifacts").mkdir(exist_ok=True)
+    snakemake = ROOT / ".venv/bin/snakemake"
+    script = f"mount -t tmpfs -o size=6m none artifacts; {snakemake} -c2 -- {GGUF}"
+    done = by_hand(["unshare", "-Urm", "sh", "-c", script], fails.folder)
+    judged(done, GGUF, "do not fit on the disk")
+
+
+def test_out_of_memory(fails):
+    script = fails.folder / "scripts/safetensors_to_gguf.py"
+    edited(script, "    run(main)", "    run(lambda: bytearray(1 << 50))")
+    fails(GGUF, "out of memory")
+
+
+def test_an_error_of_iree_compile(fails):
+    edited(
+        fails.folder / "models.yaml",
+        "--iree-llvmcpu-stack-allocation-limit=65536",
+        "--iree-no-such-flag",
+    )
+    fails("artifacts/demo_tp1.vmfb", "iree-compile stopped")
+
+
+def test_a_step_that_is_killed(fails):
+    edited(
+        fails.folder / "scripts/safetensors_to_gguf.py",
+        'if __name__ == "__main__":',
+        'if __name__ == "__main__":\n    __import__("os").kill(__import__("os").getpid(), 9)',
+    )
+    said = fails(
+        GGUF, "safetensors_to_gguf was ended by SIGKILL, as the kernel does where memory runs out"
+    )
+    again = next(line for line in said if line.startswith("again"))
+    command = again.removeprefix("again").partition("(this step alone)")[0]
+    edited(fails.folder / "scripts/safetensors_to_gguf.py", "getpid(), 9)", "getpid(), 0)")
+    by_hand = subprocess.run(
+        command, shell=True, cwd=fails.folder, capture_output=True, text=True, check=False
+    )
+    assert by_hand.returncode == 0 and (fails.folder / GGUF).exists(), by_hand.stderr
+
+
+def test_a_damaged_shard(fails):
+    for shard in fails.folder.glob("models/demo/model-00001*"):
+        data = shard.read_bytes()
+        shard.unlink()
+        shard.write_bytes(data[:-100])
+    fails(GGUF, "model-00001-of-00002.safetensors")
+
+
+def test_a_verification_that_does_not_hold(fails):
+    script = fails.folder / "scripts/gguf_to_irpa.py"
+    edited(script, "        out.write(ticket", "        data[0] ^= 1\n        out.write(ticket")
+    fails("artifacts/demo.irpa.verified.json", "artifacts/demo.irpa: tensor .* differ")

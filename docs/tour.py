@@ -47,6 +47,7 @@ ROOMS = {  # in the order in which to read them
     "scripts/ingot/driver/board": "what a person sees of a run",
     "scripts/ingot/driver/origin": "how a target came to be, and what is said of it elsewhere",
     "scripts/ingot/driver/release": "several cells as one object: compared, reproduced",
+    "scripts/ingot/driver/pages": "the page of an artifact, for the person who decides whether to ship it",
     "scripts/ingot/driver/rules": "the Python of the rules",
     "scripts/ingot/driver/commands": "the `ingot` command, one file per command",
     "runtime/triton": "what runs inside somebody else's server; imports nothing of ours",

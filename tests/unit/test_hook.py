@@ -17,12 +17,14 @@ from snakemake.logging import DefaultFilter, LoggerManager
 from snakemake.persistence import PersistenceBase
 from snakemake.rules import Rule
 from snakemake.scheduling.job_scheduler import JobScheduler
+from snakemake.settings.enums import ChangeType
 from snakemake.workflow import Workflow
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from ingot.driver import snakemake_hook as hook
 from ingot.driver import snakemake_says as says
 from ingot.driver.cluster import jobs
+from ingot.driver.origin import snakemake_asks
 
 PARAMETERS = {
     "init": "self progress",
@@ -115,6 +117,7 @@ def test_what_snakemake_says_still_comes_by_these_names():
         assert name in events and hasattr(says.Lines, f"_{name}")
     assert 'name = "DefaultStreamHandler"' in inspect.getsource(LoggerManager)
     assert vars(DefaultFilter)["__annotations__"].keys() >= {"printshellcmds", "verbose", "dryrun"}
+    assert {one.name.lower() for one in ChangeType} == set(snakemake_asks.FIELDS)
     names = RuleLinter.lint_not_used_params.__defaults__[0]
     assert {"input", "wildcards"} <= names and hasattr(
         RuleLinter, "lint_missing_software_definition"

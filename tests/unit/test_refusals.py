@@ -10,7 +10,10 @@ from ingot.refused import Refused, one_line
 
 LIBRARY = sorted((ROOT / "scripts").rglob("*.py"))
 ENTRY = (ROOT / "scripts/ingot/refused.py", ROOT / "scripts/ingot/entry.py")
-HOOKS = [ROOT / f"scripts/ingot/driver/snakemake_{name}.py" for name in ("hook", "says")]
+HOOKS = [
+    ROOT / f"scripts/ingot/driver/{name}.py"
+    for name in ("snakemake_hook", "snakemake_says", "origin/snakemake_asks")
+]
 HOOKS += sorted((ROOT / "scripts/ingot/driver/cluster").glob("*.py"))
 PRIVATE = re.compile(
     r"_allitems|is_ancient|shellcmd|\bis_directory\b|dag\._|\._(needrun|finished|running|ready_jobs|"

@@ -32,7 +32,7 @@ from ingot.driver.forecast.costs import CONFIGS, Costs, Forecast
 from ingot.driver.forecast.past import Past
 from ingot.driver.health import doctor
 from ingot.driver.job import Graph, Input, Job, Output
-from ingot.driver.origin import asked
+from ingot.driver.origin import snakemake_asks
 from ingot.driver.origin.dry_run import WHOLE
 from ingot.driver.remote import settings
 from ingot.files import claim, memo
@@ -78,7 +78,7 @@ def install(catalogue: dict, root: Path) -> None:
         if cluster.used():
             cluster.install()
         snakemake_says.install_lines()
-        asked.install_lint()
+        snakemake_asks.install_lint()
     methods = (
         init, update_needrun, postprocess, finish, check_incomplete, check_and_touch_output,
         get_outputs_with_changes,
@@ -479,7 +479,7 @@ def _reason(text: str) -> Any:
 
 async def get_outputs_with_changes(dag, change_type, *_, **__) -> list[str]:
     session = dag.ingot
-    return asked.changed(session.contents, session.decision, change_type.name.lower())
+    return snakemake_asks.changed(session.contents, session.decision, change_type.name.lower())
 
 
 def metadata(persistence, target) -> Any:
@@ -488,7 +488,7 @@ def metadata(persistence, target) -> Any:
         return found
     contents = persistence.dag.ingot.contents
     job = next((one for one in contents.graph.jobs if str(target) in one.writes), None)
-    return asked.metadata(contents, job, str(target)) if job else None
+    return snakemake_asks.metadata(contents, job, str(target)) if job else None
 
 
 async def postprocess(dag, *arguments, check_initial=False, **options) -> None:

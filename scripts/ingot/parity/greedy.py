@@ -29,6 +29,7 @@ class GreedyCheck:
         self.top = peak(answers)
         self.equal = self.ties = self.first_equal = 0
         self.wrong: list[str] = []
+        self.by_prompt: list[dict[str, Any]] = []
         self.away: list[float] = []  # the largest difference of a logit, per prompt
         self.kl: list[np.ndarray] = []  # nats, per step
 
@@ -41,7 +42,8 @@ class GreedyCheck:
         differs = chosen != answer.tokens
         self.first_equal += not differs[0]
         wrong = np.flatnonzero(differs & ~answer.ties(self.top, self.dtype))
-        self._count(answer, not differs.any(), not len(wrong), f"at step {wrong[:1]}")
+        said = chosen.tolist()
+        self._count(answer, not differs.any(), not len(wrong), f"at step {wrong[:1]}", said)
 
     def rows(self, answer: Answer, logits: np.ndarray) -> None:
         """The logits [tokens, vocabulary] of each step after the reference's own tokens."""
@@ -49,6 +51,7 @@ class GreedyCheck:
         p, q = log_softmax(answer.logits), log_softmax(logits)
         self.kl.append((np.exp(p) * (p - q)).sum(-1, dtype=np.float64))
         self.steps(answer, logits.argmax(-1))
+        self.by_prompt[-1]["largest_logit_difference"] = float(f"{self.away[-1]:.4g}")
 
     def logits(self, artifact: Path, limit: float | None) -> dict[str, Any]:
         """What a record says of `rows`; refused when a logit is off by more than `limit` of the largest."""
@@ -69,21 +72,29 @@ class GreedyCheck:
         certain = self.certain(answer)
         self.first_equal += said[:1] == answer.tokens[:1]
         upto = said[:certain] == answer.tokens[:certain]
-        self._count(answer, said == answer.tokens, upto, f"{said}, expected {answer.tokens}")
+        detail = f"{said}, expected {answer.tokens}"
+        self._count(answer, said == answer.tokens, upto, detail, said)
 
     def text(self, answer: Answer, said: str, decode: Callable[[list[int]], str]) -> None:
         """A text generated freely: that of the reference's tokens, or the same up to the first tie."""
         expected, count = decode(answer.tokens), self.certain(answer)
         certain = decode(answer.tokens[:count]).rstrip("\ufffd")  # perhaps half a character
         upto = count < len(answer.tokens) and said.startswith(certain)
-        self._count(answer, said == expected, upto, f"{said!r}, expected {expected!r}")
+        detail = f"{said!r}, expected {expected!r}"
+        self._count(answer, said == expected, upto, detail, said, expected)
 
     def certain(self, answer: Answer) -> int:
         """How many of its tokens come before the first that could be another."""
         first = np.flatnonzero(answer.ties(self.top, self.dtype))
         return int(first[0]) if len(first) else len(answer.tokens)
 
-    def _count(self, answer: Answer, equal: bool, tie: bool, detail: str) -> None:
+    def _count(
+        self, answer: Answer, equal: bool, tie: bool, detail: str, said: Any, expected: Any = None
+    ) -> None:
+        found = {"prompt_tokens": len(answer.prompt), "equal": bool(equal)}
+        if not equal:
+            found |= {"said": said, "expected": answer.tokens if expected is None else expected}
+        self.by_prompt.append(found)
         self.equal += bool(equal)
         self.ties += bool(tie and not equal)
         if not equal and not tie:
@@ -105,6 +116,7 @@ class GreedyCheck:
             **summary(self.answers),
             "greedy_equal": self.equal,
             "greedy_ties": self.ties,
+            "by_prompt": self.by_prompt,
             "tie_limit": {"dtype": self.dtype, "logits": TIE[self.dtype], "prompts": MOST_TIES},
         }
         if self.rough:

@@ -43,7 +43,7 @@ class Status:
     alike: dict[str, list[int]] = field(default_factory=dict)  # by kind(): how many, and done
     plan: dict[str, Any] = field(default_factory=dict)  # what the forecast said of the whole run
     jobs: list[dict[str, Any]] = field(default_factory=list)  # those that ended well
-    samples: list[list[float]] = field(default_factory=list)  # [when, memory, disk taken]
+    samples: list[list[float]] = field(default_factory=list)  # [when, memory]
     free: int = 0  # of the disk at the beginning
 
     def started(self, job: Job, log: str, expected: Forecast | None) -> None:
@@ -85,9 +85,8 @@ class Status:
         self.free = shutil.disk_usage(".").free
 
     def sample(self, memory: int) -> None:
-        """Note what memory and how much of the disk is taken now."""
-        taken = self.free - shutil.disk_usage(".").free
-        self.samples.append([round(time.time(), 1), memory, taken])
+        """Note what memory the steps take now."""
+        self.samples.append([round(time.time(), 1), memory])
         if len(self.samples) > SAMPLES:
             del self.samples[1:-1:2]
 

@@ -1,0 +1,170 @@
+"""Write a page for the person who decides whether to ship an artifact; without a target, one of the folder.
+
+One file of HTML, which works offline: what the artifact is, how it was made, what it was verified against,
+what it takes to serve.  It holds its data as JSON, and can be compared with another page or artifact.
+"""
+
+import json
+import time
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from ingot.driver.board import status
+from ingot.driver.board.shown import verdict
+from ingot.driver.catalogue import schema, targets
+from ingot.driver.commands import plan
+from ingot.driver.commands.targets import add_catalogue
+from ingot.driver.forecast.costs import Costs
+from ingot.driver.forecast.past import Past
+from ingot.driver.formats.rows import RECORD
+from ingot.driver.origin.on_record import OnRecord
+from ingot.driver.pages import page, plots
+from ingot.driver.pages.about import about
+from ingot.driver.pages.against import against
+from ingot.files import digest
+from ingot.files.atomic import replacing
+from ingot.refused import Refused
+from ingot.store.records import Store
+
+PAGES = Path("reports")
+COMPILE = "compile_vmfb"
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("target", nargs="?", help="artifacts/...; without one, all of this folder")
+    parser.add_argument(
+        "--against", metavar="OTHER", help="another artifact, or a page of `ingot report`"
+    )
+    parser.add_argument("--out", type=Path, help=f"the page to write (default: {PAGES}/NAME.html)")
+    parser.add_argument(
+        "--svg", type=Path, metavar="FOLDER", help="write the pictures as files, too"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="machine-readable: print the page's data only"
+    )
+    add_catalogue(parser)
+
+
+def run(root: Path, options: Namespace) -> None:
+    if options.against and not options.target:
+        raise Refused("--against: no artifact to compare, expected one; name it first")
+    if options.target:
+        other = of_other(root, options) if options.against else None
+        found = of_target(root, options.target, options.configfile)
+        compared = against(found, other) if other else None
+        pictures = {name: getattr(plots, name)(found) for name in ("costs", "run", "prompts")}
+        text = page.page(found, pictures, compared)
+        name = found["title"]
+    else:
+        found, pictures = of_folder()
+        text, name, compared = page.folder(found, pictures), "index", None
+    if options.json:
+        print(json.dumps(found | ({"against": compared} if compared else {})))
+        return
+    place = options.out or PAGES / f"{name}.html"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(place) as partial:
+        partial.write_text(text)
+    print(f"{place}: {len(text.encode()) / 1e3:.0f} kB; open it in a browser")
+    if options.svg:
+        options.svg.mkdir(parents=True, exist_ok=True)
+        for word, picture in pictures.items():
+            if picture:
+                (options.svg / f"{name}.{word}.svg").write_text(plots.plain(picture))
+                print(options.svg / f"{name}.{word}.svg")
+
+
+def of_target(root: Path, target: str, catalogue: str | None) -> dict[str, Any]:
+    target = target.rstrip("/")
+    found = schema.load(root, catalogue)
+    targets.check(target, found)
+    wanted = [target]
+    try:
+        targets.check(target + RECORD, found)
+        wanted.append(target + RECORD)
+    except Refused:  # of a format that is not verified
+        pass
+    on = OnRecord(root, Store(), wanted, catalogue, built=False)
+    return about(on, target, serving(root, target, found))
+
+
+def serving(root: Path, target: str, catalogue: dict) -> dict[str, Any]:
+    """What `ingot plan` says of it; empty where config.json is not here."""
+    costs, name = Costs(catalogue, root, Past(Store())), targets.model_of(target)
+    if costs.model(name).config is None:
+        return {}
+    usual = Namespace(context=None, gpu_memory=None, kv_heads=0, nominal=None)
+    return plan.of_serving(name, costs, [target], usual)
+
+
+def of_other(root: Path, options: Namespace) -> dict[str, Any]:
+    if not options.against.endswith(".html"):
+        return of_target(root, options.against, options.configfile)
+    try:
+        found = page.read(Path(options.against))
+        if "actions" in found:
+            return found
+    except (OSError, ValueError):
+        pass
+    raise Refused(f"{options.against}: no page of an artifact, expected one; write it again")
+
+
+def of_folder() -> tuple[dict[str, Any], dict[str, str]]:
+    """What stands in artifacts/, the runs of this folder, and what compiling took."""
+    runs = status.runs()
+    found = {
+        "folder": Path.cwd().name,
+        "written": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "artifacts": [
+            _artifact(path) for path in sorted(Path("artifacts").glob("*")) if _counts(path)
+        ],
+        "runs": [_run(one) for one in runs[::-1]],
+    }
+    pictures = {"run": "", "work": ""}
+    if built := [one for one in runs if one.jobs]:
+        last = built[-1]
+        of_run = {
+            "since": last.since,
+            "plan": last.plan,
+            "jobs": last.jobs,
+            "samples": last.samples,
+        }
+        pictures["run"] = plots.run({"run": of_run})
+    if points := compiled(Store()):
+        pictures["work"] = plots.over_work(points, "layers")
+    return found, pictures
+
+
+def _counts(path: Path) -> bool:
+    skipped = (RECORD, ".published.json", ".hf", "README.md")
+    return not (path.name.startswith(".") or path.name.endswith(skipped))
+
+
+def _run(one: status.Status) -> dict[str, Any]:
+    end = max((job["since"] + job["seconds"] for job in one.jobs), default=one.since)
+    return {
+        "begun": time.strftime("%Y-%m-%d %H:%M", time.localtime(one.since)),
+        "targets": ", ".join(one.targets[:3]),
+        "done": one.done,
+        "failed": len(one.failed),
+        "seconds": end - one.since,
+        "planned": one.plan["seconds"],
+    }
+
+
+def _artifact(path: Path) -> dict[str, Any]:
+    record = path.with_name(path.name + RECORD)
+    said = verdict(str(record)) if record.exists() else ""
+    files = path.rglob("*") if path.is_dir() else [path]
+    size = sum(one.stat().st_size for one in files if one.is_file())
+    return {"path": str(path), "bytes": size, "digest": digest.of(path),
+            "result": "yes" if said else "", "numbers": said.partition("; ")[2]}  # fmt: skip
+
+
+def compiled(store: Store) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of iree-compile by layers, per kind of hardware; of kinds with two depths or more."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for job in Past(store).jobs(COMPILE):
+        found.setdefault(job.kind or "cpu", []).append((job.units, job.measured[0]))
+    return {kind: some for kind, some in found.items() if len({units for units, _ in some}) > 1}

@@ -1,0 +1,129 @@
+"""The page of an artifact, in a real browser: it asks nobody, all can read it, its figures are true."""
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+import browser as chromium
+from conftest import ROOT, once
+from ingot.driver.catalogue import toolchains
+from ingot.driver.pages import page
+
+pytestmark = pytest.mark.slow
+BUNDLE = "artifacts/demo_tp1.shortfin"
+IRPA, OTHER = "artifacts/demo.irpa", "artifacts/demo.bf16.irpa"
+MOST = 1_000_000  # bytes of a page
+AXE = "axe.run(document).then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))"
+ROWS = "[...document.querySelectorAll('tr')].map(r => [...r.children].slice(0, 2).map(c => c.innerText))"
+needs_chromium = pytest.mark.skipif(
+    not chromium.CHROMIUM, reason="needs chromium (Debian: chromium)"
+)
+
+
+def at(folder, command, store):
+    path = f"{ROOT}/.venv/bin:{os.environ['PATH']}"
+    return subprocess.run(
+        ["sh", "-c", command], cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "INGOT_STORE": str(store), "PATH": path},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def reported(shared, tmp_path_factory):
+    """A folder with pages: of the demo's bundle, of two archives beside each other, of the folder."""
+    with once(tmp_path_factory, "reported") as (folder, done):
+        wanted = [BUNDLE, IRPA, OTHER]
+        if not done:
+            built = shared(folder, "--", *wanted, *(f"{one}.verified.json" for one in wanted))
+            assert built.returncode == 0, built.stderr
+            for words in ([BUNDLE, "--svg", "pictures"], [OTHER, "--against", IRPA], []):
+                said = at(folder, f"{ROOT}/.venv/bin/ingot report {' '.join(words)}", shared.store)
+                assert said.returncode == 0, said.stderr
+    return folder
+
+
+@pytest.fixture
+def browser(tmp_path):
+    running = chromium.Browser(tmp_path / "profile")
+    yield running
+    running.close()
+
+
+@needs_chromium
+@pytest.mark.parametrize("name", ["demo_tp1.shortfin", "demo.bf16.irpa", "index"])
+def test_a_page_asks_nobody_and_a_checker_finds_nothing(name, reported, browser):
+    place = reported / f"reports/{name}.html"
+    assert place.stat().st_size < MOST
+    tools = toolchains.build(ROOT, "ci")
+    for dark, pixels in ((False, 1200), (True, 1200), (False, 390)):
+        browser.dark(dark)
+        browser.width(pixels)
+        browser.open(place)
+        assert browser.run("document.documentElement.scrollWidth") <= pixels, "readable on a phone"
+        browser.run((tools / "axe-core/axe.min.js").read_text() + ";0")
+        found = browser.run(
+            "axe.run(document).then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))"
+        )
+        assert not [one for one in found if one[0] in ("serious", "critical")], found
+    asked = {url for url in browser.requests if not url.startswith("data:")}
+    assert asked <= {f"file://{place}"} and not browser.errors, (asked, browser.errors)
+
+
+@needs_chromium
+def test_every_figure_of_the_page_is_its_records(reported, browser):
+    browser.open(reported / "reports/demo_tp1.shortfin.html")
+    rows = dict(browser.run(ROWS))
+    record = json.loads((reported / f"{BUNDLE}.verified.json").read_text())
+    for name, value in record["checks"].items():
+        if type(value) is int:
+            assert rows[name] == f"{value:,}", name
+    held = json.loads(browser.run("document.getElementById('report').textContent"))
+    assert held == page.read(reported / "reports/demo_tp1.shortfin.html")
+    assert held["verification"] == record
+    for action in held["actions"]:
+        for made in action["outputs"]:
+            path = reported / made["path"]
+            if path.is_file():
+                assert made["bytes"] == path.stat().st_size
+    assert browser.run("document.querySelectorAll('svg[role=img]').length") >= 3
+
+
+def test_the_commands_of_a_page_do_what_they_say(reported, shared, tmp_path):
+    for name in ("demo_tp1.shortfin", "demo.bf16.irpa"):
+        commands = page.read(reported / f"reports/{name}.html")["commands"]
+        for words in ("make it again", "check its digest", "see why it would be built"):
+            command = commands[words].replace("snakemake ", f"snakemake -s {ROOT}/Snakefile -- ")
+            done = at(reported, command, shared.store)
+            assert done.returncode == 0, done.stderr
+    check = commands["check its digest"]
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / OTHER).write_text("else")
+    assert at(tmp_path, check, shared.store).returncode != 0
+
+
+def test_two_artifacts_beside_each_other_say_what_changed_and_what_it_did(reported):
+    text = (reported / "reports/demo.bf16.irpa.html").read_text()
+    assert "Against demo.irpa of" in text
+    assert re.search(r"dtype: .*f16.* → .*bf16", text) and "gguf_to_irpa: seconds" in text
+
+
+def test_pictures_are_files_of_their_own_too(reported):
+    text = (reported / "pictures/demo_tp1.shortfin.costs.svg").read_text()
+    assert text.startswith("<svg ") and "var(--" not in text and "export_mlir" in text
+
+
+@pytest.mark.parametrize(
+    "words, reason",
+    [(["artifacts/demo.q4_k_m.gguf"], "not on record here, expected something built; snakemake"),
+     (["artifacts/demoo.gguf"], "unknown model demoo"),
+     ([IRPA, "--against", "reports/none.html"], "no page of an artifact"),
+     (["--against", IRPA], "no artifact to compare")],
+)  # fmt: skip
+def test_what_cannot_be_reported_is_one_line(words, reason, ingot, tmp_path):
+    done = ingot("report", *words, cwd=tmp_path)
+    assert done.returncode == 1 and reason in done.stderr and done.stderr.count("\n") == 1, (
+        done.stderr
+    )

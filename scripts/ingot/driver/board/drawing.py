@@ -100,7 +100,14 @@ def _of_job(output: str, job: dict[str, Any], step: Step | None, now: float) -> 
 
 
 def _row(row: dict[str, Any], width: int, column: int) -> Any:
-    bar = ProgressBar(total=1.0, completed=row["share"] or 0.0, width=min(BAR, max(8, width // 5)))
+    bar = ProgressBar(
+        total=1.0,
+        completed=row["share"] or 0.0,
+        width=min(BAR, max(8, width // 5)),
+        style="bright_black",
+        complete_style="cyan",
+        finished_style="cyan",
+    )
     words = Text("  ".join(row["words"]), no_wrap=True, overflow="ellipsis")
     name = Text(row["name"], no_wrap=True, overflow="ellipsis")
     table = Table.grid(padding=(0, 1))
@@ -117,7 +124,7 @@ def _room(status: Status, steps: dict[str, Step]) -> str:
     free = shutil.disk_usage(".").free
     found = [f"disk {size(free)} free"]
     if peak := status.plan.get("disk"):
-        left = max(0, peak - max(0, status.free - free))
+        left = max(0, peak - status.written)
         found[0] += f", at most {size(left)} more" + (" — too little" if left > free else "")
     if memory := sum(step.memory for step in steps.values()):
         found.append(f"memory {size(memory)}")

@@ -8,7 +8,6 @@ import fcntl
 import json
 import os
 import platform
-import shutil
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,13 +37,13 @@ class Status:
     done: int = 0
     left: int = 0  # running ones too
     restored: int = 0
+    written: int = 0  # bytes of the jobs that are done
     running: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)  # and its log
     alike: dict[str, list[int]] = field(default_factory=dict)  # by kind(): how many, and done
     plan: dict[str, Any] = field(default_factory=dict)  # what the forecast said of the whole run
     jobs: list[dict[str, Any]] = field(default_factory=list)  # those that ended well
     samples: list[list[float]] = field(default_factory=list)  # [when, memory]
-    free: int = 0  # of the disk at the beginning
 
     def started(self, job: Job, log: str, expected: Forecast | None) -> None:
         self.failed.pop(job.writes[0], None)
@@ -68,7 +67,7 @@ class Status:
             seconds = time.time() - begun["since"]
             self.jobs.append({"output": output, **begun, "seconds": seconds, "bytes": size})
             self.alike.get(begun["kind"], [0, 0])[1] += 1
-        self.done, self.left = self.done + 1, left
+        self.done, self.left, self.written = self.done + 1, left, self.written + size
         self.write()
 
     def stopped(self, job: Job, log: str) -> None:
@@ -82,7 +81,6 @@ class Status:
         for job in jobs:
             self.alike.setdefault(kind(job), [0, 0])[0] += 1
         self.left, self.plan = len(jobs), plan
-        self.free = shutil.disk_usage(".").free
 
     def sample(self, memory: int) -> None:
         """Note what memory the steps take now."""

@@ -68,7 +68,7 @@ def board(jobs: int) -> float:
 
     def tick() -> None:
         status.since -= 1  # a second has passed
-        known = steps.read(status.run, list(status.running))
+        known = steps.read(list(status.running))
         status.sample(sum(one.memory for one in known.values()))
         screen.tick()
 

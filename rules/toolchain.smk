@@ -18,7 +18,8 @@ rule toolchain:
         volatile=True,  # not cached: it is about this machine
     shell:
         """
-        PYTHONPATH={ROOT:q}/scripts {sys.executable:q} -m ingot.driver.commands.cli toolchain {params.name:q} \
-            2>&1 >{log:q} | tee -a {log:q} >&2
+        : >{log:q}
+        INGOT_OUTPUT={output:q} PYTHONPATH={ROOT:q}/scripts {sys.executable:q} -m ingot.driver.commands.cli toolchain {params.name:q} \
+            2>&1 >>{log:q} | tee -a {log:q} >&2
         echo {wildcards.toolchain:q} >{output:q}
         """

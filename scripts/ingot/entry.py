@@ -39,7 +39,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
         _log(traceback.format_exc())
         if not record.shown():
             raise
-        _fail(f"{type(error).__name__}: {error}", "")
+        _fail(str(Refused(f"{type(error).__name__}: {error}")), "")
 
 
 def end(text: str) -> NoReturn:

@@ -39,7 +39,14 @@ def demo(shared, tmp_path_factory):
         if not built:
             done = shared(folder, "--", *targets)
             assert done.returncode == 0, done.stderr
+            (folder / "said").write_text(done.stdout + done.stderr)
     return folder / "artifacts"
+
+
+def test_the_whole_demo_is_less_than_forty_lines_in_a_pipe(demo):
+    said = (demo.parent / "said").read_text()
+    assert len(said.splitlines()) < 40 and not re.search(r"[\x00-\x09\x0b-\x1f]", said), said
+    assert re.search(r"demo_tp1.vmfb.verified.json  \(.* passed against transformers", said)
 
 
 def export(run, config, folder, *more):

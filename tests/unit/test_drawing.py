@@ -170,6 +170,8 @@ def test_a_log_of_a_failure_is_folded_only_where_a_ci_asks(capfd, monkeypatch, t
     assert capfd.readouterr().err == "failed   a: why, 5 %\n"
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     screen.failed(["failed   a: why, 5 %"], "log")
-    assert capfd.readouterr().err.splitlines()[1:] == [
+    _, error, group, stop, words, go, end = capfd.readouterr().err.splitlines()
+    assert (error, group, words, end) == (
         "::error title=a::why%2C 5 %25", "::group::log", "words", "::endgroup::",
-    ]  # fmt: skip
+    )  # fmt: skip
+    assert stop == f"::stop-commands::{go.strip(':')}", "what a tool prints is no command"

@@ -103,6 +103,8 @@ def test_a_run_is_drawn_beside_its_plan():
     picture = plots.run({"run": run})
     assert "disk, GB" in picture and "memory, MB" in picture and 'role="img"' in picture
     assert "var(--" not in plots.plain(picture)
+    rows = [{"artifact": "artifacts/m.q8_0.gguf", "bytes": 10**9, "mean_kl": 0.001}]
+    assert "m.q8_0.gguf" in plots.quality(rows)
     assert plots.run({"run": {}}) == ""
     assert "seconds" in plots.over_work({"cpu": [(2, 3.0), (4, 5.0)]}, "layers")
 

@@ -1,5 +1,6 @@
 """What a step says of itself, and what a run reads of it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -46,18 +47,18 @@ def step(tmp_path, monkeypatch):
 
 
 def refused():
-    return steps.read("r", [OUTPUT])[OUTPUT].refused
+    return steps.read([OUTPUT])[OUTPUT].refused
 
 
 def test_how_far_it_is_and_what_it_takes_can_be_read_while_it_runs(step):
     process, end = step("return None"), time.monotonic() + 20
-    while not (found := steps.read("r", [OUTPUT, "another"]).get(OUTPUT)) or not found.total:
+    while not (found := steps.read([OUTPUT, "another"]).get(OUTPUT)) or not found.total:
         assert time.monotonic() < end
         time.sleep(0.05)
     assert (found.done, found.total, found.what, found.unit) == (250, 1000, "m.gguf", "")
     assert 5e6 < found.memory <= found.peak < 1e9 and found.rate > 0
     assert process.wait(20) == 0
-    assert not steps.read("r", [OUTPUT]), "one that is done leaves nothing"
+    assert not steps.read([OUTPUT]), "one that is done leaves nothing"
 
 
 def test_why_it_failed_is_left_and_not_printed_twice(step):
@@ -71,9 +72,34 @@ def test_why_it_failed_is_left_and_not_printed_twice(step):
 def test_a_fault_of_ours_and_too_little_memory_are_one_line_too(step):
     step("return {}['missing']").communicate(timeout=20)
     assert refused() == "KeyError: 'missing'"
-    steps.forget("r")
+    steps.close("r")
     step("bytearray(1 << 50)").communicate(timeout=20)
     assert refused().startswith("out of memory")
+
+
+def test_of_two_tries_the_younger_counts_and_the_older_is_forgotten(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for age, run in ((100, "old"), (0, "new")):
+        place = steps.NOTES / run / "h-1.json"
+        place.parent.mkdir(parents=True)
+        place.write_text(json.dumps({"words": [OUTPUT], "refused": run}))
+        os.utime(place, (time.time() - age,) * 2)
+    assert refused() == "new"
+    steps.forget([OUTPUT])
+    assert not steps.read([OUTPUT])
+
+
+def test_a_program_that_a_step_starts_prints_its_own_reason(step):
+    nested = f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); from ingot import entry; "
+    nested += "from ingot.refused import Refused; entry.run(lambda: 1 / 0)"
+    process = step(f"__import__('subprocess').run([sys.executable, '-c', {nested!r}])")
+    assert "ZeroDivisionError" in process.communicate(timeout=20)[1]
+
+
+def test_notes_that_cannot_be_written_fail_no_step(step, tmp_path):
+    (tmp_path / "file").write_text("")
+    process = step("return None", INGOT_NOTES=str(tmp_path / "file/notes"))
+    assert process.wait(20) == 0
 
 
 def test_what_is_no_record_is_passed_over(tmp_path, monkeypatch):
@@ -82,5 +108,5 @@ def test_what_is_no_record_is_passed_over(tmp_path, monkeypatch):
     place.mkdir(parents=True)
     for number, text in enumerate(("", "{", "[]", '{"words": 1}', '{"words": ["a"], "x": 1}')):
         (place / f"{number}.json").write_text(text)
-    assert steps.read("r", ["a"]) == {}
+    assert steps.read(["a"]) == {}
     assert record.shown() == ""

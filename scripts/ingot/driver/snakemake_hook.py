@@ -39,6 +39,7 @@ from ingot.files import claim, memo
 from ingot.refused import Refused, one_line
 from ingot.store.records import Store
 from ingot.storekeeping import leases
+from ingot.terminal import steps
 
 VERSION = "9.27.1"
 SHELL_NAMES = ("PYTHON", "ROOT", "sys")  # of rules/common.smk, that shell texts fill in
@@ -134,11 +135,12 @@ def exit_gracefully(scheduler, *arguments) -> None:
     In a thread: this is called by a signal, and Snakemake's own takes a lock that the main thread may
     hold just then, for ever.
     """
-    os.write(2, b"stopped by SIGTERM: the running steps are stopped\n")
+    snakemake_says.stopped()
     if cluster.used() and decides(scheduler.workflow.dag):
         raise KeyboardInterrupt  # as Ctrl-C: the scheduler cancels what it submitted
 
     def end() -> None:
+        os.write(2, b"stopped by SIGTERM: the running steps are stopped\n")
         ORIGINAL["exit_gracefully"](scheduler, *arguments)
         processes.stop_below(os.getpid())
 
@@ -225,6 +227,8 @@ class Session:
         self.owners[job] = owner or self.run
         for path in () if owner else job.writes:
             claim.claim(path, found)
+        if not owner:
+            steps.forget(job.writes)
         expected = self.costs.of(job)
         self.status.started(job, log_of(theirs), expected)
 

@@ -5,7 +5,10 @@ list each file of code, are in its log, and with `-p` or `--verbose` on the term
 """
 
 import logging
+import os
 import re
+import signal
+import threading
 from typing import Any
 
 from ingot.driver.board.failure import Failed, signal_of
@@ -21,9 +24,10 @@ NOISE = re.compile(
     r"Elapsed time|SLURM run ID|Cleaning up SLURM log files|"
     r"WorkflowError:\s+At least one job did|Missing metadata for file logs/toolchain/|Complete log"
 )
+SIGNALS = {one.value for one in signal.Signals}
 FAILURES = {"job_error", "group_error"}
 PARAGRAPHS = {
-    "workflow_started", "resources_info", "shellcmd", "run_info", "job_finished", "progress",
+    "workflow_started", "resources_info", "shellcmd", "run_info", "job_finished", "progress", "group_error",
 }  # fmt: skip
 FAILED = re.compile(
     r"CalledProcessError in file (?s:.*)(?:exit status (\d+)|died with <Signals\.(\w+))"
@@ -63,8 +67,15 @@ def quiet() -> bool:
 
 def begin(status: Status) -> None:
     """Something will run: from now on `status` is shown."""
+    os.environ.pop("INGOT_SHOWN", None)  # of a run that this one is a step of
     if _lines:
         _lines.shown = Shown(status, quiet(), quiet() or _about(_lines.asked, "PROGRESS"))
+
+
+def stopped() -> None:
+    """The running steps are told to end: that they do is no failure."""
+    if _lines and _lines.shown:
+        _lines.shown.stopped = True
 
 
 def finished(job: Job) -> None:
@@ -87,12 +98,13 @@ class Lines(logging.StreamHandler):
         super().__init__(before.stream)
         self.name, self.theirs, self.asked = before.name, before.formatter, before.filters[0]
         self.shown: Shown | None = None  # while something runs
-        self.status, self.signal = 0, None  # of the step that failed last
+        self.ended: dict[int, tuple[int, str | None]] = {}  # by thread: a step's status, and signal
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Quiet is of what goes well."""
         failed = _event(record) in FAILURES or record.levelno >= logging.ERROR
-        return failed or self.asked.filter(record)
+        told = failed or CTRL_C.match(record.getMessage())
+        return bool(told) or self.asked.filter(record)
 
     def emit(self, record: logging.LogRecord) -> None:
         event = _event(record)
@@ -108,9 +120,9 @@ class Lines(logging.StreamHandler):
     def _remark(self, record: logging.LogRecord) -> str:
         text = self.theirs.format(record)
         if found := FAILED.search(text):
-            self.status = int(found[1] or 0)
-            past = self.status - 128
-            self.signal = found[2] or (signal_of(past) if past > 0 else None)
+            status = int(found[1] or 0)
+            by = found[2] or (signal_of(status - 128) if status - 128 in SIGNALS else None)
+            self.ended[threading.get_ident()] = (status, by)
             return ""
         if CTRL_C.match(text) and self.shown:
             return self.shown.stop()
@@ -124,13 +136,13 @@ class Lines(logging.StreamHandler):
             self.shown.started(list(record.output), record.rule_name, kind)
 
     def _job_error(self, record: Any) -> str:
+        status, by = self.ended.pop(threading.get_ident(), (0, None))
         failed = Failed(
             record.rule_name, list(record.output), next(iter(record.log), ""),
             f"{environment.PREFIX}{record.shellcmd}" if record.shellcmd else "",
-            self.status, self.signal, (record.rule_msg or "").partition(FURTHER)[0].strip(),
+            status, by, (record.rule_msg or "").partition(FURTHER)[0].strip(),
             RUNNER.match,
         )  # fmt: skip
-        self.status, self.signal = 0, None
         more = []
         if self.theirs.show_failed_logs:
             from snakemake.logging import show_logs

@@ -21,7 +21,10 @@ _counter: Any = None  # the Progress that counts now
 _words = list(sys.argv)  # as it began: sharktank puts its own in their place
 _peak = 0
 _refused = ""
-_over = threading.Event()
+_shown: str | None = (
+    None  # as the run said when this step began; what it starts itself prints its own
+)
+_over, _lock = threading.Event(), threading.Lock()
 
 
 def shown() -> str:
@@ -29,7 +32,8 @@ def shown() -> str:
 
     Where it does, a step does not print why it failed; where it has a board, no progress either.
     """
-    return os.environ.get("INGOT_SHOWN", "") if _place() else ""
+    said = os.environ.get("INGOT_SHOWN", "") if _shown is None else _shown
+    return said if _place() else ""
 
 
 def counts(progress: Any) -> None:
@@ -40,6 +44,8 @@ def counts(progress: Any) -> None:
 
 def begin() -> None:
     """Record this process from now on, in a thread; where no run has started it, nothing."""
+    global _shown
+    _shown = os.environ.pop("INGOT_SHOWN", "")
     if place := _place():
         with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -51,14 +57,16 @@ def refused(reason: str) -> None:
     global _refused
     _refused = reason
     if place := _place():
-        _write(place, _state())
+        _record(place)
 
 
 def end() -> None:
     """The step is done: there is nothing more to say."""
-    _over.set()
-    if place := _place():
-        place.unlink(missing_ok=True)
+    with _lock:
+        _over.set()
+        if place := _place():
+            with contextlib.suppress(OSError):
+                place.unlink(missing_ok=True)
 
 
 def _place() -> Path | None:
@@ -69,8 +77,15 @@ def _place() -> Path | None:
 
 def _beat(place: Path) -> None:
     while not _over.is_set():
-        _write(place, _state())
+        _record(place)
         _over.wait(EACH)
+
+
+def _record(place: Path) -> None:
+    """One at a time: a reason that was left is not written over by what was true before."""
+    with _lock:
+        if not _over.is_set():
+            _write(place, _state())
 
 
 def _state() -> dict[str, Any]:
@@ -78,7 +93,8 @@ def _state() -> dict[str, Any]:
     global _peak
     memory = _memory()
     _peak = max(_peak, memory)
-    found = {"words": _words, "memory": memory, "peak": _peak, "refused": _refused}
+    words = [*_words, os.environ.get("INGOT_OUTPUT", "")]
+    found = {"words": words, "memory": memory, "peak": _peak, "refused": _refused}
     if (counter := _counter) is not None:
         rate = (counter.done - counter.first) / max(time.monotonic() - counter.start, 1e-6)
         of = {name: getattr(counter, name) for name in ("what", "done", "total", "unit")}

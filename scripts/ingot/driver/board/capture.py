@@ -1,7 +1,9 @@
 """What steps write to file descriptor 2, line by line, so that it stands where the screen puts it."""
 
+import contextlib
 import os
 import re
+import select
 import threading
 from collections.abc import Callable
 
@@ -11,11 +13,26 @@ OF_BASH = re.compile(
 )
 
 
+def put(terminal: int, text: str) -> None:
+    """Write all of it.  A terminal that is gone, or a full disk, is no reason to end a run."""
+    data = text.encode(errors="replace")
+    while data:
+        try:
+            data = data[os.write(terminal, data) :]
+        except BlockingIOError:
+            select.select([], [terminal], [], 1.0)
+        except OSError:
+            return
+
+
 class Capture:
     """File descriptor 2 is a pipe from `start` to `close`; `terminal` is what it was."""
 
     def __init__(self) -> None:
-        self.terminal = os.dup(2)
+        try:
+            self.terminal = os.dup(2)
+        except OSError:  # stderr is closed
+            self.terminal = os.open(os.devnull, os.O_WRONLY)
         self.writing = -1
 
     def start(self, say: Callable[[str], None]) -> None:
@@ -27,8 +44,9 @@ class Capture:
     def _read(self, reading: int, say: Callable[[str], None]) -> None:
         with os.fdopen(reading, errors="replace") as file:
             for line in file:
-                if not OF_BASH.match(line):
-                    say(line.rstrip("\n"))
+                with contextlib.suppress(Exception):  # a reader that ends would end the steps
+                    if not OF_BASH.match(line):
+                        say(line.rstrip("\n"))
 
     def close(self) -> None:
         os.dup2(self.terminal, 2)

@@ -48,7 +48,7 @@ def _title(status: Status, now: float, width: int) -> Text:
 
 
 def _counts(status: Status, now: float, width: int) -> Text:
-    waiting = status.left - len(status.running)
+    waiting = max(0, status.left - len(status.running) - len(status.failed))
     found = [f"{status.done} done", f"{len(status.running)} running", f"{waiting} waiting"]
     found += [f"{status.restored} restored"] if status.restored else []
     found += [f"{len(status.failed)} failed"] if status.failed else []
@@ -61,7 +61,7 @@ def _counts(status: Status, now: float, width: int) -> Text:
 def _rows(status: Status, steps: dict[str, Step], now: float) -> Iterator[dict[str, Any]]:
     """A row per running job; those of a kind that has many are one row, which counts."""
     folded: dict[str, list[str]] = {}
-    for output, job in status.running.items():
+    for output, job in list(status.running.items()):
         if status.many(job["kind"]):
             folded.setdefault(job["kind"], []).append(output)
             continue

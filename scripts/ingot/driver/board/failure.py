@@ -38,6 +38,7 @@ class Failed:
         said += [f"    {word}" for word in words]
         said += [f"log      {self.log}"] if self.log else []
         again = script(self.log, self.command)
+        said = [printable(line) for line in said]
         return said + ([f"again    bash {shlex.quote(again)}   (this step alone)"] if again else [])
 
     def cause(self, step: Step | None) -> str:
@@ -81,7 +82,9 @@ def script(log: str, command: str) -> str:
     names = [name for name in OF_A_STEP if os.environ.get(name)]
     exports = "".join(f"export {name}={shlex.quote(os.environ[name])}\n" for name in names)
     try:
-        place.write_text(f"cd {shlex.quote(str(Path.cwd()))}\n{exports}{command.rstrip()}\n")
+        place.write_text(
+            f"cd {shlex.quote(str(Path.cwd()))} || exit\n{exports}{command.rstrip()}\n"
+        )
     except OSError:
         return ""
     return str(place)

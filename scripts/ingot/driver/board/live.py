@@ -3,10 +3,13 @@
 import contextlib
 import os
 import threading
+import time
 
+from ingot.driver.board.capture import put
 from ingot.driver.board.status import Status
 from ingot.terminal import steps
 
+OFTEN = 0.2  # seconds between two looks at the records
 PASSED = "runs     "  # a cluster's line of progress, which the board has
 
 
@@ -19,14 +22,14 @@ class Live:
         from rich.console import Console
 
         self.status, self.terminal, self.lock = status, terminal, threading.Lock()
-        self.drawn, self.last, self.over = 0, "", False
+        self.drawn, self.last, self.over, self.at = 0, "", False, 0.0
         file = os.fdopen(os.dup(terminal), "w")
         self.console = Console(file=file, force_terminal=True, highlight=False)
 
     def passed(self, line: str) -> None:
         """A step's own line."""
         if not line.startswith(PASSED):
-            self.say(line)
+            self._put(f"{line}\n", soon=True)
 
     def say(self, text: str) -> None:
         self._put(f"{text}\n")
@@ -37,15 +40,16 @@ class Live:
     def tick(self) -> None:
         self._put("")
 
-    def _put(self, text: str) -> None:
+    def _put(self, text: str, soon: bool = False) -> None:
         """Write text over the board, and the board below it: in one write, so that nothing flickers."""
         with self.lock:
-            board = self._board()
+            fresh = soon and self.last and time.monotonic() - self.at < OFTEN
+            board = self.last if fresh else self._board()
             if not text and board == self.last:
                 return
             up = f"\033[{self.drawn}A" if self.drawn else ""
-            self._write(f"{up}\r\033[J{text}{board}")
-            self.drawn, self.last = board.count("\n"), board
+            put(self.terminal, f"{up}\r\033[J{text}{board}")
+            self.drawn, self.last, self.at = board.count("\n"), board, time.monotonic()
 
     def _board(self) -> str:
         if self.over:
@@ -56,18 +60,13 @@ class Live:
             width, height = os.get_terminal_size(self.terminal)
             self.console.size = (max(width, 20) - 1, max(height, 6))
         width, height = self.console.size
-        known = steps.read(self.status.run, list(self.status.running))
+        known = steps.read(list(self.status.running))
         with self.console.capture() as found:
             self.console.print(board(self.status, known, width, height))
         return found.get()
 
-    def _write(self, text: str) -> None:
-        data = text.encode()
-        while data:
-            data = data[os.write(self.terminal, data) :]
-
     def close(self) -> None:
         """Take the board away."""
         with self.lock:
-            self._write(f"\033[{self.drawn}A\r\033[J" if self.drawn else "")
+            put(self.terminal, f"\033[{self.drawn}A\r\033[J" if self.drawn else "")
             self.drawn, self.last, self.over = 0, "", True

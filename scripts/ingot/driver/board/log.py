@@ -1,10 +1,14 @@
 """The screen of a run whose stderr is no terminal: lines, and groups as GitHub and GitLab fold them."""
 
 import os
+import secrets
 import time
 from pathlib import Path
 
+from ingot.driver.board.capture import put
 from ingot.driver.board.status import Status
+
+MOST = 1 << 16  # characters of a log
 
 
 class Log:
@@ -16,9 +20,7 @@ class Log:
         self.terminal = terminal
 
     def say(self, text: str) -> None:
-        data = f"{text}\n".encode()
-        while data:
-            data = data[os.write(self.terminal, data) :]
+        put(self.terminal, f"{text}\n")
 
     passed = say  # a step's own line
 
@@ -36,9 +38,12 @@ class Log:
 
     def _folded(self, log: str, start: str, end: str) -> None:
         try:
-            text = Path(log).read_text(errors="replace").rstrip()
+            text = Path(log).read_text(errors="replace")[-MOST:].rstrip()
         except OSError:
             return
+        if start.startswith("::"):  # what a tool printed is no command of GitHub's
+            word = secrets.token_hex(8)
+            text = f"::stop-commands::{word}\n{text}\n::{word}::"
         self.say(f"{start}\n{text}\n{end}")
 
     def tick(self) -> None:
@@ -50,6 +55,6 @@ class Log:
 
 def _escaped(text: str) -> str:
     """As GitHub's workflow commands want it."""
-    for found, put in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), (":", "%3A"), (",", "%2C")):
-        text = text.replace(found, put)
+    for found, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), (":", "%3A"), (",", "%2C")):
+        text = text.replace(found, code)
     return text

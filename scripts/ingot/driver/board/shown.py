@@ -1,6 +1,7 @@
 """One run as a person sees it: what is said when it begins, of each job, of a failure, and when it ends."""
 
 import atexit
+import contextlib
 import json
 import os
 import threading
@@ -41,9 +42,10 @@ class Shown:
 
     def _beat(self) -> None:
         while not self.over.is_set():
-            found = steps.read(self.status.run, list(self.status.running))
-            self.status.sample(sum(one.memory for one in found.values()))
-            self.screen.tick()
+            found = steps.read(list(self.status.running))
+            with contextlib.suppress(OSError):
+                self.status.sample(sum(one.memory for one in found.values()))
+                self.screen.tick()
             self.over.wait(EACH)
 
     def started(self, outputs: list[str], rule: str, kind: str) -> None:
@@ -86,7 +88,7 @@ class Shown:
         """Why a job failed.  Not of one that was told to end."""
         if self.stopped:
             return
-        found = steps.read(self.status.run, failed.outputs)
+        found = steps.read(failed.outputs)
         step = next(iter(found.values()), None)
         self.screen.failed([*failed.lines(some(failed.outputs), step), *more], failed.log)
 
@@ -95,11 +97,13 @@ class Shown:
         if self.over.is_set():
             return
         self.over.set()
-        self.screen.close()
-        self.capture.close()
+        try:
+            self.screen.close()
+        finally:
+            self.capture.close()
         status = self.status
         status.close()
-        steps.forget(status.run)
+        steps.close(status.run)
         if not done:
             whole = status.done + status.left
             self.screen.say(

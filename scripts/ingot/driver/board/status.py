@@ -135,9 +135,11 @@ def _read(place: Path) -> Status | None:
 
 def alive(folder: Path = Path()) -> bool:
     """Does a run of a working folder go on, on whichever machine?"""
-    with contextlib.suppress(OSError), (folder / BUSY).open("r+") as busy:
-        try:
-            fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+    for mode in ("r+", "r"):  # to another user it is not his to write
+        with contextlib.suppress(OSError), (folder / BUSY).open(mode) as busy:
+            try:
+                fcntl.flock(busy, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            return False
     return False

@@ -27,6 +27,7 @@ COLUMNS = {  # of a record's numbers: heading, and how one is shown
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", help="a model of the catalogue (default: all)")
     parser.add_argument("--json", action="store_true", help="machine-readable: the same as JSON")
+    parser.add_argument("--svg", type=Path, help="a file to draw KL divergence over size into")
 
 
 def run(root: Path, options: Namespace) -> int:
@@ -38,6 +39,10 @@ def run(root: Path, options: Namespace) -> int:
             file=sys.stderr,
         )
         return 1
+    if options.svg:
+        from ingot.driver.pages import plots
+
+        options.svg.write_text(plots.plain(plots.quality(found)))
     print(json.dumps(found, indent=2) if options.json else table(found))
     return 0
 

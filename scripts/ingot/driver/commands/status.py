@@ -89,7 +89,7 @@ def drawn(folder: Path, found: status.Status) -> str:
     console = Console(force_terminal=True, highlight=False, width=width - 1, height=height)
     with console.capture() as text:
         console.print(header(folder, found, True), end="\n")
-        console.print(board(found, steps.read(found.run, found.running, folder), width - 1, height))
+        console.print(board(found, steps.read(found.running, folder), width - 1, height))
     return text.get()
 
 
@@ -126,7 +126,7 @@ def described(folder: Path, found: status.Status) -> dict:
     """The run as JSON has it: each job with its state, where it is, and how far."""
     alive = status.alive(folder)
     running = found.running if alive else {}
-    known = steps.read(found.run, running, folder)
+    known = steps.read(running, folder)
     slurms = folder == HERE and any(claim.claimed(output).get("slurm") for output in running)
     listed = watch.seen() if slurms else None
     jobs = {

@@ -112,6 +112,23 @@ def over_work(jobs: dict[str, list[tuple[float, float]]], words: str) -> str:
     return _svg(figure, f"Seconds of past jobs over {words}")
 
 
+def quality(rows: list[dict[str, Any]]) -> str:
+    """How far artifacts are from their model, over their size: `artifact`, `bytes`, `mean_kl` of each."""
+    figure, (panel,) = _figure("quality", 1, 4.0)
+    some = [row for row in rows if row["bytes"]]
+    scale, unit = _unit(max((row["bytes"] for row in some), default=1))
+    panel.plot(
+        [row["bytes"] / scale for row in some], [row["mean_kl"] for row in some], "o", color=DONE
+    )
+    for row in some:
+        panel.annotate(row["artifact"].rpartition("/")[2], (row["bytes"] / scale, row["mean_kl"]),
+                       xytext=(6, 3), textcoords="offset points", fontsize=8)  # fmt: skip
+    panel.set_yscale("log")
+    panel.set_xlabel(unit)
+    panel.set_ylabel("mean KL divergence, nats")
+    return _svg(figure, "How far each artifact is from its model, over its size")
+
+
 def plain(svg: str) -> str:
     """The same as a file of its own, which has no page to take its colours from."""
     for ink, word in INKS.items():

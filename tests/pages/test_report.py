@@ -95,7 +95,7 @@ def test_the_commands_of_a_page_do_what_they_say(reported, shared, tmp_path):
     for name in ("demo_tp1.shortfin", "demo.bf16.irpa"):
         commands = page.read(reported / f"reports/{name}.html")["commands"]
         for words in ("make it again", "check its digest", "see why it would be built"):
-            command = commands[words].replace("snakemake ", f"snakemake -s {ROOT}/Snakefile -- ")
+            command = commands[words].replace("snakemake ", f"snakemake -s {ROOT}/Snakefile ")
             done = at(reported, command, shared.store)
             assert done.returncode == 0, done.stderr
     check = commands["check its digest"]

@@ -41,6 +41,7 @@ def report(**more):
         "source": {"name": "M", "hub": "o/m", "path": "", "revision": "abc", "commit": ""},
         "verification": {"result": "passed", "reference": "the checkpoint", "checks": checks},
         "actions": [action("convert"), action("other"), action("join", (0, 1))],
+        "format": about.FORMAT, "verifiable": True,
         "sources": {"model.safetensors": "sha256:9"}, "toolchains": {"convert": {"gguf": "0.1"}},
         "serving": {}, "run": {}, "commands": {"make it again": "snakemake artifacts/m.gguf"},
     }  # fmt: skip
@@ -114,7 +115,36 @@ def test_what_is_no_page_is_refused(tmp_path):
     options = type("Options", (), {"against": str(tmp_path / "x.html"), "configfile": None})
     with pytest.raises(Refused, match="no page of an artifact"):
         command.of_other(tmp_path, options)
-    assert about.PIN.findall("gguf==1.0\n# a\ntorch[cpu]==2.1\n") == [
-        ("gguf", "1.0"),
-        ("torch[cpu]", "2.1"),
-    ]
+    (tmp_path / "y.html").write_text('<script type="application/json" id="report">5</script>')
+    options.against = str(tmp_path / "y.html")
+    with pytest.raises(Refused, match="no page of an artifact"):
+        command.of_other(tmp_path, options)
+
+
+def test_196_fetches_are_one_box_and_the_page_stays_small():
+    def made(n):
+        return {"path": f"artifacts/m.hf/{n}", "digest": f"sha256:{n:064}", "bytes": 4 * 10**9}
+
+    fetched = [{**action("fetch_file"), "outputs": [made(n)]} for n in range(196)]
+    last = action("convert", range(196))
+    found = about.folded([*fetched, last])
+    assert [one["rule"] for one in found] == ["fetch_file", "convert"] and found[1]["reads"] == [0]
+    assert found[0]["seconds"] == 392.0 and len(found[0]["outputs"]) == 196
+    assert len(shown(report(actions=found))) < 500_000
+
+
+def test_a_limit_stands_beside_its_number():
+    checks = {"errors": {"Q4_K": 0.01}, "error_limits": {"Q4_K": 0.02}, "first_limit": 0.5}
+    text = shown(report(verification={"result": "passed", "reference": "x", "checks": checks}))
+    assert re.search(r'errors.Q4_K</th><td class="n">0.01</td><td class="n">0.02<', text)
+    assert "first_limit" in text
+
+
+def test_the_digest_of_each_output_and_of_a_folders_sums_is_checked():
+    outputs = {
+        "artifacts/a": {"digest": "sha256:aa"},
+        "artifacts/b c": {"digest": "tree:x", "entries": [{"path": "SHA256SUMS", "digest": "sha256:bb"}]},
+    }  # fmt: skip
+    said = about._check("artifacts/a", outputs)
+    assert "'aa  artifacts/a'" in said and "'bb  artifacts/b c/SHA256SUMS'" in said
+    assert said.endswith("&& (cd 'artifacts/b c' && sha256sum --quiet -c SHA256SUMS)")

@@ -62,8 +62,9 @@ class GreedyCheck:
                 f"{100 * limit:g} %; build it again"
             )
         return {
-            "largest_logit_difference": float(f"{largest:.4g}"),
-            "logit_limit": limit,
+            "largest_logit_difference": float(f"{max(self.away):.4g}"),
+            "largest_logit": round(self.top, 6),
+            "difference_limit": {"dtype": self.dtype, "share_of_largest_logit": limit},
             "mean_kl_of_prompts": float(f"{max(np.concatenate(self.kl).mean(), 0):.4g}"),
         }
 

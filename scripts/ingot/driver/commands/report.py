@@ -17,18 +17,21 @@ from ingot.driver.commands import plan
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.past import Past
-from ingot.driver.formats.rows import RECORD
+from ingot.driver.formats.rows import RECORD, row_of
 from ingot.driver.origin.on_record import OnRecord
 from ingot.driver.pages import page, plots
-from ingot.driver.pages.about import about
+from ingot.driver.pages.about import FORMAT, about
 from ingot.driver.pages.against import against
-from ingot.files import digest
+from ingot.files import digest, sealed
 from ingot.files.atomic import replacing
 from ingot.refused import Refused
 from ingot.store.records import Store
 
 PAGES = Path("reports")
 COMPILE = "compile_vmfb"
+SERVED = {  # formats whose server lays a model over GPUs as `ingot plan` says
+    "irpa", "mlir", "vmfb", "shortfin", "trtllm-ckpt", "trtllm", "triton", "vllm-slurm", "kuberay",
+}  # fmt: skip
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -79,23 +82,31 @@ def of_target(root: Path, target: str, catalogue: str | None) -> dict[str, Any]:
     target = target.rstrip("/")
     found = schema.load(root, catalogue)
     targets.check(target, found)
-    wanted = [target]
+    if target.endswith(RECORD):
+        raise Refused(
+            f"{target}: a record, expected what it is of; ingot report {target[: -len(RECORD)]}"
+        )
+    wanted, verifiable = [target], True
     try:
         targets.check(target + RECORD, found)
         wanted.append(target + RECORD)
     except Refused:  # of a format that is not verified
-        pass
+        verifiable = False
     on = OnRecord(root, Store(), wanted, catalogue, built=False)
-    return about(on, target, serving(root, target, found))
+    return about(on, target, serving(root, target, found), verifiable)
 
 
 def serving(root: Path, target: str, catalogue: dict) -> dict[str, Any]:
-    """What `ingot plan` says of it; empty where config.json is not here."""
+    """What `ingot plan` says of it; empty where config.json is not here, or no such server takes it."""
+    row = row_of(target)
+    if row is None or row.name not in SERVED:
+        return {}
     costs, name = Costs(catalogue, root, Past(Store())), targets.model_of(target)
     if costs.model(name).config is None:
         return {}
     usual = Namespace(context=None, gpu_memory=None, kv_heads=0, nominal=None)
-    return plan.of_serving(name, costs, [target], usual)
+    found = plan.of_serving(name, costs, [target], usual)
+    return found if catalogue[row.devices][found["hardware"]].get("memory") else {}
 
 
 def of_other(root: Path, options: Namespace) -> dict[str, Any]:
@@ -103,7 +114,7 @@ def of_other(root: Path, options: Namespace) -> dict[str, Any]:
         return of_target(root, options.against, options.configfile)
     try:
         found = page.read(Path(options.against))
-        if "actions" in found:
+        if isinstance(found, dict) and found.get("format") == FORMAT and "actions" in found:
             return found
     except (OSError, ValueError):
         pass
@@ -149,17 +160,23 @@ def _run(one: status.Status) -> dict[str, Any]:
         "done": one.done,
         "failed": len(one.failed),
         "seconds": end - one.since,
-        "planned": one.plan["seconds"],
+        "planned": one.plan.get("seconds", 0.0),
     }
 
 
 def _artifact(path: Path) -> dict[str, Any]:
-    record = path.with_name(path.name + RECORD)
+    record, name = path.with_name(path.name + RECORD), digest.of(path)
     said = verdict(str(record)) if record.exists() else ""
+    checked = path / sealed.SUMS if path.is_dir() else path
+    if (
+        said
+        and json.loads(record.read_text()).get("sha256") != digest.of(checked).partition(":")[2]
+    ):
+        said = "of other bytes"
     files = path.rglob("*") if path.is_dir() else [path]
     size = sum(one.stat().st_size for one in files if one.is_file())
-    return {"path": str(path), "bytes": size, "digest": digest.of(path),
-            "result": "yes" if said else "", "numbers": said.partition("; ")[2]}  # fmt: skip
+    return {"path": str(path), "bytes": size, "digest": name,
+            "result": "yes" if "; " in said else said, "numbers": said.partition("; ")[2]}  # fmt: skip
 
 
 def compiled(store: Store) -> dict[str, list[tuple[float, float]]]:

@@ -2,7 +2,9 @@
 
 import json
 import re
+import shlex
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +13,42 @@ from ingot.driver.catalogue import targets
 from ingot.driver.formats.rows import RECORD, row_of
 from ingot.driver.origin import card
 from ingot.driver.origin.on_record import OnRecord, commit, portable
+from ingot.files.sealed import SUMS
 from ingot.refused import Refused
 
 FORMAT = 1
-PIN = re.compile(r"^([A-Za-z0-9_.-]+(?:\[\w+\])?)==(\S+)$", re.M)
+SAME = 60.0  # seconds between the end of a job and its record
+FETCH = "fetch_file"
+SERVE = {
+    **{name: words for name, words in card.SERVE.items() if "  #" not in words},
+    "vllm-slurm": "{title}/submit", "rayserve": "{title}/serve", "kuberay": "kubectl apply -k {title}",
+}  # fmt: skip
+ASKED = re.compile(r"^([A-Za-z0-9_.-]+)", re.M)  # names of requirements.in
 
 
-def about(on: OnRecord, target: str, serving: dict[str, Any]) -> dict[str, Any]:
-    """Of a target that is on record.  Times in seconds, sizes in bytes."""
+def about(
+    on: OnRecord, target: str, serving: dict[str, Any], verifiable: bool = True
+) -> dict[str, Any]:
+    """Of a target that is on record; `verifiable`: its format is verified.  Seconds, and bytes."""
     record = on.record(target)
     if record is None:
         raise Refused(f"{target}: not on record here, expected something built; snakemake {target}")
     output, model = on.output(target), targets.model_of(target)
     entry, row = on.catalogue["models"][model], row_of(target)
     verified = verification(on, target)
-    actions = _actions(on, [target, *([target + RECORD] if verified else [])])
-    title = output["title"]
+    actions = folded(_actions(on, [target, *([target + RECORD] if verified else [])]))
+    title, paths, made = output["title"], on.makers[target]["outputs"], on.outputs(target)
+    own = f"--configfile {shlex.quote(Path(on.own).name)} " if on.own else ""
+    verify = f" {target}{RECORD}" if verifiable else ""
     return {
         "format": FORMAT,
         "target": target,
         "title": title,
         "what": row.what if row else "an artifact",
         "digest": output["digest"],
-        "bytes": output["size"],
-        "files": len(output.get("entries", ())) or 1,
+        "bytes": sum(one["size"] for one in made),
+        "files": sum(len(one.get("entries", ())) or 1 for one in made),
+        "verifiable": verifiable,
         "written": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "source": {
             "model": model,
@@ -47,15 +61,15 @@ def about(on: OnRecord, target: str, serving: dict[str, Any]) -> dict[str, Any]:
         "licence": _licence(on, model, entry),
         "verification": verified,
         "actions": actions,
-        "sources": _sources(on, actions),
+        "sources": _sources(actions),
         "toolchains": _toolchains(on.root, actions),
         "serving": serving,
         "run": _run(actions, on.cwd),
         "commands": {
-            "make it again": f"snakemake {target}",
-            "check its digest": _check(target, output),
-            "see why it would be built": f"ingot explain {target}",
-            "serve it": card.SERVE.get(row.name if row else "", "").format(title=target),
+            "make it again": f"snakemake {own}-- {target}{verify}",
+            "check its digest": _check(target, dict(zip(paths, made, strict=True))),
+            "see why it would be built": f"ingot explain {own}{target}",
+            "serve it": SERVE.get(row.name if row else "", "").format(title=target),
         },
     }
 
@@ -107,24 +121,57 @@ def _actions(on: OnRecord, wanted: list[str]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _sources(on: OnRecord, actions: list[dict[str, Any]]) -> dict[str, str]:
+def folded(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The fetches of a checkpoint as one action: a model of 196 files is one box."""
+    many = [n for n, one in enumerate(actions) if one["rule"] == FETCH]
+    if len(many) < status.MANY:
+        return actions
+    first, some = many[0], [actions[n] for n in many]
+
+    def whole(name: str, of: Callable, field: str = "") -> Any:
+        values = [(one[field] or {}).get(name) if field else one[name] for one in some]
+        known = [value for value in values if value is not None]
+        return of(known) if known else None
+
+    costs = {"seconds": sum, "memory": max, "bytes": sum}
+    fetched = {
+        **some[0], **{name: whole(name, of) for name, of in costs.items()},
+        "expected": {name: whole(name, of, "expected") or 0 for name, of in costs.items()},
+        "outputs": [made for one in some for made in one["outputs"]],
+        "ended": max(one["ended"] for one in some),
+    }  # fmt: skip
+    kept = [n for n in range(len(actions)) if n == first or n not in many]
+    place = {n: kept.index(first if n in many else n) for n in range(len(actions))}
+    found = []
+    for n in kept:
+        one = fetched if n == first else actions[n]
+        found.append({**one, "reads": sorted({place[m] for m in actions[n]["reads"]})})
+    return found
+
+
+def _sources(actions: list[dict[str, Any]]) -> dict[str, str]:
     """What no action made, but its code, by name."""
-    made = {one["digest"] for action in actions for one in action["outputs"]}
+    outputs = [made for action in actions for made in action["outputs"]]
+    made = {one["digest"] for one in outputs} | {one["path"].rpartition("/")[2] for one in outputs}
     found: dict[str, str] = {}
     for action in actions:
         for role, value in action["fields"].get("inputs", {}).items():
             listed = value if isinstance(value, list) else [[role, value]]
-            found.update({name: one for name, one in listed if one not in made})
+            found.update({name: one for name, one in listed if not {name, one} & made})
     return found
 
 
 def _toolchains(root: Path, actions: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """What was asked for of each toolchain, with versions."""
-    names = {name.split("/")[0] for one in actions for name in one["fields"].get("lock", {})}
-    asked = {name: root / "envs" / name / "requirements.in" for name in sorted(names)}
-    return {
-        name: dict(PIN.findall(path.read_text())) for name, path in asked.items() if path.is_file()
-    }
+    """What was asked for of each toolchain, in the versions that were used."""
+    found: dict[str, dict[str, str]] = {}
+    for one in actions:
+        pins = one["about"].get("pins", {})
+        for name in {place.split("/")[0] for place in one["fields"].get("lock", {})}:
+            asked = root / "envs" / name / "requirements.in"
+            names = ASKED.findall(asked.read_text()) if asked.is_file() else []
+            known = {word: pins[word] for word in names if word in pins}
+            found.setdefault(name, {}).update(known)
+    return dict(sorted(found.items()))
 
 
 def _revision(on: OnRecord, model: str) -> str:
@@ -140,23 +187,35 @@ def _licence(on: OnRecord, model: str, entry: dict[str, Any]) -> dict[str, str]:
     folder = folder if folder.is_absolute() or "hub" in entry else on.root / folder
     try:
         said = card.licence(folder, entry.get("license", ""))
-    except Refused as reason:
-        return {"name": "", "where": str(reason)}
-    return {"name": said.name, "where": said.where or "the catalogue"}
+    except Refused:
+        return {"name": "", "where": "the checkpoint's own file and the catalogue name two"}
+    return {"name": said.name, "where": said.where or ("the catalogue" if said.name else "nobody")}
 
 
-def _check(target: str, output: dict[str, Any]) -> str:
-    if output["digest"].startswith("sha256:"):
-        return f"echo '{output['digest'].removeprefix('sha256:')}  {target}' | sha256sum -c"
-    return f"(cd {target} && sha256sum -c SHA256SUMS)"
+def _check(target: str, outputs: dict[str, dict[str, Any]]) -> str:
+    """The digests of what the action made; of a folder, of its SHA256SUMS, and of all that these name."""
+    lines, folders = [], []
+    for path, one in outputs.items():
+        name, place = one["digest"], path
+        if not name.startswith("sha256:"):
+            inside = {entry["path"]: entry.get("digest", "") for entry in one.get("entries", ())}
+            name, place = inside.get(SUMS, ""), f"{path}/{SUMS}"
+            folders.append(f" && (cd {shlex.quote(path)} && sha256sum --quiet -c {SUMS})")
+        if name:
+            lines.append(shlex.quote(f"{name.removeprefix('sha256:')}  {place}"))
+    return f"printf '%s\\n' {' '.join(lines)} | sha256sum -c{''.join(folders)}" if lines else ""
 
 
 def _run(actions: list[dict[str, Any]], cwd: Path) -> dict[str, Any]:
-    """The last run of this folder that built one of them: its jobs, memory, and what was planned."""
-    ours = {action["outputs"][0]["path"] for action in actions}
+    """The last run of this folder that built one of them, as it is on record: its own jobs alone."""
+    ended = {made["path"]: one["ended"] for one in actions for made in one["outputs"]}
     for one in reversed(status.runs()):
-        jobs = [job for job in one.jobs if job["output"] in ours]
+        jobs = [
+            {name: job[name] for name in ("output", "rule", "since", "seconds", "bytes")}
+            for job in one.jobs
+            if abs(job["since"] + job["seconds"] - ended.get(job["output"], 0.0)) < SAME
+        ]
         if jobs:
-            return {"since": one.since, "host": one.host, "plan": one.plan, "jobs": one.jobs,
-                    "samples": one.samples}  # fmt: skip
+            return {"since": one.since, "plan": one.plan, "jobs": jobs, "samples": one.samples,
+                    "others": len(one.jobs) - len(jobs)}  # fmt: skip
     return {}

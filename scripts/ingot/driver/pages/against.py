@@ -24,6 +24,8 @@ def _changes(now: list[dict], then: list[dict]) -> Iterator[dict[str, Any]]:
     for name in [*new, *(name for name in old if name not in new)]:
         if name not in old or name not in new:
             yield {"action": name, "why": ["is new" if name in new else "is gone"]}
+        elif not (old[name]["fields"] and new[name]["fields"]):
+            yield {"action": name, "why": ["its fields are not on record"]}
         elif why := list(differences(old[name], new[name])):
             yield {"action": name, "why": why}
 

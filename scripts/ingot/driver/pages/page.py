@@ -13,7 +13,8 @@ BOX, HIGH, GAP, ROW = 190, 58, 14, 86  # of the chain's picture, in pixels
 
 def page(report: dict[str, Any], pictures: dict[str, str], compared: dict[str, Any] | None) -> str:
     """Of one artifact, perhaps compared with another."""
-    wrong = [one for one in _prompts(report) if not one["equal"]]
+    prompts = _prompts(report["verification"].get("checks", {}))
+    wrong = [one for one in prompts if not one["equal"]]
     return _rendered(
         "report.html", report, chain=chain(report["actions"]), pictures=pictures, compared=compared,
         numbers=flat(report), limits=_limits(report), wrong=wrong,
@@ -68,8 +69,15 @@ def chain(actions: list[dict[str, Any]]) -> dict[str, Any]:
     return {"boxes": boxes, "lines": lines, "width": width, "height": height, "box": BOX}
 
 
-def _prompts(report: dict[str, Any]) -> list[dict[str, Any]]:
-    return report["verification"].get("checks", {}).get("by_prompt", [])
+def _prompts(checks: Any, place: str = "") -> list[dict[str, Any]]:
+    """All prompts of a record, whatever they were asked of."""
+    found = []
+    for name, value in checks.items() if isinstance(checks, dict) else ():
+        if name == "by_prompt":
+            found += [{**one, "of": place} for one in value]
+        else:
+            found += _prompts(value, f"{place} {name}".strip())
+    return found
 
 
 def _limits(report: dict[str, Any]) -> dict[str, float]:
@@ -78,8 +86,12 @@ def _limits(report: dict[str, Any]) -> dict[str, float]:
     pairs = {}
     for name in found:
         place, _, last = name.rpartition(".")
-        if place.endswith("limits"):
+        if place.endswith("_limits"):  # error_limits.Q4_K of errors.Q4_K
+            pairs[f"{place.removesuffix('_limits')}s.{last}"] = found[name]
+        elif place.endswith("limits"):
             pairs[f"{place.removesuffix('limits')}{last}".lstrip(".")] = found[name]
+    if share := found.get("difference_limit.share_of_largest_logit"):
+        pairs["largest_logit_difference"] = share * found.get("largest_logit", 0.0)
     return pairs
 
 

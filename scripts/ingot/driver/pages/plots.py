@@ -88,9 +88,7 @@ def prompts(report: dict[str, Any]) -> str:
             lengths = [one["prompt_tokens"] for one in some]
             away = [one["largest_logit_difference"] for one in some]
             panel.plot(lengths, away, mark, color=colour, label=words)
-    limit = checks.get("difference_limit", {}).get("share_of_largest_logit") or checks.get(
-        "logit_limit"
-    )
+    limit = checks.get("difference_limit", {}).get("share_of_largest_logit")
     if limit and "largest_logit" in checks:
         panel.axhline(limit * checks["largest_logit"], color=PLAN, linestyle="--", label="limit")
         panel.set_yscale("log")

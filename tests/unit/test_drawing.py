@@ -149,6 +149,8 @@ def test_a_failure_names_the_artifact_once_and_holds_few_words(tmp_path):
     assert "it held 3 GB of this machine's" in lines[0]
     assert lines[1:4] == ["    \\x1b[31mtwo", "    three", "    four"]
     assert lines[-1] == f"again    bash {tmp_path / 'a.sh'}   (this step alone)"
+    failed.member = True
+    assert len(failed.lines("a.vmfb", None)) == 1, "one line of each member of a group"
     own = failed.lines("a.vmfb", Step([], refused="a.vmfb: it is odd\n" + "word\n" * 50))
     assert own[0] == "failed   a.vmfb: it is odd" and len(own) <= 12
 

@@ -1,4 +1,4 @@
-"""What Snakemake 9.27.1 says, in Ingot's terms; with its private names; more of these: snakemake_hook.py.
+"""What Snakemake 9.27.1 says, in Ingot's terms; its private names are here, and in snakemake_hook.py.
 
 On the terminal a job is one line when it starts and one when it ends; Snakemake's own paragraphs, which
 list each file of code, are in its log, and with `-p` or `--verbose` on the terminal as well.
@@ -141,7 +141,7 @@ class Lines(logging.StreamHandler):
             record.rule_name, list(record.output), next(iter(record.log), ""),
             f"{environment.PREFIX}{record.shellcmd}" if record.shellcmd else "",
             status, by, (record.rule_msg or "").partition(FURTHER)[0].strip(),
-            RUNNER.match,
+            bool(getattr(record, "indent", False)), RUNNER.match,
         )  # fmt: skip
         more = []
         if self.theirs.show_failed_logs:

@@ -28,10 +28,13 @@ class Failed:
     status: int = 0
     signal: str | None = None
     words: str = ""
+    member: bool = False  # of a group, which failed as a whole
     unlike: Callable[[str], object] = lambda line: False  # lines of the log that say nothing
 
     def lines(self, named: str, step: Step | None) -> list[str]:
         """The first names the artifact and the cause."""
+        if self.member and not (step and step.refused):
+            return [f"failed   {named}: not done when its group ended; log: {self.log}"]
         first, *words = self.cause(step).splitlines()
         said = [f"failed   {named}: {first.removeprefix(f'{named}: ')}"]
         words = words[:LONGEST] if step and step.refused else tail(self.log, self.unlike)

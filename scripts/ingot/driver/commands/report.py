@@ -143,7 +143,9 @@ def of_folder() -> tuple[dict[str, Any], dict[str, str]]:
         }
         pictures["run"] = plots.run({"run": of_run})
     if points := compiled(Store()):
-        pictures["work"] = plots.over_work(points, "layers")
+        pictures["work"] = plots.over_work(
+            points, "blocks compiled, on each rank, in each function"
+        )
     return found, pictures
 
 
@@ -180,7 +182,7 @@ def _artifact(path: Path) -> dict[str, Any]:
 
 
 def compiled(store: Store) -> dict[str, list[tuple[float, float]]]:
-    """Seconds of iree-compile by layers, per kind of hardware; of kinds with two depths or more."""
+    """Seconds of iree-compile by blocks, per kind of hardware; of kinds with two depths or more."""
     found: dict[str, list[tuple[float, float]]] = {}
     for job in Past(store).jobs(COMPILE):
         found.setdefault(job.kind or "cpu", []).append((job.units, job.measured[0]))

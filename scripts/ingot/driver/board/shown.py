@@ -72,7 +72,8 @@ class Shown:
                     f"done     {done} of {self._files(last['kind'], job.writes)}  ({count})"
                 )
             return
-        said = [f"{last['seconds']:.1f} s", verdict(job.writes[0]) or size(last["bytes"]), count]
+        what = verdict(job.writes[0]) or (size(last["bytes"]) if last["bytes"] else "")
+        said = [f"{last['seconds']:.1f} s", *([what] if what else []), count]
         self.screen.say(f"done     {some(job.writes)}  ({', '.join(said)})")
 
     def _files(self, kind: str, outputs: list[str]) -> str:

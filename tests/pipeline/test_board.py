@@ -162,3 +162,22 @@ def test_another_folder_of_the_same_store_is_seen(clone, terminal, ingot, tmp_pa
     seen.until(lambda text: "2 done · 1 running" in text)
     said = ingot("status", cwd=tmp_path).stdout
     assert f" in {folder}: 2 jobs done, 1 running" in said and f"runs     {IRPA}" in said, said
+
+
+def test_another_terminal_draws_the_same_board_until_the_run_is_dead(clone, terminal, store):
+    folder = clone("a")
+    slow(folder)
+    seen = terminal(folder, 100, IRPA)
+    seen.until(lambda text: "2 done · 1 running" in text)
+    environment = {**os.environ, "INGOT_STORE": str(store), "TERM": "xterm-256color"}
+    command = [ROOT / ".venv/bin/ingot", "status", "--follow"]
+    other = Terminal(command, 90, cwd=folder, env=environment)
+    try:
+        other.until(lambda text: "MB of 100 MB" in text)
+        assert "2 done · 1 running · 0 waiting" in other.text()
+        os.kill(seen.process.pid, 9)
+        assert other.close(20) == 0
+        assert "no run is alive" in other.text()
+        assert f"ended while it built {IRPA}" in other.text().replace("\n", "")
+    finally:
+        other.kill()

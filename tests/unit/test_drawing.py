@@ -65,6 +65,13 @@ def test_a_row_has_bytes_rate_time_left_and_memory():
     assert "3 GB of 9 GB  100 MB/s  60 s left  2 GB memory" in row
 
 
+def test_the_end_is_no_sooner_than_what_a_step_says_of_itself():
+    status = running(job("artifacts/m.gguf"))
+    status.ends = time.time() + 1
+    step = Step([], done=3 * GB, total=9 * GB, rate=1e7)
+    assert "in 10 min" in drawn(status, {"artifacts/m.gguf": step})[1]
+
+
 def test_fetches_are_one_row_that_counts_and_600_draw_as_fast_as_10():
     def timed(count):
         jobs = [job(f"artifacts/m.hf/{n}", "fetch_file") for n in range(count)]

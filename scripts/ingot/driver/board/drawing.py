@@ -21,7 +21,7 @@ BAR = 16
 def board(status: Status, steps: dict[str, Step], width: int, height: int) -> Group:
     """All of it, in `width` columns and less than `height` lines."""
     now = time.time()
-    head = [_title(status, now, width), _counts(status, now, width)]
+    head = [_title(status, now, width), _counts(status, steps, now, width)]
     rows = list(_rows(status, steps, now))
     lines = 2 if width < NARROW else 1
     room = max(1, (height - len(head) - 3) // lines)
@@ -47,15 +47,21 @@ def _title(status: Status, now: float, width: int) -> Text:
     return _line(f"{name:{room}.{room}} {took}", width, "bold")
 
 
-def _counts(status: Status, now: float, width: int) -> Text:
+def _counts(status: Status, steps: dict[str, Step], now: float, width: int) -> Text:
     waiting = max(0, status.left - len(status.running) - len(status.failed))
     found = [f"{status.done} done", f"{len(status.running)} running", f"{waiting} waiting"]
     found += [f"{status.restored} restored"] if status.restored else []
     found += [f"{len(status.failed)} failed"] if status.failed else []
     if status.ends is not None:
-        end = time.strftime("%H:%M", time.localtime(status.ends))
-        found.append(f"ends about {end}, in {duration(max(0.0, status.ends - now))}")
+        ends = max(status.ends, now + max(map(_left, steps.values()), default=0.0))
+        end = time.strftime("%H:%M", time.localtime(ends))
+        found.append(f"ends about {end}, in {duration(ends - now)}")
     return _line(" · ".join(found), width)
+
+
+def _left(step: Step) -> float:
+    """Seconds that a step will still take, by its own count; 0 where it does not count."""
+    return (step.total - step.done) / step.rate if step.total and step.rate else 0.0
 
 
 def _rows(status: Status, steps: dict[str, Step], now: float) -> Iterator[dict[str, Any]]:
@@ -81,13 +87,12 @@ def _of_job(output: str, job: dict[str, Any], step: Step | None, now: float) -> 
     share, words = None, []
     if step and step.total:
         share = min(1.0, step.done / step.total)
-        left = (step.total - step.done) / step.rate if step.rate else None
         if step.unit:
             words.append(f"{step.done} of {step.total} {step.unit}")
         else:
             words.append(f"{size(step.done)} of {size(step.total)}")
             words += [f"{size(step.rate)}/s"] if step.rate else []
-        words.append(f"{duration(left)} left" if left is not None else duration(took))
+        words.append(f"{duration(_left(step))} left" if step.rate else duration(took))
     elif expected:
         share = min(0.99, took / expected)
         words.append(f"{duration(took)} of about {duration(expected)}")

@@ -94,6 +94,7 @@ class Status:
     def write(self) -> None:
         long = {"jobs", "samples"}
         short = {key: value for key, value in vars(self).items() if key not in long}
+        short["plan"] = {key: value for key, value in self.plan.items() if key != "disk_at"}
         _write(PLACE, short)
 
     def close(self) -> None:

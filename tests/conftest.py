@@ -217,6 +217,11 @@ def ingot(store, tmp_path):
     return run
 
 
+def lasting(said):
+    """The lines of a run, but those that come every half minute or ten percent: a slow machine has more."""
+    return [line for line in said.splitlines() if not re.search(r" s so far$| % .* left$", line)]
+
+
 def planned(said):
     """What a dry run says of each file: {path: (rule, why)}; restored ones have no rule."""
     size = r"\S+(?: \w+)?"

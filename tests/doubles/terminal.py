@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -13,15 +14,16 @@ import time
 
 import pyte
 
+REDRAWN = re.compile(rb"(?=\x1b\[\d+A\r\x1b\[J)")  # a board is drawn over the last one
+
 
 class Terminal:
-    """`screens` are all that were seen, one per write; `text()` is what is there now."""
+    """`screens` are all that were seen; `text()` is what is there now."""
 
     def __init__(self, command, columns=100, lines=30, **options):
         self.screen = pyte.HistoryScreen(columns, lines, history=2000)
         self.stream = pyte.ByteStream(self.screen)
         self.screens: list[tuple[float, list[str]]] = []
-        self.bytes = b""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.master = ours
@@ -40,9 +42,9 @@ class Terminal:
             data = os.read(self.master, 65536)
         except OSError:  # as a pseudo-terminal ends
             return False
-        self.bytes += data
-        self.stream.feed(data)
-        self.screens.append((time.monotonic(), self.lines()))
+        for piece in REDRAWN.split(data):  # several may have been written meanwhile
+            self.stream.feed(piece)
+            self.screens.append((time.monotonic(), self.lines()))
         return bool(data)
 
     def lines(self) -> list[str]:

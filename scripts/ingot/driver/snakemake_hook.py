@@ -1,6 +1,6 @@
 """Where Ingot meets Snakemake 9.27.1: what runs.  What is said of it: snakemake_says.py.
 
-`install` puts six methods of its DAG in place of its own.  Snakemake then schedules what
+`install` puts eight methods of its DAG in place of its own.  Snakemake then schedules what
 cache/decide.py says, and hits are restored before a job is handed to any executor.  Behind this file
 a job is a plain value (job.py).  tests/unit/test_hook.py says which name changed.
 """

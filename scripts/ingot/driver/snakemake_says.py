@@ -1,4 +1,4 @@
-"""What Snakemake 9.27.1 says, in Ingot's terms; its private names are here, and in snakemake_hook.py.
+"""What Snakemake 9.27.1 says, in Ingot's terms; its private names: snakemake_{hook,says,asks}.py.
 
 On the terminal a job is one line when it starts and one when it ends; Snakemake's own paragraphs, which
 list each file of code, are in its log, and with `-p` or `--verbose` on the terminal as well.

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group
@@ -18,18 +19,20 @@ NARROW = 90  # columns, below which a job has two lines
 BAR = 16
 
 
-def board(status: Status, steps: dict[str, Step], width: int, height: int) -> Group:
-    """All of it, in `width` columns and less than `height` lines."""
+def board(
+    status: Status, steps: dict[str, Step], width: int, height: int, folder: Path = Path()
+) -> Group:
+    """All of it, in `width` columns and less than `height` lines; the run is of `folder`."""
     now = time.time()
     head = [_title(status, now, width), _counts(status, steps, now, width)]
     rows = list(_rows(status, steps, now))
     lines = 2 if width < NARROW else 1
-    room = max(1, (height - len(head) - 3) // lines)
+    room = max(1, (height - len(head) - 4) // lines)
     left = rows[room:]
     column = min(width * 2 // 5, max((len(row["name"]) for row in rows[:room]), default=0))
     body = [_row(row, width, column) for row in rows[:room]]
     foot = [_line(f"and {len(left)} more that run", width)] if left else []
-    return Group(*head, *body, *foot, _line(_room(status, steps), width, "dim"))
+    return Group(*head, *body, *foot, _line(_room(status, steps, folder), width, "dim"))
 
 
 def _line(text: str, width: int, style: str = "") -> Text:
@@ -61,7 +64,7 @@ def _counts(status: Status, steps: dict[str, Step], now: float, width: int) -> T
 
 def _left(step: Step) -> float:
     """Seconds that a step will still take, by its own count; 0 where it does not count."""
-    return (step.total - step.done) / step.rate if step.total and step.rate else 0.0
+    return max(0.0, (step.total - step.done) / step.rate) if step.total and step.rate else 0.0
 
 
 def _rows(status: Status, steps: dict[str, Step], now: float) -> Iterator[dict[str, Any]]:
@@ -124,9 +127,9 @@ def _row(row: dict[str, Any], width: int, column: int) -> Any:
     return table
 
 
-def _room(status: Status, steps: dict[str, Step]) -> str:
+def _room(status: Status, steps: dict[str, Step], folder: Path) -> str:
     """The disk and the memory, beside what the forecast says of them."""
-    free = shutil.disk_usage(".").free
+    free = shutil.disk_usage(folder).free
     found = [f"disk {size(free)} free"]
     if peak := status.plan.get("disk"):
         left = max(0, peak - status.written)

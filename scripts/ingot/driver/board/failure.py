@@ -37,8 +37,9 @@ class Failed:
             return [f"failed   {named}: not done when its group ended; log: {self.log}"]
         first, *words = self.cause(step).splitlines()
         said = [f"failed   {named}: {first.removeprefix(f'{named}: ')}"]
-        words = words[:LONGEST] if step and step.refused else tail(self.log, self.unlike)
-        said += [f"    {word}" for word in words]
+        if not (step and step.refused):
+            words += tail(self.log, self.unlike)
+        said += [f"    {word}" for word in words[:LONGEST]]
         said += [f"log      {self.log}"] if self.log else []
         again = script(self.log, self.command)
         said = [printable(line) for line in said]

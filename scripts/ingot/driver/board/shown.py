@@ -140,5 +140,5 @@ def verdict(path: str) -> str:
         numbers = [f"{name} {value:.4g}" for name, value in found["checks"].items()
                    if type(value) in (int, float)]  # fmt: skip
         return "; ".join([f"{found['result']} against {found['reference']}", *numbers[:NUMBERS]])
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""

@@ -22,10 +22,11 @@ from ingot.driver.origin.on_record import OnRecord
 from ingot.driver.pages import page, plots
 from ingot.driver.pages.about import FORMAT, about
 from ingot.driver.pages.against import against
-from ingot.files import digest, sealed
+from ingot.files import digest
 from ingot.files.atomic import replacing
 from ingot.refused import Refused
 from ingot.store.records import Store
+from ingot.verify import verification
 
 PAGES = Path("reports")
 COMPILE = "compile_vmfb"
@@ -151,7 +152,7 @@ def of_folder() -> tuple[dict[str, Any], dict[str, str]]:
 
 def _counts(path: Path) -> bool:
     skipped = (RECORD, ".published.json", ".hf", "README.md")
-    return not (path.name.startswith(".") or path.name.endswith(skipped))
+    return path.exists() and not (path.name.startswith(".") or path.name.endswith(skipped))
 
 
 def _run(one: status.Status) -> dict[str, Any]:
@@ -167,18 +168,24 @@ def _run(one: status.Status) -> dict[str, Any]:
 
 
 def _artifact(path: Path) -> dict[str, Any]:
-    record, name = path.with_name(path.name + RECORD), digest.of(path)
+    record = path.with_name(path.name + RECORD)
     said = verdict(str(record)) if record.exists() else ""
-    checked = path / sealed.SUMS if path.is_dir() else path
-    if (
-        said
-        and json.loads(record.read_text()).get("sha256") != digest.of(checked).partition(":")[2]
-    ):
-        said = "of other bytes"
     files = path.rglob("*") if path.is_dir() else [path]
-    size = sum(one.stat().st_size for one in files if one.is_file())
-    return {"path": str(path), "bytes": size, "digest": name,
-            "result": "yes" if "; " in said else said, "numbers": said.partition("; ")[2]}  # fmt: skip
+    return {
+        "path": str(path),
+        "bytes": sum(one.stat().st_size for one in files if one.is_file()),
+        "digest": digest.of(path),
+        "result": "" if not said else "yes" if _is_of(record, path) else "of other bytes",
+        "numbers": said.partition("; ")[2],
+    }
+
+
+def _is_of(record: Path, path: Path) -> bool:
+    """Was it this that was verified?  Each file of a folder is held against its SHA256SUMS."""
+    try:
+        return json.loads(record.read_text()).get("sha256") == verification.digest(path)
+    except (OSError, Refused):
+        return False
 
 
 def compiled(store: Store) -> dict[str, list[tuple[float, float]]]:

@@ -24,6 +24,7 @@ from ingot.terminal import steps
 EACH = 1.0  # seconds between two looks
 CLEAR = "\033[H\033[J"  # of a terminal
 HERE = Path()
+HEAD = 3  # lines above a board
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -36,6 +37,9 @@ def run(root: Path, options: Namespace) -> int:
     last = None
     while True:
         found = dict(runs())
+        if not found and last is not None:
+            print("no run is alive")
+            return 0
         if not found:
             print("no run yet in this folder", file=sys.stderr)
             return 1
@@ -73,11 +77,12 @@ def shown(found: dict[Path, status.Status], as_json: bool) -> str:
         others = whole[1:] if HERE in found else whole
         return json.dumps(first | ({"others": others} if others else {}))
     if sys.stdout.isatty():
-        return "\n".join(drawn(folder, one) for folder, one in found.items()).rstrip()
+        height = shutil.get_terminal_size().lines // len(found) - HEAD
+        return "\n".join(drawn(folder, one, height) for folder, one in found.items()).rstrip()
     return "\n".join(line for folder, one in found.items() for line in lines(folder, one))
 
 
-def drawn(folder: Path, found: status.Status) -> str:
+def drawn(folder: Path, found: status.Status, height: int) -> str:
     """As the run's own terminal shows it; of one that has ended, a line."""
     if not status.alive(folder):
         return "\n".join(lines(folder, found))
@@ -85,11 +90,11 @@ def drawn(folder: Path, found: status.Status) -> str:
 
     from ingot.driver.board.drawing import board
 
-    width, height = shutil.get_terminal_size()
+    width = shutil.get_terminal_size().columns
     console = Console(force_terminal=True, highlight=False, width=width - 1, height=height)
     with console.capture() as text:
         console.print(header(folder, found, True), end="\n")
-        console.print(board(found, steps.read(found.running, folder), width - 1, height))
+        console.print(board(found, steps.read(found.running, folder), width - 1, height, folder))
     return text.get()
 
 
@@ -108,7 +113,7 @@ def lines(folder: Path, found: status.Status) -> Iterator[str]:
 
 def header(folder: Path, found: status.Status, alive: bool) -> str:
     since = time.strftime("%H:%M", time.localtime(found.since))
-    counts = f"{found.done} jobs done, {len(found.running)} running, {found.left} in all left"
+    counts = f"{found.done} jobs done, {len(found.running)} running, {found.left} left in all"
     if not alive and found.running:
         return (
             f"no run is alive; the last, of {since} (pid {found.pid} on {found.host}), ended while it "

@@ -64,7 +64,7 @@ def about(
         "sources": _sources(actions),
         "toolchains": _toolchains(on.root, actions),
         "serving": serving,
-        "run": _run(actions, on.cwd),
+        "run": _run(actions),
         "commands": {
             "make it again": f"snakemake {own}-- {target}{verify}",
             "check its digest": _check(target, dict(zip(paths, made, strict=True))),
@@ -136,7 +136,8 @@ def folded(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     costs = {"seconds": sum, "memory": max, "bytes": sum}
     fetched = {
         **some[0], **{name: whole(name, of) for name, of in costs.items()},
-        "expected": {name: whole(name, of, "expected") or 0 for name, of in costs.items()},
+        "expected": {name: whole(name, of, "expected") for name, of in costs.items()}
+        if any(one["expected"] for one in some) else None,
         "outputs": [made for one in some for made in one["outputs"]],
         "ended": max(one["ended"] for one in some),
     }  # fmt: skip
@@ -150,14 +151,19 @@ def folded(actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _sources(actions: list[dict[str, Any]]) -> dict[str, str]:
-    """What no action made, but its code, by name."""
+    """What no action made, but its code, by name.  A shard is read by its tensors, not by its bytes."""
     outputs = [made for action in actions for made in action["outputs"]]
-    made = {one["digest"] for one in outputs} | {one["path"].rpartition("/")[2] for one in outputs}
+    made = {one["digest"] for one in outputs}
+    shards = {
+        one["path"].rpartition("/")[2] for one in outputs if one["path"].endswith(".safetensors")
+    }
     found: dict[str, str] = {}
     for action in actions:
         for role, value in action["fields"].get("inputs", {}).items():
             listed = value if isinstance(value, list) else [[role, value]]
-            found.update({name: one for name, one in listed if not {name, one} & made})
+            found.update(
+                {name: one for name, one in listed if one not in made and name not in shards}
+            )
     return found
 
 
@@ -206,7 +212,7 @@ def _check(target: str, outputs: dict[str, dict[str, Any]]) -> str:
     return f"printf '%s\\n' {' '.join(lines)} | sha256sum -c{''.join(folders)}" if lines else ""
 
 
-def _run(actions: list[dict[str, Any]], cwd: Path) -> dict[str, Any]:
+def _run(actions: list[dict[str, Any]]) -> dict[str, Any]:
     """The last run of this folder that built one of them, as it is on record: its own jobs alone."""
     ended = {made["path"]: one["ended"] for one in actions for made in one["outputs"]}
     for one in reversed(status.runs()):

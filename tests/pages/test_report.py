@@ -87,7 +87,10 @@ def test_the_figures_of_the_page_are_its_records(reported, browser):
             path = reported / made["path"]
             if path.is_file():
                 assert made["bytes"] == path.stat().st_size
-    assert browser.run("document.querySelectorAll('svg[role=img]').length") >= 3
+    drawn = browser.run("document.querySelectorAll('svg[role=img]').length")
+    assert drawn == 2 + bool(held["run"]), (
+        "the chain, the costs, and the run that built them, if one did"
+    )
 
 
 def test_a_page_says_how_to_make_it_again_and_to_check_its_digest(reported, shared, tmp_path):

@@ -92,7 +92,7 @@ def test_what_is_said_stands_above_the_board_and_the_board_goes():
     terminal, ours = os.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     screen = Live(running(job("artifacts/m.gguf")), ours)
-    screen.tick()
+    screen.tick({})
     screen.passed("a step's own line")
     screen.passed("runs     m.gguf: 40 %")  # of a cluster's job: it has a row
     screen.close()

@@ -145,6 +145,6 @@ def test_the_digest_of_each_output_and_of_a_folders_sums_is_checked():
         "artifacts/a": {"digest": "sha256:aa"},
         "artifacts/b c": {"digest": "tree:x", "entries": [{"path": "SHA256SUMS", "digest": "sha256:bb"}]},
     }  # fmt: skip
-    said = about._check("artifacts/a", outputs)
+    said = about._check(outputs)
     assert "'aa  artifacts/a'" in said and "'bb  artifacts/b c/SHA256SUMS'" in said
     assert said.endswith("&& (cd 'artifacts/b c' && sha256sum --quiet -c SHA256SUMS)")

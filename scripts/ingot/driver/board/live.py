@@ -7,9 +7,9 @@ import time
 
 from ingot.driver.board.capture import put
 from ingot.driver.board.status import Status
-from ingot.terminal import steps
+from ingot.terminal.steps import Step
 
-OFTEN = 0.2  # seconds between two looks at the records
+OFTEN = 0.2  # seconds between two drawings, while a step writes line after line
 PASSED = "runs     "  # a cluster's line of progress, which the board has
 
 
@@ -22,6 +22,7 @@ class Live:
         from rich.console import Console
 
         self.status, self.terminal, self.lock = status, terminal, threading.Lock()
+        self.known: dict[str, Step] = {}
         self.drawn, self.last, self.over, self.at = 0, "", False, 0.0
         file = os.fdopen(os.dup(terminal), "w")
         self.console = Console(file=file, force_terminal=True, highlight=False)
@@ -37,7 +38,9 @@ class Live:
     def failed(self, lines: list[str], log: str) -> None:
         self.say("\n".join(lines))
 
-    def tick(self) -> None:
+    def tick(self, known: dict[str, Step]) -> None:
+        """The steps' records, as they are now."""
+        self.known = known
         self._put("")
 
     def _put(self, text: str, soon: bool = False) -> None:
@@ -60,9 +63,8 @@ class Live:
             width, height = os.get_terminal_size(self.terminal)
             self.console.size = (max(width, 20) - 1, max(height, 6))
         width, height = self.console.size
-        known = steps.read(list(self.status.running))
         with self.console.capture() as found:
-            self.console.print(board(self.status, known, width, height))
+            self.console.print(board(self.status, self.known, width, height))
         return found.get()
 
     def close(self) -> None:

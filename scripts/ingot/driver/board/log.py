@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ingot.driver.board.capture import put
 from ingot.driver.board.status import Status
+from ingot.terminal.steps import Step
 
 MOST = 1 << 16  # characters of a log
 
@@ -46,7 +47,7 @@ class Log:
             text = f"::stop-commands::{word}\n{text}\n::{word}::"
         self.say(f"{start}\n{text}\n{end}")
 
-    def tick(self) -> None:
+    def tick(self, known: dict[str, Step]) -> None:
         """Nothing changes between two lines."""
 
     def close(self) -> None:

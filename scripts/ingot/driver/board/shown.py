@@ -45,7 +45,7 @@ class Shown:
             found = steps.read(list(self.status.running))
             with contextlib.suppress(OSError):
                 self.status.sample(sum(one.memory for one in found.values()))
-                self.screen.tick()
+                self.screen.tick(found)
             self.over.wait(EACH)
 
     def started(self, outputs: list[str], rule: str, kind: str) -> None:

@@ -67,7 +67,7 @@ def about(
         "run": _run(actions),
         "commands": {
             "make it again": f"snakemake {own}-- {target}{verify}",
-            "check its digest": _check(target, dict(zip(paths, made, strict=True))),
+            "check its digest": _check(dict(zip(paths, made, strict=True))),
             "see why it would be built": f"ingot explain {own}{target}",
             "serve it": SERVE.get(row.name if row else "", "").format(title=target),
         },
@@ -198,7 +198,7 @@ def _licence(on: OnRecord, model: str, entry: dict[str, Any]) -> dict[str, str]:
     return {"name": said.name, "where": said.where or ("the catalogue" if said.name else "nobody")}
 
 
-def _check(target: str, outputs: dict[str, dict[str, Any]]) -> str:
+def _check(outputs: dict[str, dict[str, Any]]) -> str:
     """The digests of what the action made; of a folder, of its SHA256SUMS, and of all that these name."""
     lines, folders = [], []
     for path, one in outputs.items():

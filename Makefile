@@ -1,4 +1,4 @@
-# Needs git, make and Python 3.11.  `make` lists what there is.
+# Needs git, make and Python 3.11 with venv.  `make` lists what there is.
 PYTHON ?= python3.11
 VENV := .venv
 READY := $(VENV)/ready
@@ -9,7 +9,7 @@ OFFLINE := $(if $(wildcard $(INGOT_WHEELS)/uv-*),--no-index --find-links $(INGOT
 .DEFAULT_GOAL := help
 define INSTALL
 from pathlib import Path
-from ingot.driver.catalogue import toolchains
+from ingot.driver.toolchains import toolchains
 from ingot.refused import one_line
 with one_line("error: "):
     toolchains.driver(Path("$(VENV)"), Path("envs/driver/requirements.lock"))
@@ -22,6 +22,9 @@ help: ## list the commands
 setup: $(READY) ## install the driver (snakemake, ingot) into .venv
 
 $(READY): envs/driver/requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import ensurepip, sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null || \
+		{ echo "error: $(PYTHON): not Python 3.11 with venv, which the toolchains are locked for; Debian 12:" \
+		"apt install python3.11-venv; elsewhere: uv python install 3.11, then make PYTHON=\$$(uv python find 3.11)" >&2; exit 1; }
 	@echo "driver: installing into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@grep '^uv==' envs/driver/requirements.lock >$(VENV)/uv.lock
@@ -31,8 +34,8 @@ $(READY): envs/driver/requirements.lock pyproject.toml
 	@$(VENV)/bin/python scripts/ingot/driver/cluster/plugins.py
 	@touch $@
 
-build: $(READY) ## build TARGETS
-	@$(VENV)/bin/snakemake -- $(TARGETS)
+build: $(READY) ## build TARGETS, of CONFIGFILE where that is set
+	@$(VENV)/bin/snakemake $(if $(CONFIGFILE),--configfile $(CONFIGFILE)) -- $(TARGETS)
 
 publish: $(READY) ## copy TARGETS from the store to PUBLISH, such as docker://ghcr.io/me/models
 	@tags=$$($(VENV)/bin/ingot store tags $(TARGETS)) && echo "$$tags" | while read -r name digest title; do \
@@ -47,8 +50,10 @@ quick: $(READY) ## run the tests of modules and steps that are not slow: under 9
 	@$(VENV)/bin/ingot toolchain hub convert >/dev/null
 	@$(VENV)/bin/python -m pytest -q -n $(JOBS) -m "not slow" tests/unit tests/steps
 
-test: $(READY) ## build the toolchains once, run all tests
+toolchains: $(READY) ## build the toolchains that the tests use, once per machine
 	@$(VENV)/bin/ingot toolchain $(TOOLCHAINS) >/dev/null
+
+test: toolchains ## run all tests
 	@$(VENV)/bin/python -m pytest -q -n $(JOBS)
 
 lint: $(READY) ## check style by ruff and snakefmt
@@ -80,4 +85,4 @@ dag: $(READY) ## draw the way to TARGET (default: the demo's bundle) as mermaid
 tour: $(READY) ## write docs/tour.md, a phrase per file
 	@$(VENV)/bin/python docs/tour.py
 
-.PHONY: help setup build publish demo quick test wheels lint fmt bench gpu gpu-kit dag tour
+.PHONY: help setup build publish demo quick toolchains test wheels lint fmt bench gpu gpu-kit dag tour

@@ -37,14 +37,15 @@ def unpack(package: str, digest: str, folder: Path, wheels: Path | None) -> None
         shutil.copy(wheels / archive.name, archive)
     else:
         npm = NODE / "lib/node_modules/npm/bin/npm-cli.js"
-        command = [folder / "bin/node", npm, "pack", "--silent", package]
-        subprocess.run(command, cwd=archive.parent, check=True, stdout=sys.stderr)
+        command = [folder / "bin/node", npm, "pack", "--loglevel=error", package]
+        if subprocess.run(command, cwd=archive.parent, stdout=subprocess.DEVNULL).returncode:
+            sys.exit(f"{package}: not fetched from npm's registry; npm's words above say why")
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != digest:
         sys.exit(f"{archive.name}: sha256 {found}, expected {digest}; remove it and fetch it again")
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         with tarfile.open(archive) as packed:
-            packed.extractall(scratch, filter="data")
+            packed.extractall(scratch)  # ours by its digest; `filter` came with 3.11.4
         (Path(scratch) / "package").rename(folder / package.partition("@")[0])
 
 

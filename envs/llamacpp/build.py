@@ -85,32 +85,37 @@ def download(place: Path) -> None:
 
 def unpack(archive: Path, scratch: Path) -> Path:
     with tarfile.open(archive) as package:
-        package.extractall(scratch, filter="data")
+        package.extractall(
+            scratch
+        )  # ours by its digest; `filter` came with 3.11.4, Debian has 3.11.2
     return next(scratch.glob("llama_cpp_python-*/vendor/llama.cpp"))
 
 
 def compile_all(tree: Path, scratch: Path) -> Path:
-    compilers = {}
-    for variable, word in (("CC", "cc"), ("CXX", "c++")):
+    programs = {}
+    for word in ("cc", "c++", "ar", "ranlib"):  # a bare Debian has none of them
+        machine = MACHINE if word in ("cc", "c++") else ()
         wrapper = scratch / word
-        zig = f'"{sys.executable}" -m ziglang {word} {" ".join(MACHINE)}'
+        zig = f'"{sys.executable}" -m ziglang {word} {" ".join(machine)}'
         wrapper.write_text(f'#!/bin/sh\nexec {zig} "$@"\n')
         wrapper.chmod(0o755)
-        compilers[variable] = str(wrapper)
+        programs[word] = str(wrapper)
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # zig keeps its own objects: not in the user's home
     environment = {
         **os.environ,
-        **compilers,
+        "CC": programs["cc"],
+        "CXX": programs["c++"],
         "PATH": tools,
         "ZIG_GLOBAL_CACHE_DIR": str(scratch / "zig"),
         "ZIG_LOCAL_CACHE_DIR": str(scratch / "zig"),
     }
     out = scratch / "build"
-    settings = [f"-D{flag}" for flag in FLAGS]
+    archivers = (f"CMAKE_AR={programs['ar']}", f"CMAKE_RANLIB={programs['ranlib']}")
+    settings = [f"-D{flag}" for flag in (*FLAGS, *archivers)]
     run("cmake", "-G", "Ninja", "-S", tree, "-B", out, *settings, env=environment)
     run("cmake", "--build", out, "--target", *TOOLS, env=environment)
-    bundle(compilers["CXX"], tree, out, environment)
+    bundle(programs["c++"], tree, out, environment)
     return out / "bin"
 
 

@@ -16,9 +16,7 @@ def refused_by_runtime(vmfb: Path) -> Iterator[None]:
         yield
     except RUNTIME as error:
         said = (str(error).splitlines() or [repr(error)])[0]
-        raise Refused(
-            f"{vmfb}: {said}, expected a program that runs on this device; build it again"
-        ) from None
+        raise Refused(f"{vmfb}: {said}, expected a program that runs on this device") from None
 
 
 class Program:
@@ -46,7 +44,8 @@ class Program:
             self.module = rt.load_vm_modules(
                 rt.create_io_parameters_module(instance, index.create_provider("model")),
                 rt.create_hal_module(instance, devices=devices),
-                rt.VmModule.mmap(instance, str(vmfb)),
+                # rt.VmModule.mmap opens for writing, which a file of the store forbids
+                rt.VmModule.copy_buffer(instance, vmfb.read_bytes()),
                 config=rt.Config(device=self.device),
             )[-1]
         self.stride, self.dtype = cache["block_seq_stride"], cache["kv_cache_dtype"]

@@ -1,31 +1,33 @@
 """Build the demo's bundle and its records, serve it, ask it, and show what was built."""
 
-import csv
 import json
 import subprocess
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
 from pathlib import Path
 
-from ingot.driver.catalogue import toolchains
+from ingot.driver.origin.on_record import OnRecord
+from ingot.driver.toolchains import toolchains
 from ingot.iree.shortfin import Server
 from ingot.refused import Refused
+from ingot.store.records import Store
 
 BUNDLE = "artifacts/demo_tp1.shortfin"
 PROGRAM = "artifacts/demo_tp1.vmfb.verified.json"
 # Not the GGUF file's own record: for it llama.cpp is compiled, ten minutes.
 TARGETS = ("artifacts/demo.irpa.verified.json", PROGRAM, f"{BUNDLE}.verified.json")
-STEPS = (  # rule, its log's name, what it makes
-    ("safetensors_to_gguf", "demo", "demo.gguf"),
-    ("gguf_to_irpa", "demo", "demo.irpa"),
-    ("export_mlir", "demo_tp1.f32", "demo_tp1.f32.mlir"),
-    ("compile_vmfb", "demo_tp1", "demo_tp1.vmfb"),
-    ("bundle_shortfin", "demo_tp1", "demo_tp1.shortfin"),
-    ("verify_irpa", "demo", "demo.irpa.verified.json"),
-    ("generate_reference", "demo", "demo.reference.npz"),
-    ("verify_vmfb", "demo_tp1", "demo_tp1.vmfb.verified.json"),
-    ("verify_shortfin", "demo_tp1", "demo_tp1.shortfin.verified.json"),
+SHOWN = (
+    "demo.gguf",
+    "demo.irpa",
+    "demo_tp1.f32.mlir",
+    "demo_tp1.vmfb",
+    "demo_tp1.shortfin",
+    "demo.irpa.verified.json",
+    "demo.reference.npz",
+    "demo_tp1.vmfb.verified.json",
+    "demo_tp1.shortfin.verified.json",
 )
 QUESTION = "<|begin_of_text|>Name the capital of the United States.<|eot_id|>"
 ANSWER = "Washington, D.C.!"
@@ -43,9 +45,8 @@ def run(root: Path, options: Namespace) -> None:
         raise Refused(f"{BUNDLE}: not built; the lines above say why")
     print(f"\nBuilt and verified in {time.monotonic() - started:.0f} s.\n")
     print(f"{'artifacts/':36}{'seconds':>9}{'bytes':>14}")
-    for rule, log, name in STEPS:
-        seconds = _seconds(root / "logs" / rule / f"{log}.tsv")
-        print(f"{name:36}{seconds:>9}{_size(root / 'artifacts' / name):>14,}")
+    for name, seconds, size in _built(root):
+        print(f"{name:36}{seconds:>9.1f}{size:>14,}")
     _numbers(root)
     with Server(root / BUNDLE, toolchains.python(root, "iree")) as server:
         print(f"\nServed by shortfin at {server.url}\n\n  {QUESTION}")
@@ -65,13 +66,13 @@ def _numbers(root: Path) -> None:
     )
 
 
-def _seconds(path: Path) -> str:
-    if not path.exists():
-        return "-"
-    with path.open() as file:
-        row = next(csv.DictReader(file, delimiter="\t"))
-    return f"{float(row['s']):.1f}"
+def _built(root: Path) -> Iterator[tuple[str, float, int]]:
+    """Name, seconds and bytes of each step's artifact, by its record.
 
-
-def _size(path: Path) -> int:
-    return sum(p.stat().st_size for p in path.iterdir()) if path.is_dir() else path.stat().st_size
+    Not by the files: a restored target comes without what it was made from.
+    """
+    found = OnRecord(root, Store(), [BUNDLE, *TARGETS], built=False, cwd=root)
+    for name in SHOWN:
+        if record := found.record(f"artifacts/{name}"):
+            cost = found.store.config(record).get("cost", {})
+            yield name, cost.get("seconds", 0.0), found.output(f"artifacts/{name}")["size"]

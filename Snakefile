@@ -30,12 +30,16 @@ M is an entry of models.yaml.
 """
 
 import os.path
+import re
 
 
 configfile: f"{workflow.current_basedir}/models.yaml"
 
 
-if os.path.isfile("models.local.yaml"):  # by `ingot add`
+# by `ingot add`; Snakemake refuses a file of comments alone
+if os.path.isfile("models.local.yaml") and re.search(
+    r"^ *[^#\s-]", open("models.local.yaml").read(), re.M
+):
 
     configfile: "models.local.yaml"
 

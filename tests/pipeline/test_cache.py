@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from conftest import IRPA, ROOT, needs_mounts, planned, ran
-from ingot.driver.catalogue import toolchains
+from ingot.driver.toolchains import toolchains
 from ingot.files import digest, memo
 from ingot.store.records import Store
 
@@ -42,7 +42,7 @@ def test_a_new_clone_restores_the_target_alone_and_runs_nothing(clone, build):
 def test_a_dry_run_says_what_would_be_restored_and_what_would_run_and_why(clone, build):
     folder = clone("a")
     said = build(folder, "-n", "--", IRPA)
-    assert planned(said)[GGUF] == ("safetensors_to_gguf", "never built before")
+    assert planned(said)[GGUF] == ("safetensors_to_gguf", "new")
     why = f"{GGUF} is not built yet; will be decided once it is"
     assert planned(said)[IRPA] == ("gguf_to_irpa", why)
     build(folder)
@@ -176,6 +176,15 @@ def test_a_file_beside_the_checkpoint_decides_nothing(clone, build):
     shutil.rmtree(folder / "artifacts")
     assert ran(build(folder, "-F", "--", GGUF)) == {"safetensors_to_gguf"}
     assert (folder / GGUF).read_bytes() == first
+
+
+@pytest.mark.parametrize("option", ["--force", "-F", "-R gguf_to_irpa"])
+def test_what_a_run_that_ended_well_built_is_built_again_when_forced(clone, build, option):
+    """Its claims outlive it: taken in again and again, nothing was ever built, and the run did not end."""
+    folder = clone("a")
+    build(folder)
+    said = build(folder, *option.split(), "--", IRPA, timeout=60)
+    assert "gguf_to_irpa" in ran(said) and "taken in" not in said
 
 
 def test_forced_jobs_run_and_others_do_not(build, built):
@@ -332,6 +341,26 @@ def test_a_store_on_a_full_disk_keeps_the_finished_output(clone, tmp_path, size)
         INGOT_STORE=str(tmp_path / "other"),
     )  # fmt: skip
     assert whole.stdout.split()[0] == done.stdout.split()[3]
+
+
+@needs_mounts
+@pytest.mark.parametrize(
+    "store",
+    ["mount -t tmpfs -o size=8m none $INGOT_STORE",
+     "mount --bind $INGOT_STORE $INGOT_STORE; mount -o remount,ro,bind $INGOT_STORE"],
+    ids=["full", "read-only"],
+)  # fmt: skip
+def test_a_second_run_over_a_store_that_keeps_nothing_uses_what_the_first_built(
+    clone, tmp_path, store
+):
+    """It did not end: what was built was taken in, was on no record afterwards, was taken in."""
+    folder = clone("a")
+    (tmp_path / "kept").mkdir()
+    run = "timeout 90 $SNAKEMAKE -- artifacts/demo.irpa; echo $?"
+    done = mounted(folder, f"{store}; {run}; {run}", INGOT_STORE=str(tmp_path / "kept"))
+    assert done.stdout.split() == ["0", "0"], done.stderr
+    assert len(ran(done.stderr)) == 2 and done.stderr.count("start    artifacts/demo.irpa") == 1
+    assert "Traceback" not in done.stderr
 
 
 @needs_mounts

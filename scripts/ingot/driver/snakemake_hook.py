@@ -24,7 +24,7 @@ from ingot.driver.cache.decide import Decider, Decision
 from ingot.driver.cache.drop import drop
 from ingot.driver.cache.ingest import Ingest
 from ingot.driver.cache.restore import make_way, restore
-from ingot.driver.catalogue import machine, toolchains
+from ingot.driver.catalogue import machine
 from ingot.driver.cluster import ask
 from ingot.driver.cluster import jobs as cluster
 from ingot.driver.forecast import schedule
@@ -35,6 +35,7 @@ from ingot.driver.job import Graph, Input, Job, Output
 from ingot.driver.origin import snakemake_asks
 from ingot.driver.origin.dry_run import WHOLE
 from ingot.driver.remote import settings
+from ingot.driver.toolchains import toolchains
 from ingot.files import claim, memo
 from ingot.refused import Refused, one_line
 from ingot.store.records import Store
@@ -132,8 +133,7 @@ def overtaken(job) -> str | None:
 def exit_gracefully(scheduler, *arguments) -> None:
     """Told to end, Snakemake would wait for the running steps: they are told, too.
 
-    In a thread: this is called by a signal, and Snakemake's own takes a lock that the main thread may
-    hold just then, for ever.
+    In a thread: the main one, which the signal stopped, may hold the lock that Snakemake's own takes.
     """
     snakemake_says.stopped()
     if cluster.used() and decides(scheduler.workflow.dag):
@@ -188,6 +188,7 @@ class Session:
         self.decision = Decision()
         self.run = ""  # a name of ours for this run, once it decides
         self.owners: dict[Job, str] = {}  # the run whose step may put the job's outputs in place
+        self.adopted: set[Job] = set()  # taken in from a run that was killed
         self.status = Status()
         self.forecasts: dict[Job, Forecast | None] = {}
         self.cluster: Any = None  # once it is known what has to run
@@ -262,9 +263,11 @@ class Session:
         return sum(output["size"] for output in record.outputs) if record else 0
 
     def adopt(self) -> list[Job]:
-        """Take in what a run that was killed had its steps build, of the same inputs."""
+        """Take in, once, what an earlier run had its steps build of the same inputs."""
         found = []
         for job in self.decision.run:
+            if job in self.contents.graph.forced or job in self.adopted:
+                continue
             key = self.contents.known_key(job)
             claims = [claim.claimed(path) for path in job.writes]
             wanted = {"key": key, "inputs": stamps(job)} if key and all(claims) else {}
@@ -274,6 +277,7 @@ class Session:
             ):
                 print(f"{job.writes[0]}: built for a run that was ended, taken in", file=sys.stderr)
                 self.ingest.finished(job)
+                self.adopted.add(job)
                 found.append(job)
         return found
 
@@ -377,11 +381,16 @@ def members(jobs: Iterable[Any]) -> Iterator[Any]:
 
 
 def decides(dag: Any) -> bool:
-    """Does this process decide?  One that runs a job for another, or only touches, does not."""
-    return dag.workflow.is_main_process and not dag.workflow.touch
+    """Does this process decide?  One that runs a job for another does not."""
+    return dag.workflow.is_main_process
 
 
 async def init(dag, *arguments, **options) -> None:
+    if dag.workflow.touch:
+        with one_line("error: "):
+            raise Refused(
+                "--touch: has no effect, since Ingot compares contents, not times; leave it out"
+            )
     dag.ingot = Session()
     if decides(dag) and not dag.workflow.dryrun:
         _forget_dead_runs(dag.ingot)
@@ -411,11 +420,9 @@ async def check_incomplete(dag) -> None:
 async def check_and_touch_output(dag, job, *arguments, **options) -> None:
     """Snakemake would set each output's time and compare it with its inputs'.
 
-    A file's time says nothing here: clocks run backwards, inputs come from the future.  And an output
-    that is touched might have changed: it would have to be read again to learn its digest.
+    A file's time says nothing here, and an output that is touched would have to be read again.
     """
-    if not dag.workflow.touch:
-        options |= {"no_touch": True, "check_output_mtime": False}
+    options |= {"no_touch": True, "check_output_mtime": False}
     if decides(dag):
         for path in dag.ingot.job(job).writes:
             if not claim.given(path, dag.ingot.owners.get(dag.ingot.job(job), dag.ingot.run)):
@@ -439,7 +446,8 @@ def decide(dag: Any) -> None:
     session = dag.ingot
     running = set(members(dag._running))
     try:
-        session.decision = session.decider.decide(session.jobs(dag._finished | running))
+        done = session.jobs(dag._finished | running) | session.adopted
+        session.decision = session.decider.decide(done)
     except (ValueError, OSError) as error:  # a rule without a key, a file that cannot be read
         raise _stop(str(error)) from None
     run = {session.theirs[job]: why for job, why in session.decision.run.items()}
@@ -490,9 +498,11 @@ def metadata(persistence, target) -> Any:
     """What Snakemake has on record of an output, or else what the store has."""
     if found := ORIGINAL["metadata"](persistence, target):
         return found
-    contents = persistence.dag.ingot.contents
-    job = next((one for one in contents.graph.jobs if str(target) in one.writes), None)
-    return snakemake_asks.metadata(contents, job, str(target)) if job else None
+    session = persistence.dag.ingot
+    for job in session.contents.graph.jobs:
+        if str(target) in job.writes:
+            log = log_of(session.theirs[job])
+            return snakemake_asks.metadata(session.contents, job, str(target), log)
 
 
 async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
@@ -504,7 +514,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
         decide(dag)
         with one_line("error: "):
             if not dry and dag.workflow.local_exec:  # a cluster's jobs look at their own machine
-                _stop_where_it_cannot_run(session.decision)
+                _stop_where_it_cannot_run(session.decision.run)
             if session.cluster:
                 doctor.look(session.cluster, session.decision.run, dry)
         if dry or not snakemake_says.quiet():
@@ -527,8 +537,8 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
     await ORIGINAL["postprocess"](dag, *arguments, check_initial=check_initial, **options)
 
 
-def _stop_where_it_cannot_run(decision: Decision) -> None:
-    for job in decision.run:
+def _stop_where_it_cannot_run(jobs: Iterable[Job]) -> None:
+    for job in jobs:
         if reason := machine.why_not(job):
             raise Refused(f"{job.writes[0]}: {reason}")
 

@@ -1,4 +1,4 @@
-"""Snakemake's own questions, answered: `--report`, `--list-changes` and `--lint`.
+"""Snakemake's own questions, answered: `--report`, `--summary`, `--list-changes` and `--lint`.
 
 From the store's records and the locks: Snakemake keeps no metadata of ours, and knows no toolchain but
 conda's.
@@ -56,8 +56,8 @@ def changed(contents: Contents, decision: Decision, kind: str) -> list[str]:
     return found
 
 
-def metadata(contents: Contents, job: Job, path: str) -> dict[str, Any] | None:
-    """What `--report` asks of an output: the rule, and when it was built.
+def metadata(contents: Contents, job: Job, path: str, log: str) -> Any:
+    """What `--report` and `--summary` ask of an output: how, of what and when it was built.
 
     A blob's time is the end of the job that gave it first, and a restored file is that blob.
     """
@@ -69,5 +69,9 @@ def metadata(contents: Contents, job: Job, path: str) -> dict[str, Any] | None:
     else:
         return None
     seconds = contents.store.config(record).get("cost", {}).get("seconds", 0.0) if record else 0.0
-    named = {"rule": job.rule, "job_hash": hash(job), "conda_env": None, "container_img_url": None}
-    return {**named, "starttime": end - seconds, "endtime": end}
+    from snakemake.persistence import MetadataRecord
+
+    return MetadataRecord(
+        rule=job.rule, input=sorted(job.reads), log=[log] if log else [], shellcmd=job.shell,
+        job_hash=hash(job), starttime=end - seconds, endtime=end,
+    )  # fmt: skip

@@ -9,6 +9,7 @@ from ingot.driver.cache.decide import Decision
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.schedule import duration, schedule, size, tasks_of
 from ingot.driver.job import Graph, Job
+from ingot.driver.toolchains import toolchains
 
 
 def table(decision: Decision, costs: Costs, asks: Callable[[Job], str]) -> Iterator[str]:
@@ -34,7 +35,7 @@ def table(decision: Decision, costs: Costs, asks: Callable[[Job], str]) -> Itera
                 f"{size(max(one.memory for one in found)):>10}"
                 f"{size(sum(one.written for one in found)):>10}"
             )
-        names = ", ".join(job.writes)
+        names = ", ".join(map(toolchains.shown, job.writes))
         if many:
             names = f"{len(alike)} files of {job.writes[0].rpartition('/')[0]}"
         yield f"run      {numbers}  {names}  ({job.rule}: {why}){asks(job)}"

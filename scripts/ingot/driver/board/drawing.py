@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ingot.driver.board.status import Status
 from ingot.driver.forecast.schedule import duration, size
+from ingot.driver.toolchains import toolchains
 from ingot.terminal.steps import Step
 
 NARROW = 90  # columns, below which a job has two lines
@@ -104,7 +105,11 @@ def _of_job(output: str, job: dict[str, Any], step: Step | None, now: float) -> 
     if step and step.peak:
         planned = job["plan"]["memory"]
         words.append(f"{size(step.peak)}" + (f" of {size(planned)}" if planned else "") + " memory")
-    return {"name": output.removeprefix("artifacts/"), "share": share, "words": words}
+    return {
+        "name": toolchains.shown(output).removeprefix("artifacts/"),
+        "share": share,
+        "words": words,
+    }
 
 
 def _row(row: dict[str, Any], width: int, column: int) -> Any:

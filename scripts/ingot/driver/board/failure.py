@@ -14,6 +14,10 @@ from ingot.terminal.steps import Step
 TAIL = 3  # lines of the log of a step that could not say itself why it ended
 LONGEST = 6  # lines of a step's own words
 OF_A_STEP = ("INGOT_CODE", "INGOT_LIBRARY_PATH", "INGOT_STORE", "INGOT_ENVS")
+NEXT = (  # of a verification that says no
+    "next     an artifact that was edited or copied in comes back when it is asked for; of one that Ingot "
+    "built just now it is a defect of Ingot's: please report these lines"
+)
 LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -42,6 +46,8 @@ class Failed:
         said += [f"    {word}" for word in words[:LONGEST]]
         said += [f"log      {self.log}"] if self.log else []
         again = script(self.log, self.command)
+        if self.rule.startswith("verify_") and step and step.refused:
+            said.append(NEXT)
         said = [printable(line) for line in said]
         return said + ([f"again    bash {shlex.quote(again)}   (this step alone)"] if again else [])
 

@@ -17,6 +17,7 @@ from ingot.driver.board.log import Log
 from ingot.driver.board.status import Status
 from ingot.driver.forecast.schedule import duration, size
 from ingot.driver.job import Job
+from ingot.driver.toolchains import toolchains
 from ingot.terminal import steps
 
 EACH = 1.0  # seconds between two looks at what runs
@@ -128,7 +129,7 @@ def summary(status: Status) -> str:
 def some(outputs: list[str]) -> str:
     """The first of several names, and how many more: an archive has one per rank."""
     more = f" and {len(outputs) - 1} more" if len(outputs) > 1 else ""
-    return f"{outputs[0]}{more}" if outputs else ""
+    return f"{toolchains.shown(outputs[0])}{more}" if outputs else ""
 
 
 def verdict(path: str) -> str:

@@ -53,10 +53,10 @@ def read(path: str) -> dict:
         raise Refused(f"{path}: {error.strerror}, expected a catalogue; name another") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         line = str(error).splitlines()[0]
-        raise Refused(f"{path}: not YAML ({line}), expected a catalogue; correct it") from None
+        raise Refused(f"{path}: not YAML ({line}), expected a catalogue") from None
     if not isinstance(found, dict):
         kind = type(found).__name__
-        raise Refused(f"{path}: holds a {kind}, expected a catalogue; correct it")
+        raise Refused(f"{path}: holds a {kind}, expected a catalogue")
     return found
 
 
@@ -73,7 +73,7 @@ def complete(catalogue: dict, root: Path) -> None:
         key = ".".join(map(str, error.absolute_path)) or "the catalogue"
         for name, why in DEAD.items() if error.validator == "additionalProperties" else ():
             if name in error.instance and ".ray" in key:
-                raise Refused(f"{key}.{name}: {why}; correct it")
+                raise Refused(f"{key}.{name}: {why}")
         raise Refused(f"{key}: {error.message}; see {SCHEMA}")
     validate(catalogue, str(root / SCHEMA))
     for name, entry in catalogue["models"].items():
@@ -83,12 +83,12 @@ def complete(catalogue: dict, root: Path) -> None:
         ):
             if word not in catalogue[table]:
                 known = ", ".join(catalogue[table])
-                raise Refused(f"{key}: {word}, expected one of {known}; correct it")
+                raise Refused(f"{key}: {word}, expected one of {known}")
     for name, table in catalogue["hardware"].items():
         if table.get("program", "") not in ("", *PROGRAMS):
             known = ", ".join(PROGRAMS)
             key = f"hardware.{name}.program"
-            raise Refused(f"{key}: {table['program']}, expected one of {known}; correct it")
+            raise Refused(f"{key}: {table['program']}, expected one of {known}")
     for where, flags in _flags(catalogue):
         for flag in flags:
             if flag.endswith("=host") or "path=" in flag:

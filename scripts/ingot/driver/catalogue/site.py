@@ -63,9 +63,9 @@ def read() -> Site:
         found = yaml.safe_load(place.read_text()) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:
         line = str(error).splitlines()[0]
-        raise Refused(f"{place}: not YAML ({line}), expected a site file; correct it") from None
+        raise Refused(f"{place}: not YAML ({line}), expected a site file") from None
     if not isinstance(found, dict):
-        raise Refused(f"{place}: holds a {type(found).__name__}, expected keys; correct it")
+        raise Refused(f"{place}: holds a {type(found).__name__}, expected keys")
     for key, value in found.items():
         if key not in KEYS or not isinstance(value, KEYS[key]):
             known = ", ".join(KEYS)
@@ -79,7 +79,7 @@ def read() -> Site:
                     f"{place}: {key}.{role}: {name!r}, expected a name for one of {known}"
                 )
         if key in PATHS and not Path(value).is_absolute():
-            raise Refused(f"{place}: {key}: {value}, expected an absolute path; correct it")
+            raise Refused(f"{place}: {key}: {value}, expected an absolute path")
     return Site(**found)
 
 

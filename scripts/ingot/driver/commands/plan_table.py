@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from ingot.architecture.gpu_layout import GIB
 from ingot.driver.forecast.schedule import duration, size
+from ingot.driver.toolchains import toolchains
 
 MOST_GPUS = 16  # of the layouts that are shown, unless none fits
 MANY = 4  # fetches from which on they are one line
@@ -59,9 +60,11 @@ def folded(rows: list[dict]) -> list[dict]:
     files = files if len(files) >= MANY else []
     found = []
     for row in rows:
-        if row not in files and row["rule"] != "toolchain":
+        there = row["rule"] == "toolchain" and not row["download"]
+        if row not in files and not there:
             more = " ..." if row["outputs"][2:] else ""
-            found.append({**row, "name": ", ".join(row["outputs"][:2]) + more})
+            names = ", ".join(map(toolchains.shown, row["outputs"][:2]))
+            found.append({**row, "name": names + more})
     if files:
         whole = {key: sum(row[key] for row in files) for key in ("disk", "download")}
         whole["memory"] = max(row["memory"] for row in files)

@@ -3,7 +3,10 @@
 import re
 
 from ingot.driver.formats import checkpoint, gguf, iree, onnx, serving, tensorrt
-from ingot.driver.formats.table import Cost, Format, Step, written
+from ingot.driver.formats.table import Cost, Format, Step, Work, written
+from ingot.driver.job import Job
+from ingot.driver.known.model import Model
+from ingot.driver.toolchains import toolchains
 
 ROWS = (*checkpoint.ROWS, *gguf.ROWS, *iree.ROWS, *tensorrt.ROWS, *onnx.ROWS, *serving.ROWS)
 FORMATS: dict[str, Format] = {row.name: row for row in ROWS}
@@ -11,7 +14,20 @@ OFFERED = tuple(row for row in ROWS if not row.intermediate)
 RECORD, PUBLISHED = ".verified.json", ".published.json"
 STEPS: dict[str, Step] = {step: work for row in ROWS for step, work in row.steps.items()}
 VARIES = {step: why for row in ROWS for step, why in row.varies.items()}
-STEPS |= {"toolchain": written(Cost(0.2), 0), "publish": written(Cost(5), 500)}
+
+
+def toolchain(job: Job, model: Model) -> Work:
+    """By envs/sizes.json, or next to nothing where it is built already."""
+    name, (mark,) = job.params["name"], job.writes
+    if (toolchains.place(model.root, name) / "ready").exists():
+        return Work(Cost(0.4), 0, {mark: 0})
+    found = toolchains.size(model.root, name)
+    if found is None:
+        return Work(Cost(60), 0, {mark: 0})
+    return Work(Cost(found.seconds), 0, {mark: found.disk}, download=found.download)
+
+
+STEPS |= {"toolchain": toolchain, "publish": written(Cost(5), 500)}
 _ENDINGS = sorted(FORMATS, key=len, reverse=True)  # .trtllm-ckpt before .trtllm
 
 

@@ -4,18 +4,23 @@ A toolchain's place is named by the digest of its lock, so that two versions lie
 a new clone builds nothing again.  INGOT_ENVS moves the cache.
 """
 
+import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ingot.driver.catalogue import indexes, wheels
+from ingot.driver.toolchains import indexes, sizes, wheels
 from ingot.refused import Refused
+from ingot.terminal.progress import Progress
 
 LOCK, CUDA, WISH, BUILD = (
     "requirements.lock", "requirements.cuda.lock", "requirements.in", "build.py",
@@ -31,8 +36,16 @@ def names(root: Path) -> list[str]:
 
 def cache() -> Path:
     """Where toolchains are built: INGOT_ENVS, or else below the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("INGOT_ENVS") or Path(home) / "ingot" / "envs")
+    return Path(os.environ.get("INGOT_ENVS") or _users_own() / "envs")
+
+
+def _users_own() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ingot"
+
+
+def shown(path: str) -> str:
+    """A file's name as it is shown: a toolchain's mark is the toolchain."""
+    return f"toolchain {Path(path).name.rpartition('-')[0]}" if path.startswith(MARKS) else path
 
 
 def place(root: Path, name: str) -> Path:
@@ -56,36 +69,57 @@ def build(root: Path, name: str) -> Path:
         raise Refused(f"envs/{name}/{LOCK}: missing, expected a toolchain, one of {known}")
     if (folder / "ready").exists():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".busy").open("w") as busy:
-        fcntl.flock(busy, fcntl.LOCK_EX)
+    with _locked(folder, name):
         if not (folder / "ready").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            _install(source, folder)
+            _install(root, source, folder)
             (folder / "ready").write_text(f"{folder.name}\n")
     return folder
 
 
-def _install(source: Path, folder: Path) -> None:
+@contextlib.contextmanager
+def _locked(folder: Path, name: str) -> Iterator[None]:
+    """While one process builds a toolchain.  The lock is opened for reading: it may be another user's."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        busy = os.open(folder.with_suffix(".busy"), os.O_RDONLY | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise Refused(
+            f"{folder.parent}: {error.strerror}, and toolchain {name} is not there yet; have its owner run "
+            f"`ingot toolchain {name}`, or set INGOT_ENVS to a folder of your own"
+        ) from None
+    try:
+        fcntl.flock(busy, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(busy)
+
+
+def _install(root: Path, source: Path, folder: Path) -> None:
     """Every package by its hash.  Where no index has torch's CPU build, its CUDA build is taken."""
-    lock = source / LOCK
+    lock, began = source / LOCK, time.monotonic()
     _say(f"toolchain {source.name}: installing {len(wheels.pins(lock))} packages into {folder}")
     pip = [] if (source / BUILD).exists() else ["--without-pip"]
     _run(sys.executable, "-m", "venv", *pip, folder)
     if wheels.whole(source / CUDA) and not wheels.whole(lock):
         lock = source / CUDA  # collected where no index has the other
-    said = _sync(folder, lock)
+    download, disk = sizes.expected(root, source.name, lock.name == CUDA)
+    said = sync(folder, lock, total=disk)
     if (source / CUDA).exists() and indexes.lacks_cpu_torch(said):
         lock = source / CUDA
+        download, disk = sizes.expected(root, source.name, True)
         _say(
             f"toolchain {source.name}: no index has torch for CPUs, so its CUDA build is installed, "
-            "3 GB to download and 5.6 GB on disk"
+            f"{download / 1e9:.1f} GB to download and {disk / 1e9:.1f} GB on disk"
         )
-        said = _sync(folder, lock)
+        said = sync(folder, lock, total=disk)
     if said:
         raise Refused(f"{lock}: not installed:", said.strip())
+    compiling = time.monotonic()
     if (source / BUILD).exists():
         _run(folder / "bin" / "python", source / BUILD, folder, *wheels.places())
+    ended = time.monotonic()
+    sizes.note(folder, download, ended - began, ended - compiling)
 
 
 def stop_where_unseen(inputs: Iterable[str]) -> None:
@@ -101,26 +135,68 @@ def stop_where_unseen(inputs: Iterable[str]) -> None:
 
 def driver(folder: Path, lock: Path) -> None:
     """Install what the driver itself needs into `folder`, a venv that has uv."""
-    if said := _sync(folder, lock):
+    if said := sync(folder, lock):
         raise Refused(f"{lock}: not installed:", said.strip())
 
 
-def _sync(folder: Path, lock: Path) -> str:
+def sync(folder: Path, lock: Path, *more: str, total: int = 0) -> str:
     """Install what `lock` names, from wheels/ where all of it lies there; or what uv says when it cannot.
 
-    uv's own cache lies beside the toolchains, whose files are hard links into it.
+    Counts the bytes that it writes, toward `total`.  uv's own cache lies beside the toolchains, whose files
+    are hard links into it; where those are another user's, it is with the user's own.
     """
     flags, environment = indexes.settings(public=lock.parent.name.endswith(FOR_GPUS))
     if wheels.whole(lock):
         flags = wheels.flags()
     uv = Path(sys.executable).parent / "uv"
-    command = [uv, "pip", "sync", "--no-config", "--quiet", "--require-hashes"]
-    command += ["--python", folder / "bin/python", "--cache-dir", cache() / ".uv"]
-    done = subprocess.run(
-        [str(word) for word in (*command, *flags, lock)],
-        env=environment, stderr=subprocess.PIPE, text=True, check=False,
-    )  # fmt: skip
-    return (done.stderr or f"uv: exit status {done.returncode}") if done.returncode else ""
+    command = [uv, "pip", "sync", "--no-config", "--quiet", "--require-hashes", *more]
+    command += ["--python", folder / "bin/python", "--cache-dir", _uv_cache()]
+    with tempfile.TemporaryFile() as said:
+        words = [str(word) for word in (*command, *flags, lock)]
+        process = subprocess.Popen(words, env=environment, stderr=said)
+        if total:
+            _count(process, Progress(f"toolchain {lock.parent.name}", total))
+        status = process.wait()
+        said.seek(0)
+        text = said.read().decode(errors="replace")
+    return (text or f"uv: exit status {status}") if status else ""
+
+
+def _count(process: subprocess.Popen, progress: Progress) -> None:
+    """Show what a process has written until it ends: a wheel is unpacked as it is fetched."""
+    done = 0
+    while process.poll() is None:
+        with contextlib.suppress(OSError, ValueError):
+            fields = Path(f"/proc/{process.pid}/io").read_text().split()
+            now = min(int(fields[fields.index("wchar:") + 1]), progress.total - 1)
+            if now > done:
+                progress.add(now - done)
+                done = now
+        time.sleep(0.2)
+
+
+def size(root: Path, name: str) -> sizes.Size | None:
+    """What building toolchain `name` will take; None where nobody has measured it."""
+    source = root / "envs" / name
+    cuda = (source / CUDA).exists() and not _has_cpu_torch(source / LOCK)
+    return sizes.of(root, name, cuda, cache())
+
+
+@functools.cache
+def _has_cpu_torch(lock: Path) -> bool:
+    """Will the build for CPUs of `lock`'s torch be found?  uv looks; nothing is downloaded."""
+    with tempfile.TemporaryDirectory() as folder:
+        one = Path(folder, lock.parent.name, lock.name)
+        one.parent.mkdir()
+        pins = [line for line in wheels.pins(lock) if line.startswith("torch==")]
+        one.write_text("\n".join(pins))
+        return not indexes.lacks_cpu_torch(sync(Path(sys.prefix), one, "--dry-run"))
+
+
+def _uv_cache() -> Path:
+    shared = cache() / ".uv"
+    nearest = next(path for path in (shared, *shared.parents) if path.exists())
+    return shared if os.access(nearest, os.W_OK) else _users_own() / "uv"
 
 
 def collect(root: Path, name: str) -> None:

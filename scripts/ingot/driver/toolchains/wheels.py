@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ingot.driver.catalogue import indexes
+from ingot.driver.toolchains import indexes
 
 FOLDER = "INGOT_WHEELS"
 HERE = Path(__file__).resolve().parents[4] / "wheels"

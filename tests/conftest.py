@@ -14,7 +14,8 @@ import pytest
 import checkpoints
 import slurm
 from checkout import checkout
-from ingot.driver.catalogue import schema, toolchains
+from ingot.driver.catalogue import schema
+from ingot.driver.toolchains import toolchains
 from ingot.store.records import Action, Store
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,6 +50,8 @@ def pytest_collection_modifyitems(items):
     What takes minutes comes first, so that at the end there is work for each process.
     """
     for item in items:
+        if (needs := item.get_closest_marker("root")) and os.geteuid():
+            item.add_marker(pytest.mark.skip(reason=f"needs root: {needs.args[0]}"))
         if {"pipeline", "servers", "cluster", "ci"} & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
@@ -188,10 +191,10 @@ def filled(store, tmp_path, monkeypatch):
 def build(snakemake, store):
     """build(folder, target, ...) runs Snakemake there; what it said, or a failed test."""
 
-    def run(folder, *words, fails=False, **environment):
+    def run(folder, *words, fails=False, timeout=900, **environment):
         done = snakemake(
             folder, "-s", folder / "Snakefile", *(words or ("--", IRPA)),
-            environment={"INGOT_STORE": str(store), **environment},
+            environment={"INGOT_STORE": str(store), **environment}, timeout=timeout,
         )  # fmt: skip
         said = done.stdout + done.stderr
         assert (done.returncode != 0) == fails, said

@@ -4,10 +4,8 @@ import os
 import shutil
 import subprocess
 
-import pytest
-
-from conftest import ROOT
-from ingot.driver.catalogue import wheels
+from conftest import ROOT, needs_mounts
+from ingot.driver.toolchains import wheels
 
 
 def test_a_lock_is_whole_when_each_of_its_packages_is_there(tmp_path, monkeypatch):
@@ -25,7 +23,7 @@ def test_a_lock_is_whole_when_each_of_its_packages_is_there(tmp_path, monkeypatc
     assert wheels.whole(lock), "a source package"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a namespace without a network needs root")
+@needs_mounts
 def test_what_was_collected_is_installed_where_there_is_no_network(tmp_path):
     folder, here = tmp_path / "repository", {**os.environ, "INGOT_WHEELS": str(tmp_path / "wheels")}
     for part in ("Makefile", "pyproject.toml", "README.md", "LICENSE", "scripts", "envs"):
@@ -49,7 +47,7 @@ def test_what_was_collected_is_installed_where_there_is_no_network(tmp_path):
     }
     command = "make setup && .venv/bin/ingot toolchain convert"
     done = subprocess.run(
-        ["unshare", "-n", "sh", "-c", command],
+        ["unshare", "-Urn", "sh", "-c", command],
         cwd=folder,
         env=clean,
         capture_output=True,

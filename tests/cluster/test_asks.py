@@ -12,8 +12,8 @@ from snakemake.iocontainers import ResourceList
 
 import slurm
 from conftest import ROOT
-from ingot.driver.catalogue import toolchains
 from ingot.driver.origin.dry_run import ANSWER
+from ingot.driver.toolchains import toolchains
 
 HERE = {
     "publish",

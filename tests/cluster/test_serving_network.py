@@ -12,6 +12,8 @@ import pytest
 
 from conftest import ROOT
 
+pytestmark = pytest.mark.root("networks between two nodes")
+
 ROLE = """
 import json, sys
 from pathlib import Path
@@ -48,8 +50,8 @@ def inside(pid, *words, **more):
 @pytest.fixture
 def nodes():
     """The processes that hold each node's network: n1 and n2, joined by networks `one` and `other`."""
-    if os.geteuid() or not (shutil.which("ip") and shutil.which("nsenter")):
-        pytest.skip("namespaces need root, ip and nsenter")
+    if not (shutil.which("ip") and shutil.which("nsenter")):
+        pytest.skip("namespaces need ip and nsenter (Debian: iproute2, util-linux)")
     found = [subprocess.Popen(["unshare", "--net", "sleep", "300"]) for _ in range(2)]
     first, second = (one.pid for one in found)
     try:

@@ -21,6 +21,7 @@ import sys, time
 if "ray.scripts.scripts" in sys.orig_argv:
     time.sleep(600)
 """
+pytestmark = pytest.mark.root("a network of its own, since Ray listens on every address")
 READY = 150  # seconds: Ray starts twice on this machine, and once more to be counted
 
 

@@ -10,7 +10,7 @@ import checkpoints
 import slurm
 from conftest import ROOT
 from ingot.architecture.config import read_config
-from ingot.driver.catalogue import toolchains
+from ingot.driver.toolchains import toolchains
 from ingot.vllm import bundle as bundle_of
 from ingot.vllm import plan as plan_of
 

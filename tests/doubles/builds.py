@@ -61,6 +61,7 @@ class Run:
             if not ready:
                 return self
             text = Path(ready[0].reads[0]).read_text()
+            Path(ready[0].writes[0]).unlink(missing_ok=True)  # it may be a link of the store
             Path(ready[0].writes[0]).write_text(write(ready[0].writes[0], text))
             self.ran.append(ready[0].writes[0])
             self.ingest.finished(ready[0])

@@ -10,8 +10,8 @@ from test_release import Site
 
 from conftest import ROOT
 from fake_hub import Hub
-from ingot.driver.catalogue import toolchains
 from ingot.driver.origin import card, on_record, to_hub
+from ingot.driver.toolchains import toolchains
 from ingot.hub import upload
 from ingot.refused import Refused
 

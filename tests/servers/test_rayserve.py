@@ -93,6 +93,9 @@ def bundle(shared, tmp_path_factory):
     return folder / "artifacts/demo_tp1.rayserve"
 
 
+in_a_network = pytest.mark.root("a network of its own, since Ray listens on every address")
+
+
 def apart(*words, **options):
     """A command in a network of its own, where nobody else hears what Ray listens on."""
     with networks.network():
@@ -102,6 +105,7 @@ def apart(*words, **options):
         )
 
 
+@in_a_network
 @pytest.mark.slow
 def test_the_three_applications_say_what_transformers_says(shared, tmp_path):
     """Guide 001's, in one configuration: alone, as a stream, beside others; the record holds them to it."""
@@ -119,6 +123,7 @@ def test_the_three_applications_say_what_transformers_says(shared, tmp_path):
     assert checks["onnx"]["texts_equal"] == checks["openvino"]["texts_equal"] == 53
 
 
+@in_a_network
 @pytest.mark.slow
 def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python, tmp_path):
     place = tmp_path / "moved elsewhere"
@@ -177,6 +182,7 @@ def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python
     short.rmdir()
 
 
+@in_a_network
 @pytest.mark.slow
 def test_on_a_cluster_it_serves_and_harms_nobody(bundle, python, tmp_path):
     """A Ray that runs already: one bundle serves there, a second is refused, and the first goes on."""

@@ -172,7 +172,7 @@ def open_folder():
         yield Path(folder)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+@pytest.mark.root("two users")
 @pytest.mark.parametrize("umask", [0o002, 0o077])
 def test_two_users_with_private_homes_share_a_store(umask, open_folder, monkeypatch):
     store = open_folder / "store"

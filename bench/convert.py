@@ -9,6 +9,7 @@ The input's digest is on record, as it is after a fetch; `first` is a conversion
 as of a local checkpoint never seen before.
 """
 
+import argparse
 import json
 import multiprocessing
 import os
@@ -24,23 +25,27 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 import checkpoints  # noqa: E402
-from ingot.driver.catalogue import toolchains  # noqa: E402
+from ingot.driver.toolchains import toolchains  # noqa: E402
 
 LIMITS = {"bf16": 3, "f16": 3, "q8_0": 7, "irpa": 2, "tp8": 2.5, "tp8 hf": 3}  # times cp
 FASTER = {"irpa": 1, "tp8": 8, "tp8 hf": 8}  # than the peer
 RSS_LIMIT = 150  # MB
 PEER_LIMIT = 4  # times faster than llama.cpp's converter
+LAYERS = 13  # of the large checkpoint
 
 
-def measure(command, folder, repeats=3):
-    """Best wall seconds, and the largest resident set in MB, of a command run several times."""
+def measure(command, folder, repeats=3, said=""):
+    """Best wall seconds, and the largest resident set in MB, of a command run several times; it is `said`
+    this."""
+    (folder / "said").write_text(said)
     best, rss = float("inf"), 0.0
     for _ in range(repeats):
         start = time.perf_counter()
-        with (folder / "log").open("w") as log:
+        with (folder / "log").open("w") as log, (folder / "said").open() as stdin:
             process = subprocess.Popen(
                 [str(w) for w in command],
                 cwd=folder,
+                stdin=stdin,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "INGOT_STORE": str(folder / "store")},
@@ -85,13 +90,13 @@ def make_checkpoint(folder, layers):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
-def make_both(folder):
+def make_both(folder, layers=LAYERS):
     """A checkpoint of ~1.5 GB and one of a third of that: small, large."""
     small, large = folder / "small", folder / "large"
-    for place, layers in ((small, 4), (large, 13)):
+    for place, depth in ((small, max(1, layers // 3)), (large, layers)):
         # in another process: a child's ru_maxrss starts at the size of the parent that forked it
         make = multiprocessing.get_context("spawn").Process(
-            target=make_checkpoint, args=(place, layers)
+            target=make_checkpoint, args=(place, depth)
         )
         make.start()
         make.join()
@@ -122,18 +127,21 @@ def compare_sets(folder, tp):
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=LAYERS, help=f"of the large one ({LAYERS})")
+    layers = parser.parse_args().layers
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=os.environ.get("INGOT_BENCH_DIR")))
     try:
-        run(folder)
+        run(folder, layers)
     finally:
         shutil.rmtree(folder)
 
 
-def run(folder):
+def run(folder, layers):
     convert = toolchains.python(ROOT, "convert")
     iree = toolchains.python(ROOT, "iree")
     llama_cpp = toolchains.place(ROOT, "llamacpp") / "llama.cpp"
-    small, large = make_both(folder)
+    small, large = make_both(folder, layers)
     size = sum(path.stat().st_size for path in large.glob("*.safetensors"))
     cp = copy(large, folder)
     print(f"checkpoint {size / 1e9:.2f} GB, cp {cp:.2f} s ({size / cp / 1e9:.1f} GB/s)\n")
@@ -167,16 +175,9 @@ def run(folder):
         first, _ = measure(ours(large, "m.gguf"), folder, 1)
         seconds, rss = measure(ours(large, "m.gguf"), folder)
         _, rss_small = measure(ours(small, "s.gguf"), folder, 1)
-        oracle = [
-            iree,
-            ROOT / "tests/doubles/oracle.py",
-            llama_cpp,
-            large,
-            folder,
-            "Bench",
-            "llama-bpe",
-        ]
-        peer, _ = measure([*oracle, dtype], folder, 1)
+        oracle = [iree, ROOT / "tests/doubles/oracle.py", llama_cpp, "Bench", dtype]
+        said = json.dumps([[str(large), str(folder), "llama-bpe"]])
+        peer, _ = measure(oracle, folder, 1, said)
         same = subprocess.run(["cmp", folder / "m.gguf", folder / f"{dtype}.gguf"]).returncode == 0
         row(dtype, seconds, base, rss, rss_small, peer, f"   first {first:.2f}s")
         if not same:

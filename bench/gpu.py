@@ -78,7 +78,7 @@ class Here:
     """The repository: toolchains and artifacts are built as they are needed."""
 
     def __init__(self):
-        from ingot.driver.catalogue import toolchains
+        from ingot.driver.toolchains import toolchains
 
         self.build = lambda name: toolchains.build(ROOT, name) / "bin/python"
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 
 import checkpoints  # noqa: E402
-from ingot.driver.catalogue import toolchains  # noqa: E402
+from ingot.driver.toolchains import toolchains  # noqa: E402
 
 WAYS = {
     "fp32": ("onnx", "export_onnx.py", "--onnx", "--dtype=fp32"),

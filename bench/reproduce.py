@@ -18,8 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from ingot.driver.catalogue import schema, targets, toolchains  # noqa: E402
+from ingot.driver.catalogue import schema, targets  # noqa: E402
 from ingot.driver.formats.rows import FORMATS, VARIES  # noqa: E402
+from ingot.driver.toolchains import toolchains  # noqa: E402
 from ingot.store.records import Store  # noqa: E402
 
 DEEP = "a-folder-of-a-long-name/" * 6

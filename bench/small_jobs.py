@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/doubles")]
 
 import slurm  # noqa: E402
 from checkout import checkout  # noqa: E402
-from ingot.driver.catalogue import toolchains  # noqa: E402
+from ingot.driver.toolchains import toolchains  # noqa: E402
 
 ENTRY = {
     "path": "models/demo", "architecture": "LlamaForCausalLM", "pre_tokenizer": "llama-bpe",

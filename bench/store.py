@@ -23,7 +23,7 @@ import yaml  # noqa: E402
 from convert import make_checkpoint  # noqa: E402
 from wrong_hits import DUMP, plain  # noqa: E402
 
-from ingot.driver.catalogue import toolchains  # noqa: E402
+from ingot.driver.toolchains import toolchains  # noqa: E402
 
 PARTS = ("Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "envs", "profiles")
 VMFB = "artifacts/demo_tp1.vmfb"

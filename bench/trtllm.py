@@ -5,6 +5,7 @@
 Measured as by bench/convert.py; every tensor is compared with ModelOpt's, bit for bit.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -12,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from convert import ROOT, copy, make_both, measure
+from convert import LAYERS, ROOT, copy, make_both, measure
 
 sys.path[:0] = [
     str(ROOT / "tests"),
@@ -22,23 +23,26 @@ sys.path[:0] = [
 ]
 from test_trtllm import ORACLE, differing  # noqa: E402
 
-from ingot.driver.catalogue import toolchains  # noqa: E402
+from ingot.driver.toolchains import toolchains  # noqa: E402
 
 TP = 8
 LIMIT, RSS_LIMIT, FASTER = 2.5, 100, 4  # times cp, MB, times faster than ModelOpt
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=LAYERS, help=f"of the large one ({LAYERS})")
+    layers = parser.parse_args().layers
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=os.environ.get("INGOT_BENCH_DIR")))
     try:
-        sys.exit(0 if run(folder) else 1)
+        sys.exit(0 if run(folder, layers) else 1)
     finally:
         shutil.rmtree(folder)
 
 
-def run(folder):
+def run(folder, layers):
     python = toolchains.python(ROOT, "convert")
-    small, large = make_both(folder)
+    small, large = make_both(folder, layers)
     size = sum(path.stat().st_size for path in large.glob("*.safetensors"))
     print(
         f"checkpoint {size / 1e9:.2f} GB of bfloat16, tp{TP}; limits: {LIMIT} x cp, {RSS_LIMIT} MB"

@@ -21,7 +21,8 @@ sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 
 import faults  # noqa: E402
 import place as stand_ins  # noqa: E402
-from ingot.driver.catalogue import schema, toolchains  # noqa: E402
+from ingot.driver.catalogue import schema  # noqa: E402
+from ingot.driver.toolchains import toolchains  # noqa: E402
 from ingot.iree.tensor_parallel import rank_files  # noqa: E402
 from ingot.rayserve import bundle  # noqa: E402
 

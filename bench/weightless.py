@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 import checkpoints  # noqa: E402
 from fake_hub import Hub  # noqa: E402
-from ingot.driver.catalogue import toolchains  # noqa: E402
+from ingot.driver.toolchains import toolchains  # noqa: E402
 from ingot.store.records import Store  # noqa: E402
 
 COMMIT = "0" * 40

@@ -36,6 +36,7 @@ ROOMS = {  # in the order in which to read them
     "scripts/ingot/publishing": "an artifact as a registry has it, and back",
     "scripts/ingot/images": "images of runtimes, built without a daemon",
     "scripts/ingot/driver": "what runs beside Snakemake, in the driver's own environment",
+    "scripts/ingot/driver/toolchains": "what steps run in: each built once per machine, from its lock",
     "scripts/ingot/driver/known": "what is known of a model before anything is built",
     "scripts/ingot/driver/formats": "one row per format",
     "scripts/ingot/driver/catalogue": "what may be asked for, and on this machine",

@@ -12,7 +12,8 @@ ROOT = Path(str(workflow.current_basedir)).parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from ingot.driver import snakemake_hook
-from ingot.driver.catalogue import schema, site, targets, toolchains
+from ingot.driver.catalogue import schema, site, targets
+from ingot.driver.toolchains import toolchains
 from ingot.driver.formats import gguf, iree, onnx, tensorrt
 from ingot.driver.formats.iree import archives
 from ingot.driver.formats.table import SIZES

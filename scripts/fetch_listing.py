@@ -64,10 +64,14 @@ def fetch_listing(
     found = {file.path: described(file) for file in ask(files) if hasattr(file, "blob_id")}
     check(hub, found)
     if not any(name.endswith(".safetensors") for name in found):
-        pickles = [name for name in found if name.endswith((".bin", ".pt", ".pth"))]
-        raise Refused(
-            f"{hub}: no *.safetensors among its files; {PICKLE if pickles else 'check hub:'}"
-        )
+        if any(name.endswith(".gguf") for name in found):
+            raise Refused(
+                f"{hub}: GGUF files, converted already; take the repository of safetensors that they were "
+                "made from (base_model of its card)"
+            )
+        pickles = any(name.endswith((".bin", ".pt", ".pth")) for name in found)
+        reason = PICKLE if pickles else "a checkpoint has some; is it another repository?"
+        raise Refused(f"{hub}: no *.safetensors among its files; {reason}")
     with replacing(listing) as partial:
         content = {"hub": hub, "revision": revision, "files": found}
         partial.write_text(json.dumps(content, indent=1) + "\n")

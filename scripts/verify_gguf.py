@@ -95,7 +95,7 @@ def compared(
     found = {tensor.name: tensor for tensor in reader.tensors}
     specs = llama.specs(config, "f32")  # for the names; the file says its own types
     if sorted(found) != sorted(spec.name for spec in specs):
-        raise Refused(f"{gguf}: {len(found)} tensors, expected {len(specs)}; build it again")
+        raise Refused(f"{gguf}: {len(found)} tensors, expected {len(specs)}")
     comparison, together = Comparison(gguf), hashlib.sha256()
     errors: dict[str, float] = {}  # largest per type
     progress = Progress(gguf.name, sum(int(tensor.n_bytes) for tensor in reader.tensors))
@@ -103,9 +103,7 @@ def compared(
         tensor = found[spec.name]
         kind = tensor.tensor_type.name
         if kind != types[spec.name].name:
-            raise Refused(
-                f"{gguf}: tensor {spec.name} is {kind}, expected {types[spec.name].name}; build it again"
-            )
+            raise Refused(f"{gguf}: tensor {spec.name} is {kind}, expected {types[spec.name].name}")
         if spec.source is None:
             check_rope(gguf, config, tensor.data)
             comparison.equal()
@@ -151,9 +149,7 @@ def requantised(
         raw = np.ascontiguousarray(tensor.data[order[first:last]])
         forget(reader)
         if not np.array_equal(libllama.quantised(wanted, kind, columns).reshape(raw.shape), raw):
-            raise Refused(
-                f"{gguf}: tensor {spec.name} is not the checkpoint's in {kind.name}; build it again"
-            )
+            raise Refused(f"{gguf}: tensor {spec.name} is not the checkpoint's in {kind.name}")
         got = dequantized(tensor, order[first:last])
         away += float(np.square(got - wanted, dtype=np.float64).sum())
         all_of += float(np.square(wanted, dtype=np.float64).sum())
@@ -174,9 +170,7 @@ def check_rope(gguf: Path, config: ModelConfig, factors) -> None:
     blend = np.clip(blend, 0, 1)  # 0: all of the factor, 1: none
     wanted = 1 / ((1 - blend) / rope.factor + blend)
     if not np.allclose(factors, wanted, rtol=1e-5, atol=0):
-        raise Refused(
-            f"{gguf}: tensor rope_freqs.weight is not config.json's scaling; build it again"
-        )
+        raise Refused(f"{gguf}: tensor rope_freqs.weight is not config.json's scaling")
 
 
 def dequantized(tensor, order):

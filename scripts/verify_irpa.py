@@ -36,7 +36,7 @@ def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
                 forget(source)
             shape = tuple(int(n) for n in reversed(tensor.shape))
             if not same or (entry.shape, entry.dtype) != (shape, tensor.tensor_type.name):
-                raise Refused(f"{irpa}: tensor {entry.name} differs from {gguf}; build it again")
+                raise Refused(f"{irpa}: tensor {entry.name} differs from {gguf}")
     named = {entry.name: entry.name for entry in entries}
     if irpa_format.HEAD not in named:  # tied embeddings
         named[irpa_format.HEAD] = irpa_format.EMBEDDING
@@ -44,7 +44,7 @@ def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
     if {name: one.get("raw_tensors") for name, one in listed.items()} != {
         name: {"": raw} for name, raw in named.items()
     }:
-        raise Refused(f"{irpa}: {irpa_format.TENSORS} are not its tensors; build it again")
+        raise Refused(f"{irpa}: {irpa_format.TENSORS} are not its tensors")
     wanted = {"schema": "GGUF", "SHARK_DATASET_VERSION": 1}
     wanted |= {name: field.contents() for name, field in source.fields.items()}
     verification.same_properties(irpa, properties, wanted)

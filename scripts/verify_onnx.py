@@ -94,8 +94,7 @@ def hold(
     sealed.hold(onnx, {**small, **data, decoder.GRAPH: sealed.Ours(onnx / decoder.GRAPH)})
     if (onnx / decoder.GRAPH).read_bytes() != graph:
         raise Refused(
-            f"{onnx / decoder.GRAPH}: not the graph that config.json and the catalogue ask for; "
-            "build it again"
+            f"{onnx / decoder.GRAPH}: not the graph that config.json and the catalogue ask for"
         )
     return {"graph": "equal", **compare(onnx, layout, read_checkpoint(checkpoint), checkpoint)}
 

@@ -122,7 +122,7 @@ def constants(
         values, scales = named.get(name), named.get(name + SCALE)
         quantised = tensor.kind == ROWS
         if values is None or (quantised and (scales is None or values.dtype != np.int8)):
-            raise Refused(f"{openvino}: has no constant {name}, expected one; build it again")
+            raise Refused(f"{openvino}: has no constant {name}, expected one")
         if quantised:
             both = values, scales.reshape(-1)
             int8.tensor(

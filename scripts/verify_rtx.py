@@ -22,7 +22,7 @@ def verify_rtx(rtx: Path, onnx: Path, onnx_record: Path, record: Path) -> None:
     texts = rtx_of.texts(longest)
     sealed.hold(rtx, {**texts, "model.engine": rtx / "model.engine"})
     if graph["sha256"] != verification.digest(onnx) or graph["result"] != "passed":
-        raise Refused(f"{onnx_record}: is not about {onnx}, expected its record; build it again")
+        raise Refused(f"{onnx_record}: is not about {onnx}, expected its record")
     with stderr_to_log(f"{rtx}: building again"):
         again = rtx_of.build_engine(onnx / "model.onnx", longest)
     if again != (rtx / "model.engine").read_bytes():

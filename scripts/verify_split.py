@@ -35,27 +35,24 @@ def verify_split(gguf: Path, split: Path, reference: Path, record: Path) -> None
         says = [pairs.pop(key, None) for key in SPLIT]
         if says != [number, len(parts), len(tensors)]:
             raise Refused(
-                f"{part}: {', '.join(SPLIT)} are {says}, expected {[number, len(parts), len(tensors)]}; "
-                "build it again"
+                f"{part}: {', '.join(SPLIT)} are {says}, expected {[number, len(parts), len(tensors)]}"
             )
         if without_counts(pairs) != (
             without_counts(wanted) if number == 0 else {"GGUF.version": 3}
         ):
-            raise Refused(f"{part}: its metadata are not those of {gguf}; build it again")
+            raise Refused(f"{part}: its metadata are not those of {gguf}")
         for info in found:
             other = left.pop(info.name, None)
             if other is None or not same(part, info, gguf, other):
-                raise Refused(f"{part}: tensor {info.name} is not that of {gguf}; build it again")
+                raise Refused(f"{part}: tensor {info.name} is not that of {gguf}")
     if left:
-        raise Refused(f"{split}: tensor {next(iter(left))} is in no file; build it again")
+        raise Refused(f"{split}: tensor {next(iter(left))} is in no file")
     answers = reference_of.read(reference)[:PROMPTS]
     longest = max(len(answer.prompt) for answer in answers)
     with Llama(gguf, longest) as whole, Llama(parts[0], longest) as cut:
         for answer in answers:
             if not np.array_equal(whole.logits(answer.prompt), cut.logits(answer.prompt)):
-                raise Refused(
-                    f"{split}: libllama computes other logits than of {gguf}; build it again"
-                )
+                raise Refused(f"{split}: libllama computes other logits than of {gguf}")
     verification.write(
         record,
         split,

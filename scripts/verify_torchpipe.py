@@ -91,7 +91,7 @@ def hold(
     sealed.hold(folder, {**contents(checkpoint, tokenizer), **ours})
     for name, content in expected.items():
         if (folder / name).read_bytes() != content:
-            raise Refused(f"{folder / name}: not what config.json asks for; build it again")
+            raise Refused(f"{folder / name}: not what config.json asks for")
     sources = read_checkpoint(checkpoint)
     checks = compare(folder, layout, sources, checkpoint)
     header = read_header(folder / tables[1])
@@ -101,7 +101,7 @@ def hold(
         or tensor.shape != source.shape
         or tensor.dtype != split.form.float
     ):
-        raise Refused(f"{folder / tables[1]}: not the checkpoint's embedding; build it again")
+        raise Refused(f"{folder / tables[1]}: not the checkpoint's embedding")
     dtype = "<f2" if tensor.dtype == "F16" else "<f4"
     table = np.memmap(folder / tables[1], dtype, "r", tensor.offset, tensor.shape)
     Comparison(folder / tables[1]).tensor(
@@ -112,7 +112,7 @@ def hold(
     )
     rows = (table[first : first + 1024].tobytes() for first in range(0, len(table), 1024))
     if not pt.holds(folder / tables[0], tensor.dtype, tensor.shape, rows):
-        raise Refused(f"{folder / tables[0]}: not the checkpoint's embedding; build it again")
+        raise Refused(f"{folder / tables[0]}: not the checkpoint's embedding")
     return {"graphs": "equal", "embedding": "equal", **checks}, table
 
 
@@ -144,7 +144,7 @@ def packed(
     if not away <= PACKED[dtype]:
         raise Refused(
             f"{folder}: of two requests in one batch a logit is off by {100 * away:.3g} % of the largest, "
-            f"expected at most {100 * PACKED[dtype]:g} %; build it again"
+            f"expected at most {100 * PACKED[dtype]:g} %"
         )
     return {
         "packed_batches": half,
@@ -193,7 +193,7 @@ def decoded(folder: Path, c: ModelConfig, split: Split) -> dict[str, Any]:
     if not away <= limit:
         raise Refused(
             f"{folder / NAMES[split.layout][2]}.onnx: off by {away:.3g} from {NAMES[split.layout][1]}, "
-            f"expected at most {limit:g}; build it again"
+            f"expected at most {limit:g}"
         )
     return {"decode_difference": float(f"{away:.4g}"), "decode_limit": limit}
 

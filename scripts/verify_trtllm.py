@@ -63,17 +63,17 @@ def verify_trtllm(
         if getattr(source_config, name) != getattr(built.config, name):
             raise Refused(
                 f"{trtllm_checkpoint_ / 'config.json'}: {key} is {getattr(built.config, name)}, "
-                f"expected {getattr(source_config, name)} by the source; build it again"
+                f"expected {getattr(source_config, name)} by the source"
             )
     if built.config.architecture != source_config.architecture:
         raise Refused(
             f"{trtllm_checkpoint_ / 'config.json'}: architecture is {built.config.architecture}, "
-            f"expected {source_config.architecture} by the source; build it again"
+            f"expected {source_config.architecture} by the source"
         )
     if source_config.rope != built.config.rope:
         raise Refused(
             f"{trtllm_checkpoint_ / 'config.json'}: rotary_scaling is {built.config.rope}, expected "
-            f"{source_config.rope} by the source; build it again"
+            f"{source_config.rope} by the source"
         )
     sources = read_checkpoint(checkpoint)
     vocab = sources["model.embed_tokens.weight"].shape[0]
@@ -83,9 +83,7 @@ def verify_trtllm(
     for rank, name, used in padded(built, vocab):
         rest = rows_of(built.ranks[rank][name], used, built.ranks[rank][name].shape[0])
         if rest.any():
-            raise Refused(
-                f"{trtllm_checkpoint_}: padding of {name} is not zero in rank {rank}; build it again"
-            )
+            raise Refused(f"{trtllm_checkpoint_}: padding of {name} is not zero in rank {rank}")
         padding += len(rest)
     quantised = {}
     if built.quant:
@@ -230,7 +228,7 @@ def compare(
         if not (away <= step).all():  # NaN is not
             raise Refused(
                 f"{built.folder}: tensor {source.name} is {away.max():.3g} away from the source in "
-                f"{pieces[0].name}, expected half a step at most; build it again"
+                f"{pieces[0].name}, expected half a step at most"
             )
         comparison.largest = max(comparison.largest, float(away.max()))
         comparison.counts["values_rounded"] += int((got != wanted).sum())

@@ -67,7 +67,7 @@ def verify_vmfb(
             "largest_logit_difference": round(largest, 6),
             "largest_logit": round(check.top, 6),
             "difference_limit": {"dtype": program.dtype, "share_of_largest_logit": limit},
-            "numbers": divergence.held(vmfb, numbers, limits.numbers(kind, {}), "build it again"),
+            "numbers": divergence.held(vmfb, numbers, limits.numbers(kind, {})),
         },
         batches={"prefill": program.prefill_sizes, "decode": program.decode_sizes},
         parameters=[verification.digest(path) for path in parameters],

@@ -61,7 +61,7 @@ def interface_address(name: str) -> str:
             packed = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         except OSError:
             raise Refused(
-                f"interface {name}: not on this node; correct it in the site file"
+                f"interface {name}: not on this node; name another in the site file"
             ) from None
     return socket.inet_ntoa(packed[20:24])
 

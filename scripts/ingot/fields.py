@@ -72,7 +72,7 @@ def held(path: Path | str, value: Any, expected: Any, place: str = "") -> None:
     with a "?" behind.  Fields that it does not name are not looked at.
     """
     if reason := _misfit(value, expected, place):
-        raise Refused(f"{path}: {reason}; correct it, or fetch it again")
+        raise Refused(f"{path}: {reason}")
 
 
 def _misfit(value: Any, expected: Any, place: str) -> str | None:

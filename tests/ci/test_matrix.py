@@ -12,8 +12,8 @@ import yaml
 
 import registry as registries
 from conftest import ROOT
-from ingot.driver.catalogue import toolchains
 from ingot.driver.forecast import cells
+from ingot.driver.toolchains import toolchains
 from ingot.files import digest
 from ingot.store.records import Store
 
@@ -51,14 +51,14 @@ def act(tools, repository, store, tmp_path):
     checkout.mkdir()
     (checkout / "action.yml").write_text("name: checkout\nruns: {using: composite, steps: []}\n")
 
-    def run(**variables):
+    def run(select=SERVED, fails=False, **variables):
         words = ["workflow_dispatch", "-W", ".github/workflows/engines.yml"]
         words += [
             "-P",
             "ubuntu-24.04=-self-hosted",
             "--no-cache-server",
             "--input",
-            f"select={' '.join(SERVED)}",
+            f"select={' '.join(select)}",
         ]
         words += ["--local-repository", f"actions/checkout@v4={checkout}"]
         for name, value in {"INGOT_STORE": store, **variables}.items():
@@ -69,7 +69,7 @@ def act(tools, repository, store, tmp_path):
                  "INGOT_ENVS": str(toolchains.cache())},
             check=False,
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+        assert bool(done.returncode) == fails, done.stdout[-6000:] + done.stderr
         return done.stdout
 
     return run
@@ -81,10 +81,10 @@ def gitlab(tools, repository, store, tmp_path):
     if not shutil.which("rsync"):
         pytest.skip("gitlab-ci-local needs rsync (Debian: rsync)")
 
-    def run():
+    def run(select=SERVED, fails=False):
         variables = {
             "CI_PIPELINE_SOURCE": "schedule",
-            "SELECT": " ".join(SERVED),
+            "SELECT": " ".join(select),
             "INGOT_STORE": store,
         }
         words = ["--force-shell-executor", "--shell-executor-no-image", "--shell-isolation"]
@@ -96,7 +96,7 @@ def gitlab(tools, repository, store, tmp_path):
             capture_output=True, text=True, timeout=900, check=False,
             env={**os.environ, "HOME": str(tmp_path), "INGOT_ENVS": str(toolchains.cache())},
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout[-6000:] + done.stderr
+        assert bool(done.returncode) == fails, done.stdout[-6000:] + done.stderr
         return done.stdout
 
     return run
@@ -121,6 +121,68 @@ def test_github_builds_verifies_and_publishes_by_digest_then_has_nothing_to_do(
         assert f"sha256:{digest.read(blob)}" == published.outputs[0]["digest"]
     again = act()
     assert again.count("Job succeeded") == 1, "the plan alone"
+
+
+@pytest.fixture
+def one_fails(repository):
+    """What selects a cell that fails, the demo's, and an engine's, on a runner that lacks its GPU."""
+    broken = repository / "broken"
+    shutil.copytree(ROOT / "models/demo", broken, symlinks=True)
+    for shard in broken.glob("*.safetensors"):
+        shard.unlink()
+        shard.write_bytes(b"no weights")
+    entry = {
+        "path": "broken",
+        "name": "B",
+        "architecture": "LlamaForCausalLM",
+        "pre_tokenizer": "llama-bpe",
+    }
+    (repository / "mine.yaml").write_text(json.dumps({"models": {"broken": entry}}))
+    for words in (
+        ["add", "-A"],
+        ["-c", "user.name=CI", "-c", "user.email=ci@x", "commit", "-qm", "mine"],
+    ):
+        subprocess.run(["git", *words], cwd=repository, check=True)
+    targets = ["artifacts/broken.gguf", SERVED[0], "artifacts/demo_tp1.trtllm"]
+    return ["--configfile", "mine.yaml", "--runner", "sm90=ubuntu-24.04", "--", *targets]
+
+
+def test_on_github_a_cell_that_fails_stops_no_other(act, store, one_fails):
+    said = act(one_fails, fails=True)
+    assert "broken.gguf" in said
+    assert {"demo.gguf", "demo.gguf.verified.json"} <= {
+        record.title for record in Store(store).records()
+    }
+    assert "an NVIDIA GPU and this machine has none" in said, "the last layer is begun all the same"
+
+
+def test_on_gitlab_a_cell_that_fails_stops_no_other(gitlab, store, one_fails):
+    one_fails[3] = "sm90=here"
+    said = gitlab(one_fails, fails=True)
+    assert {"demo.gguf", "demo.gguf.verified.json"} <= {
+        record.title for record in Store(store).records()
+    }
+    assert "an NVIDIA GPU and this machine has none" in said
+
+
+def test_without_a_runner_of_its_own_a_fork_builds_all_that_a_lent_one_can(ingot):
+    for form in ("--github", "--gitlab"):
+        done = ingot(
+            "matrix",
+            "artifacts/demo.gguf",
+            "artifacts/llama70b_tp8.vmfb",
+            "artifacts/demo_tp1.trtllm",
+            form,
+        )
+        assert done.returncode == 0 and "demo.gguf" in done.stdout, done.stderr
+        assert "self-hosted" not in done.stdout and "trtllm" not in done.stdout
+        assert "sm90: no --runner sm90=LABEL,... names one, so 1 cells are left out" in done.stderr
+
+
+def test_a_catalogue_that_is_not_committed_is_in_no_cell(ingot, tmp_path):
+    (tmp_path / "mine.yaml").write_text("models: {}")
+    done = ingot("matrix", "--configfile", "mine.yaml", "artifacts/demo.gguf")
+    assert done.returncode == 1 and "mine.yaml: not in git" in done.stderr
 
 
 def test_runners_that_share_no_store_share_a_registry(act, tmp_path):
@@ -162,7 +224,13 @@ def test_the_whole_catalogue_stays_within_256_cells(tmp_path, ingot):
 
 def test_the_workflows_use_what_the_matrix_says():
     text = (ROOT / ".github/workflows/cells.yml").read_text()
-    assert set(re.findall(r"matrix\.(\w+)", text)) == {"name", "targets", "runs_on", "timeout"}
+    assert set(re.findall(r"matrix\.(\w+)", text)) == {
+        "name",
+        "targets",
+        "configfile",
+        "runs_on",
+        "timeout",
+    }
     assert yaml.safe_load(text)["jobs"]["cell"]["strategy"]["fail-fast"] is False
 
 

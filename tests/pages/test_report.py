@@ -9,8 +9,8 @@ import pytest
 
 import browser as chromium
 from conftest import ROOT, once
-from ingot.driver.catalogue import toolchains
 from ingot.driver.pages import against, page
+from ingot.driver.toolchains import toolchains
 
 pytestmark = pytest.mark.slow
 BUNDLE = "artifacts/demo_tp1.shortfin"

@@ -12,9 +12,9 @@ import yaml
 import checkpoints
 import faults
 from conftest import ROOT, lasting, once
-from ingot.driver.catalogue import toolchains
 from ingot.driver.commands.demo import QUESTION
 from ingot.driver.formats.iree import PROGRAMS
+from ingot.driver.toolchains import toolchains
 from ingot.files import digest
 from ingot.iree.shortfin import Server
 from ingot.refused import Refused
@@ -274,7 +274,8 @@ def test_prompts_that_show_nothing_are_refused(step, tmp_path):
 
 
 def test_ask_serves_a_bundle_once_and_prints_the_answer(demo):
-    command = [ROOT / ".venv/bin/ingot", "ask", demo / "demo_tp1.shortfin", QUESTION]
+    bundle = demo / "demo_tp1.shortfin"
+    command = [ROOT / ".venv/bin/ingot", "ask", bundle, "Name the capital of the United States."]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "Washington, D.C.!\n"
 

@@ -82,15 +82,26 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
     (folder / "odd/model-00001-of-00002.safetensors").rename(folder / "odd/weights-1.safetensors")
     (folder / "pickled").mkdir()
     (folder / "pickled/pytorch_model.bin").write_bytes(b"x")
+    for name, file in (("gguf", "m.gguf"), ("adapter", "adapter_config.json"),
+                       ("adapter", "adapter_model.safetensors")):  # fmt: skip
+        (folder / name).mkdir(exist_ok=True)
+        (folder / name / file).write_bytes(b"x")
+    (tmp_path / "w/models").mkdir(parents=True)
     for words, said in (
         (["org/gelu"], "hidden_act is gelu, expected silu"),
         (["org/qwen"], "architectures is Qwen2ForCausalLM, expected LlamaForCausalLM or"),
         (["org/split"], "splits texts as none of llama-bpe, tekken does"),
         (["org/odd"], "no model-00001-of-00002.safetensors among its files"),
-        (["org/pickled"], "no *.safetensors among its files"),
+        (["org/pickled"], "no *.safetensors among its files; pickled weights can run code"),
+        ([str(folder / "pickled")], "weights as pickles"),
+        (["org/gguf"], "GGUF files, converted already"),
+        (["org/adapter"], "an adapter (LoRA), not a model"),
+        (["./typo/folder"], "no such folder"),
+        (["models/typo"], "no such folder"),
+        ([str(folder / "gguf/m.gguf")], "a GGUF file: converted already"),
         (["org/none"], "no such model, or a private one"),
         (["org/tied", "--revision", "f" * 40], "no such revision"),
-        (["no model"], "no folder, and no organisation/name"),
+        (["no model"], "not a model of the hub"),
         (["org/tied", "--name", "demo"], "demo: in the catalogue already"),
         (["org/tied", "--name", "A b"], "does not match"),
         ([str(tmp_path)], "no config.json among its files"),
@@ -100,6 +111,16 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
         assert done.returncode == 1 and said in lines[-1], (words, done.stderr)
         assert lines[-1].startswith("error: ") and "Traceback" not in done.stderr
         assert not (tmp_path / "w" / LOCAL).exists()
+
+
+@pytest.mark.parametrize("address", ["https://huggingface.co/org/tied", "hf://org/tied", "hf.co/org/tied/",
+                                     f"https://huggingface.co/org/tied/tree/{COMMIT}?x=1"])  # fmt: skip
+def test_an_address_is_taken_as_it_is_pasted(hub, added, tmp_path, address):
+    done = added(address)
+    assert done.returncode == 0, done.stderr
+    assert (
+        yaml.safe_load((tmp_path / "w" / LOCAL).read_text())["models"]["tied"]["hub"] == "org/tied"
+    )
 
 
 def test_a_gated_model_says_what_to_accept(hub, added):

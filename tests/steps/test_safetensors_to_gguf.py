@@ -10,7 +10,7 @@ import pytest
 import checkpoints
 import tokenizers_of
 from conftest import ROOT, convert, once
-from ingot.driver.catalogue import toolchains
+from ingot.driver.toolchains import toolchains
 from ingot.gguf.file import read
 
 DTYPES = ("f32", "f16", "bf16", "q8_0")

@@ -34,6 +34,16 @@ def test_the_smallest_partition_that_has_it_is_chosen(wanted, name):
     assert partition.name == name and found.cores <= partition.cores
 
 
+def test_a_second_try_after_a_timeout_asks_for_more_time():
+    """60, then 60 again, then 288: the first partition that could be cut to was taken."""
+    first = ask.of("x", forecast(seconds=2000))
+    assert ask.choose(first, [CPU, BIG], "m")[0].minutes == 60
+    second = ask.of("x", forecast(seconds=2000), more_time=2)
+    found, partition = ask.choose(second, [CPU, BIG], "m", again=True)
+    assert (found.minutes, partition.name) == (200, "bigmem")
+    assert ask.choose(second, [CPU, GPU], "m", again=True)[0].minutes == 120
+
+
 def test_what_no_partition_has_is_refused_before_it_is_submitted():
     with pytest.raises(
         Refused, match=r"asks 2,500,300 MB.*expected what a partition has \(cpu: 8,000"

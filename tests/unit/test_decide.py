@@ -17,7 +17,7 @@ def why(graph):
 
 def test_an_empty_store_runs_all_and_says_what_waits_for_what(folder):
     assert why(chain()) == {
-        "b.one": "never built before",
+        "b.one": "new",
         "c.two": "b.one is not built yet; will be decided once it is",
     }
 

@@ -117,12 +117,12 @@ def test_a_dry_run_is_a_table_in_which_fetches_are_one_row():
             return Forecast("fetch_file", "", 1.0, 30.0, 10**7, {job.writes[0]: GB})
 
     jobs = [job(f"artifacts/m.hf/{n}", "fetch_file") for n in range(5)]
-    decision = Decision(run=dict.fromkeys([*jobs, job("artifacts/m.gguf")], "never built before"))
+    decision = Decision(run=dict.fromkeys([*jobs, job("artifacts/m.gguf")], "new"))
     head, fetches, gguf = decided.table(decision, Costs(), lambda _: "")
     assert head.split() == ["takes", "memory", "disk"]
-    words = "2 min 10 MB 5 GB 5 files of artifacts/m.hf (fetch_file: never built before)"
+    words = "2 min 10 MB 5 GB 5 files of artifacts/m.hf (fetch_file: new)"
     assert " ".join(fetches.split()[1:]) == words
-    assert gguf.endswith("  artifacts/m.gguf  (convert: never built before)")
+    assert gguf.endswith("  artifacts/m.gguf  (convert: new)")
     plan = decided.plan(Graph(list(decision.run)), decision, Costs(), "all")
     assert plan["whole"] and plan["disk"] == 6 * GB and plan["seconds"] >= 30
 

@@ -19,7 +19,7 @@ from ingot.driver import report
 from ingot.driver.cache import drop, key
 from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.decide import Decision
-from ingot.driver.catalogue import indexes, machine, toolchains
+from ingot.driver.catalogue import machine
 from ingot.driver.catalogue.schema import load
 from ingot.driver.commands import (
     ask,
@@ -30,6 +30,7 @@ from ingot.driver.commands import (
     plan,
     plan_chart,
     plan_table,
+    snakemake,
     store,
     targets,
     toolchain,
@@ -45,6 +46,7 @@ from ingot.driver.rules import environment
 from ingot.driver.rules.engines import Engines
 from ingot.driver.rules.inputs import Inputs
 from ingot.driver.rules.programs import Programs
+from ingot.driver.toolchains import indexes, toolchains
 from ingot.refused import Refused
 
 
@@ -69,9 +71,8 @@ def inputs(catalogue):
 
 
 def test_the_demos_table_names_what_is_built():
-    made = {name for _, _, name in demo.STEPS}
     jobs = explain.dry_run(ROOT, [demo.BUNDLE, *demo.TARGETS], INGOT_STORE=os.devnull + "/none")
-    assert {f"artifacts/{name}" for name in made} <= {
+    assert {f"artifacts/{name}" for name in demo.SHOWN} <= {
         path for job in jobs for path in job["outputs"]
     }
 
@@ -89,7 +90,7 @@ def test_every_command_says_what_each_option_does(module, capsys):
 
 
 def test_every_module_of_commands_is_one_or_serves_one():
-    parts = {module.__name__ for module in (plan_chart, plan_table, cli)}
+    parts = {module.__name__ for module in (plan_chart, plan_table, cli, snakemake)}
     commands = {module.__name__ for module in cli.COMMANDS}
     found = {
         f"ingot.driver.commands.{path.stem}" for path in Path(cli.__file__).parent.glob("[a-z]*.py")
@@ -338,19 +339,21 @@ def test_without_torch_for_cpus_the_cuda_build_is_installed_and_its_size_said(
     source.mkdir(parents=True)
     for name, pin in ((toolchains.LOCK, "torch==2.13.0+cpu"), (toolchains.CUDA, "torch==2.13.0")):
         (source / name).write_text(f"# \n{pin} --hash=sha256:{'0' * 64}\n")
+    known = {"download": 1, "disk": 2, "compile": 0, "cuda_download": 10**9, "cuda_disk": 2 * 10**9}
+    (tmp_path / "envs/sizes.json").write_text(json.dumps({"x": known}))
     monkeypatch.setenv("INGOT_ENVS", str(tmp_path / "cache"))
     monkeypatch.setattr(indexes, "settings", lambda: ([], {}))
     asked = []
 
-    def sync(folder, lock):
+    def sync(folder, lock, total=0):
         asked.append(lock.name)
         return NO_CPU_TORCH if lock.name == toolchains.LOCK else ""
 
-    monkeypatch.setattr(toolchains, "_sync", sync)
+    monkeypatch.setattr(toolchains, "sync", sync)
     monkeypatch.setattr(toolchains, "_run", lambda *command: Path(command[-1]).mkdir())
     folder = toolchains.build(tmp_path, "x")
     assert asked == [toolchains.LOCK, toolchains.CUDA] and (folder / "ready").exists()
-    assert "5.6 GB on disk" in capfd.readouterr().err
+    assert "2.0 GB on disk" in capfd.readouterr().err
     toolchains.build(tmp_path, "x")
     assert len(asked) == 2  # once per machine
 

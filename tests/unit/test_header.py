@@ -38,10 +38,10 @@ def test_what_follows_from_the_checkpoint_is_counted():
      ("b.more", field(1, "UINT32"), r"b.more is there, expected no such key")],
 )  # fmt: skip
 def test_the_first_difference_is_named(key, found, said):
-    with pytest.raises(Refused, match=f"m.gguf: {said}.*; build it again"):
+    with pytest.raises(Refused, match=f"m.gguf: {said}.*"):
         header.check("m.gguf", {**RIGHT, key: found}, WANTED)
 
 
 def test_a_key_that_is_missing_is_named():
-    with pytest.raises(Refused, match=r"a.none is missing, expected \[\]; build it again"):
+    with pytest.raises(Refused, match=r"a.none is missing, expected \[\]"):
         header.check("m.gguf", {key: RIGHT[key] for key in RIGHT if key != "a.none"}, WANTED)

@@ -142,7 +142,7 @@ def read_config(
     if heads % kv_heads or head_dim % 2 or not head_dim:
         raise Refused(
             f"{path}: {heads} heads of {head_dim} values over {kv_heads} KV heads, expected a "
-            "multiple of the KV heads, and an even number of values; correct it"
+            "multiple of the KV heads, and an even number of values"
         )
     theta, rope = _rope(path, config, takes)
     return ModelConfig(

@@ -23,7 +23,7 @@ from ingot.refused import Refused
 
 LINES = 40  # of a dry run, that are shown
 FEW = 10  # of a run
-EXPECTED = re.compile(r"never built before.*|.* will be decided once .*|.* is missing")
+EXPECTED = re.compile(r"new|.* will be decided once .*|.* is missing")
 
 
 def tell(

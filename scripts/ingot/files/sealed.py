@@ -20,6 +20,7 @@ class Ours:
 
 
 Contents = dict[str, Ours | Path | str]  # of a folder, by name: what it links, copies, or writes
+CHANGED = "the bundle was changed, or not copied whole: copy or build it again"
 
 
 def seal(folder: Path, hashed: dict[str, str] | None = None) -> None:
@@ -37,15 +38,15 @@ def sealed(folder: Path) -> str:
     """SHA-256 of the folder's SHA256SUMS, once each line of it holds; else one line, and the end."""
     sums = folder / SUMS
     if not sums.is_file():
-        raise Refused(f"{folder}: has no {SUMS}, expected a folder that was built; build it again")
+        raise Refused(f"{folder}: has no {SUMS}, expected a whole bundle; copy or build it again")
     pairs = [line.partition("  ") for line in sums.read_text(errors="replace").splitlines()]
     listed = {name: known for known, _, name in pairs}
     found = {path.relative_to(folder).as_posix(): path for path in files(folder)}
     if odd := sorted(set(found) ^ set(listed)):
-        raise Refused(f"{folder / odd[0]}: in the folder or in {SUMS}, not in both; build it again")
+        raise Refused(f"{folder / odd[0]}: in the folder or in {SUMS}, not in both; {CHANGED}")
     for name, known in listed.items():
         if file_digest(found[name]) != known:
-            raise Refused(f"{folder / name}: its bytes are not those of {SUMS}; build it again")
+            raise Refused(f"{folder / name}: its bytes are not those of {SUMS}; {CHANGED}")
     return file_digest(sums)
 
 
@@ -73,9 +74,9 @@ def hold(folder: Path, contents: Contents) -> int:
         if path.is_dir() and (path.is_symlink() or not any(path.iterdir()))
     }
     if extra := sorted(set(found) - set(contents) | extra):
-        raise Refused(f"{folder / extra[0]}: not part of what was assembled; build it again")
+        raise Refused(f"{folder / extra[0]}: not part of what was assembled")
     if missing := sorted(set(contents) - set(found)):
-        raise Refused(f"{folder / missing[0]}: missing, expected a part; build it again")
+        raise Refused(f"{folder / missing[0]}: missing, expected a part")
     for name, content in contents.items():
         path, source = found[name], content.path if isinstance(content, Ours) else content
         script = isinstance(source, str) and source.startswith(SCRIPT)
@@ -85,9 +86,9 @@ def hold(folder: Path, contents: Contents) -> int:
             wanted = file_digest(source)
         if file_digest(path) != wanted:
             other = "what its sources give" if isinstance(source, str) else f"those of {source}"
-            raise Refused(f"{path}: its bytes differ, expected {other}; build it again")
+            raise Refused(f"{path}: its bytes differ, expected {other}")
         if script and not path.stat().st_mode & 0o100:
-            raise Refused(f"{path}: not executable, expected a script; build it again")
+            raise Refused(f"{path}: not executable, expected a script")
     return len(contents)
 
 

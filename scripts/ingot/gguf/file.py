@@ -137,9 +137,7 @@ def _checked(path: Path) -> tuple[dict[str, Any], list[TensorInfo], int]:
         try:
             return _read(path, file, path.stat().st_size)
         except (struct.error, UnicodeDecodeError, KeyError):
-            raise Refused(
-                f"{path}: header is damaged or ends early, expected GGUF; build it again"
-            ) from None
+            raise Refused(f"{path}: header is damaged or ends early, expected GGUF") from None
 
 
 def _read(path: Path, file, size: int) -> tuple[dict[str, Any], list[TensorInfo], int]:
@@ -178,18 +176,16 @@ def _read(path: Path, file, size: int) -> tuple[dict[str, Any], list[TensorInfo]
         raise Refused(f"{path}: starts with {magic!r}, expected {MAGIC!r}; it is not a GGUF file")
     version, n_tensors, n_kvs = take("IQQ")
     if version != VERSION:
-        raise Refused(f"{path}: GGUF version {version}, expected {VERSION}; build it again")
+        raise Refused(f"{path}: GGUF version {version}, expected {VERSION}")
     kvs = {"GGUF.version": version, "GGUF.tensor_count": n_tensors, "GGUF.kv_count": n_kvs}
     for _ in range(n_kvs):
         key = string()
         if key in kvs:
-            raise Refused(f"{path}: key {key} comes twice, expected once; build it again")
+            raise Refused(f"{path}: key {key} comes twice, expected once")
         kvs[key] = value(take("I")[0])
     alignment = kvs.get("general.alignment", ALIGNMENT)
     if type(alignment) is not int or not 0 < alignment <= MOST_ALIGNED or alignment % 8:
-        raise Refused(
-            f"{path}: general.alignment is {alignment}, expected a multiple of 8; build it again"
-        )
+        raise Refused(f"{path}: general.alignment is {alignment}, expected a multiple of 8")
     end = at
     found = [_tensor(path, string, take) for _ in range(n_tensors)]
     return kvs, _places(path, found, align(at, alignment), size, alignment), end
@@ -209,7 +205,7 @@ def _tensor(path: Path, string, take) -> tuple[str, TensorType, tuple[int, ...],
     if kind.block > 1 and (not shape or shape[-1] % kind.block):
         raise Refused(
             f"{path}: tensor {name} has shape {list(shape)}, expected rows of whole blocks of "
-            f"{kind.block} for {kind.name}; build it again"
+            f"{kind.block} for {kind.name}"
         )
     return name, kind, shape, place
 
@@ -221,16 +217,15 @@ def _places(path: Path, found: list, base: int, size: int, alignment: int) -> li
     for name, kind, shape, place in found:
         info = TensorInfo(name, kind, shape, base + place)
         if name in infos:
-            raise Refused(f"{path}: tensor {name} comes twice, expected once; build it again")
+            raise Refused(f"{path}: tensor {name} comes twice, expected once")
         if place != expected:
             raise Refused(
-                f"{path}: tensor {name} begins at byte {place} of the data, expected {expected}; "
-                "build it again"
+                f"{path}: tensor {name} begins at byte {place} of the data, expected {expected}"
             )
         if info.offset + info.nbytes > size:
             raise Refused(
                 f"{path}: tensor {name} ends at byte {info.offset + info.nbytes}, but the file has "
-                f"{size}; it was cut short: build it again"
+                f"{size}; it was cut short"
             )
         infos[name] = info
         expected = align(place + info.nbytes, alignment)

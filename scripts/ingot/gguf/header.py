@@ -41,14 +41,14 @@ def check(path: Path, fields: dict[str, Any], wanted: list[KV]) -> int:
     found = {key: field for key, field in fields.items() if not key.startswith("GGUF.")}
     for key, kind, value in wanted:
         if key not in found:
-            raise Refused(f"{path}: {key} is missing, expected {shown(value)}; build it again")
+            raise Refused(f"{path}: {key} is missing, expected {shown(value)}")
         types, has = [one.name for one in found[key].types], found[key].contents()
         known = TYPES[kind] if value != [] else TYPES[kind][:1]  # an empty list says no more
         if types != known or has != stored(kind, value):
             where = first_difference(has, stored(kind, value))
-            raise Refused(f"{path}: {key}{where}; build it again")
+            raise Refused(f"{path}: {key}{where}")
     if extra := sorted(set(found) - {kv.key for kv in wanted}):
-        raise Refused(f"{path}: {extra[0]} is there, expected no such key; build it again")
+        raise Refused(f"{path}: {extra[0]} is there, expected no such key")
     return len(wanted)
 
 

@@ -233,9 +233,7 @@ def _sentencepiece(checkpoint: Checkpoint, config: ModelConfig, settings: dict) 
     for number, token in settings.get("added_tokens_decoder", {}).items():
         if not (number.isascii() and number.isdigit()):
             path = checkpoint["tokenizer_config.json"]
-            raise Refused(
-                f"{path}: added_tokens_decoder names {number!r}, expected ids; correct it"
-            )
+            raise Refused(f"{path}: added_tokens_decoder names {number!r}, expected ids")
         if int(number) < count:
             text, kind = _added(token)
             tokens[int(number)], scores[int(number)], types[int(number)] = text, -1000.0, kind

@@ -155,9 +155,7 @@ def python_of(layers: list[Content], source: str) -> str:
             with opened(layer.source, "rb") as file, tarfile.open(fileobj=file, mode="r|") as tar:
                 found = [(one.name.removeprefix("./").lstrip("/"), one) for one in tar]
         except (tarfile.TarError, OSError, EOFError, zlib.error):
-            raise Refused(
-                f"{source}: {layer.digest} is no tar, expected one; build it again"
-            ) from None
+            raise Refused(f"{source}: {layer.digest} is no tar, expected one") from None
         names = {name for name in names if not _removed(name, {other for other, _ in found})}
         names |= {
             name for name, one in found if name in INTERPRETERS and (one.isreg() or one.islnk())

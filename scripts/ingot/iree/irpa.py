@@ -155,7 +155,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[Entry]]:
     except (ValueError, RecursionError):
         properties = None
     if not isinstance(properties, dict):
-        raise Refused(f"{path}: {DATASET} is not a JSON object; build it again")
+        raise Refused(f"{path}: {DATASET} is not a JSON object")
     return properties, entries
 
 
@@ -176,9 +176,7 @@ def _opened(path: Path) -> tuple[list[Entry], dict[str, bytes]]:
             AttributeError,
             RecursionError,
         ) as error:
-            raise Refused(
-                f"{path}: not an IRPA archive of tensors ({error}); build it again"
-            ) from None
+            raise Refused(f"{path}: not an IRPA archive of tensors ({error})") from None
 
 
 def _read(file, size: int) -> tuple[list[Entry], dict[str, bytes]]:

@@ -33,7 +33,7 @@ HEAD, WORKERS = (
     CLUSTER + "/workerGroupSpecs/{}/template/spec",
 )
 SITE = """\
-# Yours: correct it, and apply it in place of the folder above: kubectl apply -k site/
+# Yours: edit it, and apply it in place of the folder above: kubectl apply -k site/
 resources: [../base]
 # namespace: serving
 """

@@ -44,7 +44,7 @@ def read(path: Path) -> list[dict]:
         found = [one for one in yaml.safe_load_all(path.read_text()) if one]
     except (OSError, ValueError, yaml.YAMLError) as error:
         line = str(error).splitlines()[0]
-        raise Refused(f"{path}: not YAML ({line}), expected manifests; correct it") from None
+        raise Refused(f"{path}: not YAML ({line}), expected manifests") from None
     if not any(isinstance(one, dict) and one.get("kind") == "RayService" for one in found):
         raise Refused(f"{path}: no RayService in it, expected one; name the right file")
     return [one for one in found if isinstance(one, dict)]
@@ -125,7 +125,7 @@ def _containers(path: str, pod: dict, pinned: bool) -> Iterator[Fault]:
         for gpu in GPUS:
             if gpu in requests and quantity(requests[gpu]) != quantity(limits.get(gpu)):
                 found = f"requests {requests[gpu]} and limits {limits.get(gpu)}"
-                yield Fault(f"{where}.resources.{gpu}", f"{found}, expected the same; correct it")
+                yield Fault(f"{where}.resources.{gpu}", f"{found}, expected the same")
         for variable in one.get("env") or []:
             if serve_config.SECRET_ENV.search(variable["name"]) and variable.get("value"):
                 own = f"{where}.env.{variable['name']}"

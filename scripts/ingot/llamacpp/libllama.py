@@ -108,8 +108,7 @@ def quantised(values: np.ndarray, kind: TensorType, columns: np.ndarray | None) 
     out = np.empty(kind.nbytes(values.shape), np.uint8)
     if columns is not None and len(columns) != values.shape[1]:
         raise Refused(
-            f"the importance matrix has {len(columns)} columns of a tensor, expected {values.shape[1]}; "
-            "build it again"
+            f"the importance matrix has {len(columns)} columns of a tensor, expected {values.shape[1]}"
         )
     if columns is None and library().ggml_quantize_requires_imatrix(kind.number):
         raise Refused(
@@ -221,7 +220,7 @@ class Llama:
         """
         template = self.lib.llama_model_chat_template(self.model, None)
         if not template:
-            raise Refused(f"{self.gguf}: tokenizer.chat_template is missing; build it again")
+            raise Refused(f"{self.gguf}: tokenizer.chat_template is missing")
         known = {
             "messages": messages,
             "add_generation_prompt": True,

@@ -45,7 +45,7 @@ def read_imatrix(path: Path) -> Imatrix:
 
     kvs, tensors = gguf_file.read(path)
     if kvs.get("general.type") != "imatrix":
-        raise Refused(f"{path}: no importance matrix, expected one; build it again")
+        raise Refused(f"{path}: no importance matrix, expected one")
     found = {
         info.name: np.fromfile(path, "<f4", info.nbytes // 4, offset=info.offset)
         for info in tensors
@@ -56,7 +56,7 @@ def read_imatrix(path: Path) -> Imatrix:
             stem = name.removesuffix(SUMS)
             count = found.get(stem + COUNTS)
             if count is None or not count[0] > 0:
-                raise Refused(f"{path}: {stem} was met by no token, expected some; build it again")
+                raise Refused(f"{path}: {stem} was met by no token, expected some")
             columns[stem] = (sums / found[stem + COUNTS][0]).astype(np.float32)
     (dataset,) = kvs["imatrix.datasets"]
     return Imatrix(path.name, dataset, kvs["imatrix.chunk_count"], columns)

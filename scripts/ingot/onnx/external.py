@@ -29,7 +29,7 @@ def read_graph(folder: Path, name: str = GRAPH) -> Any:
     """
     path = folder / name
     if not path.is_file():
-        raise Refused(f"{path}: missing, expected an ONNX graph; build it again")
+        raise Refused(f"{path}: missing, expected an ONNX graph")
     if path.stat().st_size > MOST:
         raise Refused(
             f"{path}: {path.stat().st_size / 1e9:.1f} GB, expected at most 2.1, protobuf's limit, and "
@@ -41,7 +41,7 @@ def read_graph(folder: Path, name: str = GRAPH) -> Any:
     try:
         model = onnx.load(path, load_external_data=False)
     except (DecodeError, ValueError):
-        raise Refused(f"{path}: not an ONNX graph, expected one; build it again") from None
+        raise Refused(f"{path}: not an ONNX graph, expected one") from None
     ends: dict[str, int] = {}
     for tensor in model.graph.initializer:
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -52,7 +52,7 @@ def read_graph(folder: Path, name: str = GRAPH) -> Any:
         if size != end:
             raise Refused(
                 f"{folder / file}: {size} bytes, expected {end} by {name}; it was cut short, or is "
-                "another model's: build it again"
+                "another model's"
             )
     return model
 
@@ -66,30 +66,27 @@ def _held(path: Path, tensor: Any) -> tuple[str, int]:
     if not all(
         isinstance(value, str) for value in place.values()
     ):  # what is no UTF-8 comes as bytes
-        raise Refused(f"{path}: not an ONNX graph, expected one; build it again")
+        raise Refused(f"{path}: not an ONNX graph, expected one")
     parts = PurePosixPath(file).parts
     inside = file and not PurePosixPath(file).is_absolute() and ".." not in parts
     found = path.parent / file
     steps = (path.parent / Path(*parts[:n]) for n in range(1, len(parts) + 1))
     if not inside or any(step.is_symlink() for step in steps):
         raise Refused(
-            f"{path}: data of {tensor.name} lie in {file!r}, expected a file inside the folder; "
-            "build it again"
+            f"{path}: data of {tensor.name} lie in {file!r}, expected a file inside the folder"
         )
     if not found.is_file():
-        raise Refused(f"{found}: missing, expected the data of {tensor.name}; build it again")
+        raise Refused(f"{found}: missing, expected the data of {tensor.name}")
     try:
         start, size = int(place.get("offset", 0)), int(place["length"])
     except (KeyError, ValueError):
-        raise Refused(
-            f"{path}: {tensor.name} says no offset and length, expected both; build it again"
-        ) from None
+        raise Refused(f"{path}: {tensor.name} says no offset and length, expected both") from None
     names = {number: name for name, number in onnx.TensorProto.DataType.items()}
     kind = names.get(tensor.data_type, "an unknown type")
     if start < 0 or size != prod(tensor.dims) * BITS.get(kind, 0) // 8:
         raise Refused(
             f"{path}: {tensor.name} has {size} bytes at {start}, expected those of {kind} "
-            f"{list(tensor.dims)}; build it again"
+            f"{list(tensor.dims)}"
         )
     return file, start + size
 
@@ -108,7 +105,7 @@ def hold_lengths(folder: Path, model: Any) -> None:
     if len(shape) != 4 or len(last) != 3:
         raise Refused(
             f"{folder / GRAPH}: has no {PAST} of four dimensions and logits of three, expected a decoder "
-            "with a KV cache; build it again"
+            "with a KV cache"
         )
     decoder = config["model"]["decoder"]
     for key, found, wanted in (
@@ -119,7 +116,7 @@ def hold_lengths(folder: Path, model: Any) -> None:
         ("model.context_length", config["model"]["context_length"], about["context"]),
     ):  # fmt: skip
         if found != wanted:
-            raise Refused(f"{path}: {key} is {found}, expected the graph's {wanted}; correct it")
+            raise Refused(f"{path}: {key} is {found}, expected the graph's {wanted}")
     if config["search"]["max_length"] > about["context"]:
         raise Refused(
             f"{path}: search.max_length is {config['search']['max_length']}, expected at most the "

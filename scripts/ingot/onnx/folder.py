@@ -78,7 +78,7 @@ def hold_layers(source: Path, config: ModelConfig, form: Form) -> None:
         if not any(layer == name or layer.endswith(f".{name}") for layer in layers):
             raise Refused(
                 f"{source}: has no layer {name}, expected one for onnx.float_layers, such as lm_head, "
-                "mlp.down_proj or model.layers.0.mlp.down_proj; correct it"
+                "mlp.down_proj or model.layers.0.mlp.down_proj"
             )
 
 

@@ -85,7 +85,7 @@ def measure(
         p = np.asarray(reference[first : first + len(ids) - 1])
         got = logits(ids)[:-1, : p.shape[1]]
         if not np.isfinite(got).all():
-            raise Refused(f"{artifact}: logits are not finite over the corpus; build it again")
+            raise Refused(f"{artifact}: logits are not finite over the corpus")
         total.add(p, log_softmax(got), np.array(ids[1:]))
         progress.add(1)
     return {

@@ -59,7 +59,7 @@ class GreedyCheck:
         if limit is not None and not largest <= limit:
             raise Refused(
                 f"{artifact}: a logit is off by {100 * largest:.3g} % of the largest, expected at most "
-                f"{100 * limit:g} %; build it again"
+                f"{100 * limit:g} %"
             )
         return {
             "largest_logit_difference": float(f"{max(self.away):.4g}"),
@@ -158,6 +158,6 @@ def padded(
     if equal < pairs * (FIRST_TOKENS if check.rough else 1):
         raise Refused(
             f"{artifact}: {equal} of {pairs} batches of two, padded on the left, give each prompt's own "
-            "tokens, expected all; build it again"
+            "tokens, expected all"
         )
     return {"left_padded_batches": pairs, "left_padded_equal": equal}

@@ -47,7 +47,7 @@ def logits_of(
         if weight.layer.endswith(LINEAR):
             module.register_forward_pre_hook(rounding(built, weight))
     if left := [name for name in state if name != "lm_head.weight"]:
-        raise Refused(f"{built.folder}: {left[0]} is in no rank, expected it; build it again")
+        raise Refused(f"{built.folder}: {left[0]} is in no rank, expected it")
 
     def logits(ids: list[int]) -> np.ndarray:
         with torch.no_grad():

@@ -80,7 +80,9 @@ class Artifact:
             )
         config = self.record.manifest["config"]["digest"]
         if not all(map(self.store.has, {*self.record.files, config})):
-            raise Refused(f"{self.title}: not whole in the store any more; build it again")
+            raise Refused(
+                f"{self.title}: not whole in the store any more; ask for the target again"
+            )
 
     def checked(self) -> dict[str, Any]:
         """The verification record.  Refused where it is not passed, or about other bytes."""

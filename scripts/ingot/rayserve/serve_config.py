@@ -166,6 +166,4 @@ def _llm(found: Any, path: str, engine: bool) -> Iterator[Fault]:
                 f"{path}.engine_kwargs.{name}", f"{value!r}, expected a number of ranks", shape=True
             )
         if engine and name.replace("_", "-") not in KNOWN:
-            yield Fault(
-                f"{path}.engine_kwargs.{name}", "unknown to vLLM, expected an argument; correct it"
-            )
+            yield Fault(f"{path}.engine_kwargs.{name}", "unknown to vLLM, expected an argument")

@@ -102,7 +102,7 @@ def _of_entry(path: Path, key: str, entry: dict) -> Credentials | None:
 def _of_helper(path: Path, helper: str, host: str) -> Credentials | None:
     """What docker-credential-<helper> has; None when it knows nothing of `host`."""
     if not helper.replace("-", "").replace("_", "").isalnum():
-        raise Refused(f"{path}: credential helper {helper!r}, expected a name; correct it")
+        raise Refused(f"{path}: credential helper {helper!r}, expected a name")
     program = f"docker-credential-{helper}"
     try:
         done = subprocess.run(

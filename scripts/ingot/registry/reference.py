@@ -56,7 +56,7 @@ def is_loopback(host: str) -> bool:
 def parse(text: str) -> Reference:
     """Refused: what is no reference, by the part that is wrong."""
     if not text.startswith(SCHEME):
-        raise Refused(f"{text}: no reference, expected {EXPECTED}; correct it")
+        raise Refused(f"{text}: no reference, expected {EXPECTED}")
     host, _, path = text.removeprefix(SCHEME).partition("/")
     path, _, digest = path.partition("@")
     repository, _, tag = path.partition(":")
@@ -68,5 +68,5 @@ def parse(text: str) -> Reference:
     if len(repository) > LONGEST:
         wrong.append(f"{repository[:20]}...")
     if wrong:
-        raise Refused(f"{text}: {wrong[0]!r} is not valid, expected {EXPECTED}; correct it")
+        raise Refused(f"{text}: {wrong[0]!r} is not valid, expected {EXPECTED}")
     return Reference(host, repository, tag, digest)

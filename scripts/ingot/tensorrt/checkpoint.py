@@ -103,7 +103,7 @@ def read(folder: Path) -> TrtllmCheckpoint:
     dtype = document.get("dtype")
     if not isinstance(dtype, str) or dtype not in trtllm.STORED:
         known = ", ".join(trtllm.STORED)
-        raise Refused(f"{path}: dtype is {dtype}, expected one of {known}; build it again")
+        raise Refused(f"{path}: dtype is {dtype}, expected one of {known}")
     config, mapping = _config(path, document), _mapping(path, document)
     if reason := trtllm.misfit(config, mapping):
         raise Refused(f"{path}: {reason}")
@@ -113,7 +113,7 @@ def read(folder: Path) -> TrtllmCheckpoint:
     wanted = [f"rank{rank}.safetensors" for rank in range(mapping.world)]
     if odd := sorted(names ^ set(wanted)):
         what = "one too many" if odd[0] in names else "missing"
-        raise Refused(f"{folder / odd[0]}: {what}, expected {mapping.world} ranks; build it again")
+        raise Refused(f"{folder / odd[0]}: {what}, expected {mapping.world} ranks")
     cuts, ranks = trtllm.cuts(config, mapping), []
     for rank, name in enumerate(wanted):
         shapes = trtllm.shapes(trtllm.of_stage(cuts, rank // mapping.tp))
@@ -148,9 +148,7 @@ def _algorithm(path: Path, document: dict) -> str | None:
         or not keys <= set(quantization)
         or quantization["kv_cache_quant_algo"] is not None
     ):
-        raise Refused(
-            f"{path}: quantization is {quantization}, expected one without a KV cache's; build it again"
-        )
+        raise Refused(f"{path}: quantization is {quantization}, expected one without a KV cache's")
     algorithm = quantization.get("quant_algo")
     if algorithm is not None and (not isinstance(algorithm, str) or algorithm not in QUANTS):
         known = ", ".join(QUANTS)
@@ -159,7 +157,7 @@ def _algorithm(path: Path, document: dict) -> str | None:
     if algorithm:
         wanted |= {"exclude_modules": ["lm_head"], **QUANTS[algorithm].said}
     if repr(sorted(quantization.items())) != repr(sorted(wanted.items())):
-        raise Refused(f"{path}: quantization is {quantization}, expected {wanted}; build it again")
+        raise Refused(f"{path}: quantization is {quantization}, expected {wanted}")
     return algorithm
 
 
@@ -168,13 +166,11 @@ def _config(path: Path, document: dict) -> ModelConfig:
         number = document.get(key)
         kinds = int | float if name in ("rms_eps", "rope_theta") else int
         if isinstance(number, bool) or not isinstance(number, kinds) or number <= 0:
-            raise Refused(f"{path}: {key} is {number!r}, expected a number above 0; build it again")
+            raise Refused(f"{path}: {key} is {number!r}, expected a number above 0")
     for key, value in FIXED.items():
         # TensorRT-LLM's defaults are other ones: what is absent is wrong too
         if document.get(key) != value or type(document[key]) is not type(value):
-            raise Refused(
-                f"{path}: {key} is {document.get(key)!r}, expected {value!r}; build it again"
-            )
+            raise Refused(f"{path}: {key} is {document.get(key)!r}, expected {value!r}")
     if document.get("architecture") not in ARCHITECTURES:
         known = " or ".join(ARCHITECTURES)
         raise Refused(f"{path}: architecture is {document.get('architecture')}, expected {known}")
@@ -183,7 +179,7 @@ def _config(path: Path, document: dict) -> ModelConfig:
     config = ModelConfig(document["architecture"], **numbers, rope=rope, tied=False)
     known = trtllm.document(config, trtllm.Mapping(), "f16")
     if unknown := sorted(set(document) - set(known)):
-        raise Refused(f"{path}: {unknown[0]} is no key that we write; build it again")
+        raise Refused(f"{path}: {unknown[0]} is no key that we write")
     return config
 
 
@@ -198,8 +194,7 @@ def _rope(path: Path, document: dict) -> Llama3Rope | None:
         or not all(isinstance(scaling.get(key), int | float) for key in keys)
     ):
         raise Refused(
-            f"{path}: rotary_scaling is {scaling}, expected rope_type llama3 and its four numbers; "
-            "build it again"
+            f"{path}: rotary_scaling is {scaling}, expected rope_type llama3 and its four numbers"
         )
     return Llama3Rope(*(scaling[key] for key in keys))
 
@@ -210,9 +205,7 @@ def _mapping(path: Path, document: dict) -> trtllm.Mapping:
     tp, pp = named.get("tp_size"), named.get("pp_size")
     for key, size in (("tp_size", tp), ("pp_size", pp)):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise Refused(
-                f"{path}: mapping.{key} is {size!r}, expected a number from 1; build it again"
-            )
+            raise Refused(f"{path}: mapping.{key} is {size!r}, expected a number from 1")
     if named != {"world_size": tp * pp, "tp_size": tp, "pp_size": pp}:
         raise Refused(
             f"{path}: mapping is {named}, expected world_size {tp} x {pp} and nothing more; build it "
@@ -220,9 +213,7 @@ def _mapping(path: Path, document: dict) -> trtllm.Mapping:
         )
     axis = document.get("embedding_sharding_dim")
     if axis not in (0, 1) or not isinstance(document.get("use_parallel_embedding"), bool):
-        raise Refused(
-            f"{path}: embedding_sharding_dim is {axis!r}, expected 0 or 1; build it again"
-        )
+        raise Refused(f"{path}: embedding_sharding_dim is {axis!r}, expected 0 or 1")
     embedding = ("rows", "columns")[axis] if document["use_parallel_embedding"] else "whole"
     return trtllm.Mapping(tp, pp, embedding)
 
@@ -231,12 +222,12 @@ def _rank(path: Path, wanted: dict[str, tuple[str, tuple[int, ...]]]) -> dict[st
     found = read_header(path, FLOATS | QUANTISED)
     if odd := sorted(set(found) ^ set(wanted)):
         what = "is not expected" if odd[0] in found else "is missing, expected"
-        raise Refused(f"{path}: tensor {odd[0]} {what} by config.json; build it again")
+        raise Refused(f"{path}: tensor {odd[0]} {what} by config.json")
     for name, (dtype, shape) in wanted.items():
         tensor = found[name]
         if (tensor.dtype, tensor.shape) != (dtype, shape):
             raise Refused(
                 f"{path}: tensor {name} is {tensor.dtype} {list(tensor.shape)}, expected {dtype} "
-                f"{list(shape)} by config.json; build it again"
+                f"{list(shape)} by config.json"
             )
     return found

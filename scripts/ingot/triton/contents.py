@@ -64,7 +64,7 @@ def contents(
     runtime: dict[str, Any],
 ) -> Contents:
     if reason := schema.why_not(backend, runtime):
-        raise Refused(f"trtllm.runtime: {reason}; correct it")
+        raise Refused(f"trtllm.runtime: {reason}")
     if backend == "llmapi":
         found = of_checkpoint(checkpoint or [], tokenizer, models, tp, pp, runtime)
     else:
@@ -93,7 +93,7 @@ def of_engine(
     for rank in range(world):
         file = engine / f"rank{rank}.engine"
         if not file.is_file() or not file.stat().st_size:
-            raise Refused(f"{file}: missing or empty, expected {world} ranks; build it again")
+            raise Refused(f"{file}: missing or empty, expected {world} ranks")
     configs = pbtxt.engine_models(config, {**schema.DEFAULTS, **asked})
     found = around(configs, tokenizer, models)
     for path in sealed.files(engine):

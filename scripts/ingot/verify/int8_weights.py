@@ -34,8 +34,7 @@ class Int8Comparison:
             nearest |= (scales == 0) & (largest / np.float32(most) < NOTHING)
             if not nearest.all():
                 raise Refused(
-                    f"{self.path}: a scale of {source.name} is not its largest value over {most}; "
-                    "build it again"
+                    f"{self.path}: a scale of {source.name} is not its largest value over {most}"
                 )
             with np.errstate(divide="ignore", invalid="ignore"):
                 exact = np.where(scales == 0, 0, wanted / scales)
@@ -44,7 +43,7 @@ class Int8Comparison:
             if not (away <= 0.5 + TIE).all() or numbers.min() < low or numbers.max() > high:
                 raise Refused(
                     f"{self.path}: {source.name} is not the checkpoint's in int8, expected the nearest "
-                    "number of its scale; build it again"
+                    "number of its scale"
                 )
             off += float(((numbers * scales - wanted).astype(np.float64) ** 2).sum())
             total += float((wanted.astype(np.float64) ** 2).sum())

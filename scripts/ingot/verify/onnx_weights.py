@@ -21,7 +21,7 @@ def compare(
     """What a record says.  Refused where a file has another size, or a value is not the nearest."""
     for name, size in layout.sizes.items():
         if (found := (folder / name).stat().st_size) != size:
-            raise Refused(f"{folder / name}: {found} bytes, expected {size}; build it again")
+            raise Refused(f"{folder / name}: {found} bytes, expected {size}")
     floats, int8 = Comparison(folder), Int8Comparison(folder)
     for tensor in layout.stored:
         if tensor.source not in sources:

@@ -46,9 +46,7 @@ def chat_of(folder: Path) -> Callable[[Messages], str] | None:
             )
         except TemplateError as error:
             word = str(error).splitlines()[0]
-            raise Refused(
-                f"{folder}: chat_template: {word}, expected a dialogue; correct it"
-            ) from None
+            raise Refused(f"{folder}: chat_template: {word}, expected a dialogue") from None
 
     return chat
 

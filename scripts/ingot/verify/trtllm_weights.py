@@ -77,7 +77,7 @@ def check_scales(quant: Quant, tensors: dict[str, Tensor], layer: str) -> None:
         if not (np.isfinite(found) & (found > 0)).all():
             raise Refused(
                 f"{tensor.path}: tensor {tensor.name} has values that are no scale, expected "
-                "finite ones above 0; build it again"
+                "finite ones above 0"
             )
     weight = tensors[f"{layer}.weight"]
     full = {"F8_E4M3": 448, "I8": 127 if quant.packed == 1 else 7}[weight.dtype]
@@ -92,5 +92,5 @@ def check_scales(quant: Quant, tensors: dict[str, Tensor], layer: str) -> None:
     if used < full * USED:
         raise Refused(
             f"{weight.path}: tensor {weight.name} uses {used:.0f} of {full} steps, expected most of "
-            "them: its scales are too coarse; build it again"
+            "them: its scales are too coarse"
         )

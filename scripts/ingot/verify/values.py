@@ -44,9 +44,7 @@ class Comparison:
                     f"{np.abs(wanted[np.isfinite(wanted)]).max():.3g}; ask for another dtype"
                 )
             if changed and not nearest(kind, got, wanted).all():
-                raise Refused(
-                    f"{self.path}: tensor {name} is not the checkpoint's in {kind}; build it again"
-                )
+                raise Refused(f"{self.path}: tensor {name} is not the checkpoint's in {kind}")
             if changed:
                 with np.errstate(invalid="ignore"):
                     away = np.abs(got - wanted)[np.isfinite(wanted)].max(initial=0)

@@ -45,7 +45,7 @@ def same_properties(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -
     for name in [*wanted, *found]:
         has, expected = (repr(one.get(name, "missing"))[:60] for one in (found, wanted))
         if name not in found or name not in wanted or repr(found[name]) != repr(wanted[name]):
-            raise Refused(f"{path}: property {name} is {has}, expected {expected}; build it again")
+            raise Refused(f"{path}: property {name} is {has}, expected {expected}")
 
 
 def versions(*packages: str) -> dict[str, str]:

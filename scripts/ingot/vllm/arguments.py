@@ -103,7 +103,7 @@ def stop_on_wrong(words: list[str], key: str) -> None:
                 f"{key}: {word[:12]}..., expected no path and no token: others read the bundle"
             )
         if re.match("-[A-Za-z]", word):
-            raise Refused(f"{key}: {word}, expected its long name; correct it")
+            raise Refused(f"{key}: {word}, expected its long name")
         if not word.startswith("--"):
             continue
         if name_of(word) in PLANNED:
@@ -111,4 +111,4 @@ def stop_on_wrong(words: list[str], key: str) -> None:
                 f"{key}: {word}, expected none that the plan sets; use the table's own keys"
             )
         if name_of(word) not in KNOWN:
-            raise Refused(f"{key}: {word}, expected an argument of vllm serve; correct it")
+            raise Refused(f"{key}: {word}, expected an argument of vllm serve")

@@ -94,9 +94,7 @@ def planned(config: ModelConfig, settings: dict[str, Any], tp: int, dtype: str, 
 
 def _placed(plan: Plan, key: str) -> Plan:
     if plan.tp * plan.pp % plan.nodes:
-        raise Refused(
-            f"{key}.nodes: {plan.nodes}, expected a divisor of {plan.tp * plan.pp} ranks; correct it"
-        )
+        raise Refused(f"{key}.nodes: {plan.nodes}, expected a divisor of {plan.tp * plan.pp} ranks")
     return plan
 
 

@@ -22,7 +22,7 @@ class Nearest:
     @property
     def text(self) -> str:
         if self.record is None:
-            return "never built before"
+            return "new"
         title = self.record.outputs[0]["title"]
         if not self.differences:
             return f"{title} was built before, but its bytes have left the store"
@@ -31,19 +31,20 @@ class Nearest:
 
 
 def nearest(store: Store, job: Job, fields: dict) -> Nearest:
-    """The record to explain `job` by.  Of several with as few differences, one of the same name."""
+    """The record of the job's own outputs to explain it by: another model's says nothing of this one."""
     names = {path.rpartition("/")[2] for path in job.writes}
-    best, rank = Nearest(None, ()), (1 << 30, 1)
+    best, rank = Nearest(None, ()), 1 << 30
     ours = {"fields": fields, "about": key.about(job)}
     for record in _youngest(store, job.rule):
+        if record.outputs[0]["title"] not in names:
+            continue
         config = store.config(record)
         try:
             found = tuple(differences(config, ours))
         except (KeyError, TypeError, AttributeError, ValueError):  # fields of another form
             continue
-        here = (len(found), 0 if record.outputs[0]["title"] in names else 1)
-        if here < rank:
-            best, rank = Nearest(record, found), here
+        if len(found) < rank:
+            best, rank = Nearest(record, found), len(found)
     return best
 
 

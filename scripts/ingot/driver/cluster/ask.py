@@ -100,11 +100,13 @@ def choose(
     what: str,
     role: str = "cpu",
     names: Mapping[str, str] = NONE,
+    again: bool = False,
 ) -> tuple[Ask, Partition | None]:
     """The first partition that has what is asked; None where none is known.
 
     Those that the site names for the role, or else any, those without GPUs first.  Fewer cores are
-    taken, and a longer time is cut where it was asked to spare; other wants are refused.
+    taken, and a longer time is cut where it was asked to spare; other wants are refused.  `again`, after a
+    try that ran out of time: first those that cut nothing, then those that cut least.
     """
     named = [names[one] for one in OF_ROLE[role] if one in names]
     known = [one for one in partitions if not named or one.name in named]
@@ -112,6 +114,8 @@ def choose(
         known.sort(key=lambda one: named.index(one.name))
     else:
         known.sort(key=lambda one: (one.gpus > 0) if not ask.gpus else 0)
+    if again:
+        known.sort(key=lambda one: -min(one.minutes or ask.minutes, ask.minutes))
     for one in known:
         enough = one.memory_mb >= ask.memory_mb and one.gpus >= ask.gpus
         if enough and (one.minutes is None or one.minutes * SLOW >= ask.minutes):

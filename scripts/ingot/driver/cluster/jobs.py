@@ -7,10 +7,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ingot.driver.catalogue import site, toolchains
+from ingot.driver.catalogue import site
 from ingot.driver.cluster import ask, slurm, watch
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.job import Job
+from ingot.driver.toolchains import toolchains
 from ingot.files import claim
 from ingot.refused import Refused
 from ingot.store.records import Store
@@ -61,11 +62,13 @@ class Cluster:
     def asks(self, job: Job) -> tuple[ask.Ask, ask.Partition | None]:
         """What a job asks: more after a try that was stopped for want of it."""
         forecast = self.costs.of(job)
-        wanted = ask.of(job.step, forecast, *self.more.get(job, (1, 1)))
+        memory, time = self.more.get(job, (1, 1))
+        wanted = ask.of(job.step, forecast, memory, time)
         role = ask.role(wanted, forecast)
         known = slurm.partitions() if slurm.used() else ()
         try:
-            return ask.choose(wanted, known, job.writes[0], role, self.site.partitions)
+            names = self.site.partitions
+            return ask.choose(wanted, known, job.writes[0], role, names, again=time > 1)
         except Refused:
             if job.rule in self.by_user:
                 return wanted, None  # who names a rule's resources knows the cluster

@@ -31,7 +31,8 @@ def asked(words: list[str]) -> set[str]:
 def add() -> None:
     """Add to Python's path what this process needs; build it first where it is missing."""
     for name in asked(sys.orig_argv):
-        from ingot.driver.catalogue import site, toolchains
+        from ingot.driver.catalogue import site
+        from ingot.driver.toolchains import toolchains
         from ingot.entry import end_at_start
         from ingot.refused import Refused
 

@@ -72,7 +72,7 @@ def line(job_id: str, output: str, job: Seen, log: Path) -> str:
     if job.state == "PENDING" and NEVER.fullmatch(job.reason):
         return (
             f"waits    {output}: SLURM job {job_id} cannot start ({job.reason}), and will not by itself; "
-            f"correct it with scontrol update, or stop this run; see `scontrol show job {job_id}`"
+            f"change it with scontrol update, or stop this run; see `scontrol show job {job_id}`"
         )
     if job.state == "PENDING" and job.reason not in SOON:
         return f"waits    {output}: SLURM job {job_id} ({job.reason})"

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from ingot.architecture.llama import parameters
-from ingot.driver.catalogue import schema, targets, toolchains
+from ingot.driver.catalogue import schema, targets
 from ingot.driver.formats.rows import OFFERED
 from ingot.driver.known import found as found_of
 from ingot.driver.known.model import planned
+from ingot.driver.toolchains import toolchains
 from ingot.files.atomic import replacing
 from ingot.hub.listing import read_listing
 from ingot.refused import Refused
 
-HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HEADER = (
     "# Models of your own, by `ingot add`; edit it as you like.  It is read over models.yaml.\n"
 )
@@ -31,29 +31,28 @@ HEADER = (
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "model", help="organisation/name on the hub, or a folder in the hub's layout"
+        "model",
+        help="organisation/name on the hub, its address there, or a folder in the hub's layout",
     )
     parser.add_argument("--name", help="in targets (default: by the model's own)")
     parser.add_argument("--revision", default="", help="the commit to pin (default: main's)")
 
 
 def run(root: Path, options: Namespace) -> None:
-    local = Path(options.model).is_dir()
-    if not local and not HUB.fullmatch(options.model):
-        raise Refused(
-            f"{options.model}: no folder, and no organisation/name of the hub; correct it"
-        )
-    title = Path(options.model).resolve().name if local else options.model.partition("/")[2]
+    folder = found_of.local(options.model)
+    hub, revision = ("", "") if folder else found_of.on_hub(options.model)
+    title = folder.resolve().name if folder else hub.partition("/")[2]
     name = options.name or re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
     catalogue = schema.load(root, None)
     if name in catalogue["models"]:
         raise Refused(f"{name}: in the catalogue already, expected a new name; give it --name")
     title = re.sub("[-_]+", " ", title)
-    with tempfile.TemporaryDirectory() as folder:
-        if local:
-            entry, size = of_folder(Path(options.model), title)
-        else:
-            entry, size = of_hub(root, options.model, options.revision, Path(folder), title)
+    if folder:
+        entry, size = of_folder(folder, title)
+    else:
+        with tempfile.TemporaryDirectory() as scratch:
+            revision = options.revision or revision
+            entry, size = of_hub(root, hub, revision, Path(scratch), title)
     text = yaml_of(name, entry)
     write(root, name, text)
     catalogue = schema.load(root, None)
@@ -64,8 +63,7 @@ def run(root: Path, options: Namespace) -> None:
 
 def of_folder(folder: Path, title: str) -> tuple[dict[str, Any], int]:
     names = {path.name for path in folder.iterdir() if path.is_file()}
-    if "config.json" not in names:
-        raise Refused(f"{folder}: no config.json among its files, expected the hub's layout")
+    found_of.stop_on_another_kind(str(folder), names)
     path = folder.resolve()
     inside = path.is_relative_to(Path.cwd())
     source = {"path": os.path.relpath(path) if inside else str(path)}
@@ -82,8 +80,7 @@ def of_hub(
         root, "fetch_listing.py", *words, "--revisions", folder / "revisions", "--listing", listing
     )
     found = read_listing(listing)
-    if "config.json" not in found["files"]:
-        raise Refused(f"{hub}: no config.json among its files, expected one; name another model")
+    found_of.stop_on_another_kind(hub, found["files"])
     for name in found_of.wanted(found["files"]):
         step(root, "fetch_file.py", "--listing", listing, "--name", name, "--file", folder / name)
     source = {"hub": hub, "revision": found["revision"]}

@@ -1,17 +1,50 @@
-"""Serve a shortfin bundle on this machine and ask it once."""
+"""Serve a shortfin bundle on this machine and ask it once, by the model's chat template."""
 
+import json
+import subprocess
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ingot.driver.catalogue import toolchains
+from ingot.driver.toolchains import toolchains
+from ingot.fields import read_json
 from ingot.iree.shortfin import Server
+from ingot.refused import Refused
+
+RENDER = (
+    "import json, pathlib, sys; from ingot.verify.tokenizer_folder import chat_of; "
+    "bundle, text = sys.argv[1:]; chat = chat_of(pathlib.Path(bundle)); "
+    "print(json.dumps(chat([{'role': 'user', 'content': text}]) if chat else text))"
+)
 
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("bundle", type=Path, help="such as artifacts/M_tp1.shortfin")
-    parser.add_argument("text", help="the prompt, special tokens spelt out")
+    parser.add_argument("text", help="the question; with special tokens in it, the whole prompt")
+    parser.add_argument(
+        "--raw", action="store_true", help="the prompt as it is, without a template"
+    )
 
 
 def run(root: Path, options: Namespace) -> None:
-    with Server(options.bundle, toolchains.python(root, "iree")) as server:
-        print(server.generate(text=options.text))
+    if not (options.bundle / "tokenizer.json").is_file():
+        raise Refused(f"{options.bundle}: no shortfin bundle, such as artifacts/demo_tp1.shortfin")
+    python = toolchains.build(root, "iree") / "bin/python"
+    tokens = read_json(options.bundle / "tokenizer.json").get("added_tokens", [])
+    whole = options.raw or any(one["content"] in options.text for one in tokens if one["special"])
+    text = options.text if whole else rendered(root, python, options.bundle, options.text)
+    with Server(options.bundle, python) as server:
+        print(server.generate(text=text))
+
+
+def rendered(root: Path, python: Path, bundle: Path, text: str) -> str:
+    """The question by the model's own chat template, where it has one."""
+    done = subprocess.run(
+        [python, "-c", RENDER, bundle, text], capture_output=True, text=True, check=False,
+        env={"PYTHONPATH": str(root / "scripts"), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise Refused(
+            f"{bundle}: its chat template cannot be rendered ({last[0]}); --raw asks without it"
+        )
+    return json.loads(done.stdout.splitlines()[-1])

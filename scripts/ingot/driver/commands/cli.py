@@ -36,6 +36,7 @@ from ingot.driver.commands import (
     verify,
     wheels,
 )
+from ingot.driver.known import spelling
 from ingot.entry import run
 from ingot.refused import Refused, one_line
 
@@ -87,7 +88,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int | None:
-    options = parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    options = parser().parse_args(spelling.targets(words, ROOT))
     with one_line("error: "):
         site.apply()
         try:
@@ -99,9 +101,7 @@ def main(argv: list[str] | None = None) -> int | None:
         except OSError as error:  # a full disk, a folder of somebody else's
             if error.filename is None:
                 raise
-            raise Refused(
-                f"{error.filename}: {error.strerror}, expected to use it; mend that"
-            ) from None
+            raise Refused(f"cannot use {error.filename}: {error.strerror}") from None
     return status
 
 

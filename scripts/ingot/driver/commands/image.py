@@ -9,7 +9,7 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ingot.driver.catalogue import toolchains
+from ingot.driver.toolchains import toolchains
 from ingot.refused import Refused
 
 TOOLCHAINS = ("rayserve", "vllm", "vllm-cuda")  # whose Python packages are all that they are

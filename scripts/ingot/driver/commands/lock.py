@@ -7,8 +7,9 @@ from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from pathlib import Path
 
-from ingot.driver.catalogue import schema, toolchains
+from ingot.driver.catalogue import schema
 from ingot.driver.commands.targets import add_catalogue
+from ingot.driver.toolchains import toolchains
 from ingot.refused import Refused
 
 

@@ -6,10 +6,12 @@
     ingot matrix --gitlab > child.yml         a child pipeline
 
 A cell's `runner` is cpu, bigmem (more than a lent runner has) or the GPU's name in models.yaml;
-`--runner NAME=LABEL,LABEL` says which labels that is.  What is on record in the store is in no cell.
+`--runner NAME=LABEL,LABEL` says which labels that is; with --github and --gitlab a cell of a runner that no
+--runner names is left out, and said: nothing would ever take it.  What is on record is in no cell.
 """
 
 import json
+import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -51,9 +53,12 @@ def run(root: Path, options: Namespace) -> None:
     wanted = [one for target in wanted for one in with_record(target, catalogue)]
     jobs = dry_run(root, wanted, options.configfile) if wanted else []
     layers = cells.cells(jobs, wanted, lambda target: of(target, catalogue))
+    own = committed(options.configfile) if options.configfile else ""
     for cell in (cell for found in layers.values() for cell in found):
-        own = [cell["runner"]] if options.gitlab else ["self-hosted", cell["runner"]]
-        cell["runs_on"] = labels.get(cell["runner"], own)
+        cell["configfile"] = own
+        cell["runs_on"] = labels.get(cell["runner"], ["self-hosted", cell["runner"]])
+    if options.gitlab or options.github:
+        layers = without_a_runner(layers, labels)
     if options.gitlab:
         print(child_pipeline(layers), end="")
     elif options.github:
@@ -77,16 +82,46 @@ def runners(words: list[str], lent: list[str]) -> dict[str, list[str]]:
     return found
 
 
+def without_a_runner(layers: dict[str, list[dict]], labels: dict) -> dict[str, list[dict]]:
+    """The cells that some runner takes; what the others are for is said."""
+    left: dict[str, list[str]] = {}
+    for cell in (cell for found in layers.values() for cell in found):
+        if cell["runner"] not in labels:
+            left.setdefault(cell["runner"], []).append(cell["name"])
+    for runner, names in left.items():
+        print(
+            f"{runner}: no --runner {runner}=LABEL,... names one, so {len(names)} cells are left out: "
+            f"{', '.join(names[:3])}{' ...' if names[3:] else ''}", file=sys.stderr,
+        )  # fmt: skip
+    kept = {
+        name: [one for one in found if one["runner"] in labels] for name, found in layers.items()
+    }
+    there = {one["name"] for found in kept.values() for one in found}
+    for one in (one for found in kept.values() for one in found):
+        one["needs"] = [name for name in one["needs"] if name in there]
+    return kept
+
+
+def committed(path: str) -> str:
+    """A catalogue as cells name it.  Refused: one that no checkout would have."""
+    done = subprocess.run(
+        ["git", "ls-files", "--error-unmatch", path], capture_output=True, check=False
+    )
+    if done.returncode:
+        raise Refused(f"{path}: not in git, so no cell would have it; commit it")
+    return path
+
+
 def selected(catalogue: dict, options: Namespace):
     """The legal targets that the options name."""
     for name in options.model:
         if name not in catalogue["models"]:
             known = ", ".join(catalogue["models"])
-            raise Refused(f"--model: {name}, expected one of {known}; correct it")
+            raise Refused(f"--model: {name}, expected one of {known}")
     for name in options.format:
         if name not in FORMATS:
             known = ", ".join(row.name for row in OFFERED)
-            raise Refused(f"--format: {name}, expected one of {known}; correct it")
+            raise Refused(f"--format: {name}, expected one of {known}")
     entries = catalogue["models"]
     unpinned = {
         name for name in entries if "hub" in entries[name] and not entries[name].get("revision")
@@ -135,9 +170,10 @@ def child_pipeline(layers: dict[str, list[dict]]) -> str:
         for cell in found:
             jobs[cell["name"]] = {
                 "stage": layer,
+                "needs": cell["needs"],  # those alone: another cell's failure stops nobody
                 **({"tags": cell["runs_on"]} if cell["runs_on"] else {}),
                 "timeout": f"{cell['timeout']} minutes",
-                "variables": {"TARGETS": cell["targets"]},
+                "variables": {"TARGETS": cell["targets"], "CONFIGFILE": cell["configfile"]},
                 "script": ["make build", 'if [ -n "$PUBLISH" ]; then make publish; fi'],
                 "artifacts": {"when": "always", "paths": ["logs/", "artifacts/*.verified.json"]},
             }

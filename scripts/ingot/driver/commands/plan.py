@@ -17,7 +17,7 @@ from pathlib import Path
 from ingot.architecture import gpu_layout
 from ingot.architecture.config import ModelConfig
 from ingot.architecture.llama import parameters
-from ingot.driver.catalogue import schema, targets, toolchains
+from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands import plan_chart, plan_table
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import schedule
@@ -25,6 +25,7 @@ from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past, spread
 from ingot.driver.formats.rows import FORMATS
 from ingot.driver.origin.dry_run import dry_run
+from ingot.driver.toolchains import toolchains
 from ingot.refused import Refused
 from ingot.store.records import Store
 

@@ -66,18 +66,14 @@ def run(root: Path, options: Namespace) -> None:
     if options.parts not in ("", parts.TENSORS) and not re.fullmatch(
         "[1-9][0-9]{6,}", options.parts
     ):
-        raise Refused(
-            f"--parts: {options.parts}, expected {parts.TENSORS}, or bytes from 1000000; correct it"
-        )
+        raise Refused(f"--parts: {options.parts}, expected {parts.TENSORS}, or bytes from 1000000")
     key, target = signing_key(options.key), options.target.rstrip("/")
     rule = parts.rule_for(place.host, options.parts)
     found = OnRecord(root, Store(), [target, target + RECORD], options.configfile)
     with tempfile.TemporaryDirectory() as folder:
         artifact, origin = found.artifact(target, Path(folder)), found.origin(target, key)
         if options.record and content.of(target) != artifact.output["digest"]:
-            raise Refused(
-                f"{target}: other bytes than those on record, expected them; build it again"
-            )
+            raise Refused(f"{target}: not the bytes on record; `snakemake {target}` restores them")
         connection = Connection(place, "pull,push", options.plain_http)
         progress = Progress(f"pushing {artifact.title}", 2 * artifact.output["size"])
         started = time.monotonic()

@@ -46,7 +46,7 @@ def run(root: Path, options: Namespace) -> None:
     model, _, version = options.release.partition("@")
     place = reference.parse(f"{options.to}:{version}")
     if not version or place.digest:
-        raise Refused(f"{options.release}: expected MODEL@VERSION, such as demo@1.0; correct it")
+        raise Refused(f"{options.release}: expected MODEL@VERSION, such as demo@1.0")
     key = signing_key(options.key)
     catalogue = schema.load(root, options.configfile)
     targets = matrix.cells(model, catalogue, matrix.read(options.matrix))

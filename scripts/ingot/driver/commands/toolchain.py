@@ -3,7 +3,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ingot.driver.catalogue import toolchains
+from ingot.driver.toolchains import toolchains
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -9,7 +9,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ingot.driver.catalogue import toolchains, wheels
+from ingot.driver.toolchains import toolchains, wheels
 from ingot.refused import Refused
 
 

@@ -5,7 +5,7 @@ GGUF; what needs no GPU; what needs one.  What is on record already is in no cel
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 LAYERS = ("shared", "build", "engines")
@@ -51,7 +51,20 @@ def cells(jobs: list[dict[str, Any]], targets: Iterable[str], of: Of) -> dict[st
         if number not in done:
             layers["engines" if gpu else "build"].append((names[:1], whole[number] - done))
     layers["build"] = merged(layers["build"], by_id)
-    return {name: grouped(name, found, by_id, of) for name, found in layers.items()}
+    found = {name: grouped(name, entries, by_id, of) for name, entries in layers.items()}
+    return {name: list(after(found, name, whole, wanted)) for name in found}
+
+
+def after(
+    layers: dict[str, list[tuple[dict, set[int]]]], name: str, whole: dict[int, set[int]],
+    wanted: dict[int, list[str]],
+) -> Iterator[dict]:  # fmt: skip
+    """The cells of one layer, each with the names of those whose work it needs."""
+    needs = {names[0]: whole[number] for number, names in wanted.items()}
+    earlier = [one for layer in LAYERS[: LAYERS.index(name)] for one in layers[layer]]
+    for cell, _ in layers[name]:
+        every = set().union(*(needs.get(one, set()) for one in cell["targets"].split()))
+        yield {**cell, "needs": [other["name"] for other, jobs in earlier if jobs & every]}
 
 
 def merged(roots: list[Entry], by_id: dict[int, dict]) -> list[Entry]:
@@ -93,8 +106,11 @@ def shared_jobs(
     }
 
 
-def grouped(layer: str, found: list[Entry], by_id: dict[int, dict], of: Of) -> list[dict]:
-    """One cell per target, or per model and format, or per model: the first that stays within MOST."""
+def grouped(
+    layer: str, found: list[Entry], by_id: dict[int, dict], of: Of
+) -> list[tuple[dict, set[int]]]:
+    """The cells with their jobs: one per target, or per model and format, or per model: the first way that
+    stays within MOST."""
     for key in GROUPS:
         together: dict[Any, list[Entry]] = {}
         for names, every in found:
@@ -103,7 +119,10 @@ def grouped(layer: str, found: list[Entry], by_id: dict[int, dict], of: Of) -> l
             together.setdefault(kind, []).append((names, every))
         if len(together) <= MOST:
             break
-    return [cell(several, by_id, of) for several in together.values()]
+    return [
+        (cell(several, by_id, of), set().union(*(every for _, every in several)))
+        for several in together.values()
+    ]
 
 
 def cell(several: list[Entry], by_id: dict[int, dict], of: Of) -> dict[str, Any]:

@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ingot.driver.catalogue import site, toolchains
+from ingot.driver.catalogue import site
 from ingot.driver.cluster import slurm, watch
 from ingot.driver.cluster.jobs import Cluster
 from ingot.driver.health import node
 from ingot.driver.job import Job
+from ingot.driver.toolchains import toolchains
 from ingot.refused import Refused
 from ingot.store.records import Store
 
@@ -57,7 +58,7 @@ def faults(cluster: Cluster, jobs: Iterable[Job], busy: list[str]) -> Iterator[s
     for role, name in cluster.site.partitions.items():
         if name not in names:
             known = ", ".join(sorted(names))
-            yield f"{site.path()}: partitions.{role}: {name}, expected one of {known}; correct it"
+            yield f"{site.path()}: partitions.{role}: {name}, expected one of {known}"
     if not set(cluster.site.partitions.values()) <= names:
         return
     asked: dict[str, list[Job]] = {}

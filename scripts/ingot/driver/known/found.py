@@ -9,6 +9,7 @@ from typing import Any
 from ingot.architecture.config import ALL, ModelConfig, read_config
 from ingot.architecture.gpu_layout import SHORTFIN, why_not
 from ingot.checkpoint.safetensors import INDEX
+from ingot.driver.known import spelling
 from ingot.driver.known.model import SMALL_FILES, hub_files, shard_names
 from ingot.fields import read_json
 from ingot.gguf.vocabulary import MARK_OF_PRE
@@ -44,6 +45,61 @@ def entry(
     found["dimensions"] = dimensions(config)
     found["tp"] = [size for size in SIZES if not why_not(config, size, 1, SHORTFIN)]
     return found
+
+
+def local(text: str) -> Path | None:
+    """The folder that `text` names, if it does.  Refused: a file, and a path that does not exist."""
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        kind = "a GGUF file: converted already" if text.endswith(".gguf") else "a file"
+        raise Refused(
+            f"{text}: {kind}, expected the folder of a checkpoint, safetensors and config.json"
+        )
+    first = path.parts[0] if path.parts else ""
+    if "://" not in text and (
+        first in ("/", ".", "..", "~") or text[:1] in "~." or Path(first).is_dir()
+    ):
+        raise Refused(f"{text}: no such folder (a model of the hub: hf://organisation/name)")
+    return None
+
+
+def on_hub(text: str) -> tuple[str, str]:
+    """organisation/name, and the revision where an address names one."""
+    if not (found := spelling.model(text)):
+        raise Refused(
+            f"{text}: no such folder, and not a model of the hub, such as meta-llama/Llama-3.2-1B or its "
+            "address"
+        )
+    return found
+
+
+def stop_on_another_kind(what: str, names: Collection[str]) -> None:
+    """Refuse a folder or repository that is no checkpoint of safetensors, as what it is."""
+
+    def any_of(*endings: str) -> bool:
+        return any(name.endswith(endings) for name in names)
+
+    if "adapter_config.json" in names and "config.json" not in names:
+        raise Refused(
+            f"{what}: an adapter (LoRA), not a model; merge it into its base model, as peft's "
+            "merge_and_unload does, and add the folder that this saves"
+        )
+    if any_of(".safetensors") and "config.json" in names:
+        return
+    if any_of(".gguf"):
+        raise Refused(
+            f"{what}: GGUF files, converted already; add the repository that they were made from "
+            "(base_model of its card)"
+        )
+    if any_of(".bin", ".pt", ".pth", ".ckpt"):
+        raise Refused(
+            f"{what}: weights as pickles, which can run code, and no *.safetensors; convert them once: "
+            "transformers' save_pretrained writes safetensors"
+        )
+    lacks = "config.json" if "config.json" not in names else "*.safetensors"
+    raise Refused(f"{what}: no {lacks} among its files, expected a checkpoint in the hub's layout")
 
 
 def shards(what: str, names: Collection[str]) -> int:

@@ -74,7 +74,7 @@ class Model:
             if key != "context" and getattr(config, key) != value:  # the context is also a policy
                 raise Refused(
                     f"models.{self.name}.dimensions.{key}: {value}, but {found} says "
-                    f"{getattr(config, key)}; correct it"
+                    f"{getattr(config, key)}"
                 )
         return config
 

@@ -67,4 +67,4 @@ def build(
         cwd=cwd, env={**os.environ, **environment}, stdout=sys.stderr, check=False,
     )  # fmt: skip
     if done.returncode:
-        raise Refused(f"{targets[0]}: not built, see above, expected it and the others; mend that")
+        raise Refused(f"{targets[0]}: not built; the lines above say why")

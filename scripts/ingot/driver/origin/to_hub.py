@@ -7,10 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ingot.driver.catalogue import targets, toolchains
+from ingot.driver.catalogue import targets
 from ingot.driver.origin import card
 from ingot.driver.origin.dry_run import build
 from ingot.driver.origin.on_record import OnRecord
+from ingot.driver.toolchains import toolchains
 from ingot.files.digest import canonical
 from ingot.publishing.published import SIGNATURE, Artifact, Origin, files_statement
 from ingot.refused import Refused
@@ -25,9 +26,7 @@ def parse(text: str) -> tuple[str, str]:
     """Repository and branch of hf://org/name[@branch]."""
     match = REPOSITORY.fullmatch(text)
     if not match:
-        raise Refused(
-            f"{text}: no repository, expected hf://organisation/name[@branch]; correct it"
-        )
+        raise Refused(f"{text}: no repository, expected hf://organisation/name[@branch]")
     return match[1], match[2] or "main"
 
 

@@ -27,12 +27,12 @@ def read(path: Path | None) -> dict[str, list]:
         found = yaml.safe_load(path.read_text()) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:
         line = str(error).splitlines()[0]
-        raise Refused(f"{path}: not YAML ({line}), expected a matrix; correct it") from None
+        raise Refused(f"{path}: not YAML ({line}), expected a matrix") from None
     for name, value in found.items() if isinstance(found, dict) else [(found, None)]:
         kind = KEYS.get(name) if isinstance(name, str) else None
         if kind is None or not isinstance(value, list) or {type(one) for one in value} - {kind}:
             known = ", ".join(KEYS)
-            raise Refused(f"{path}: {name}: {value!r}, expected a list, of {known}; correct it")
+            raise Refused(f"{path}: {name}: {value!r}, expected a list, of {known}")
     return found
 
 
@@ -42,7 +42,7 @@ def cells(model: str, catalogue: dict, matrix: dict[str, Any]) -> list[str]:
         known = ", ".join(catalogue["models"])
         raise Refused(f"{model}: unknown model, expected one of {known}")
     if odd := [name for name in matrix.get("formats", ()) if name not in FORMATS]:
-        raise Refused(f"formats: {odd[0]}, expected of {', '.join(FORMATS)}; correct it")
+        raise Refused(f"formats: {odd[0]}, expected of {', '.join(FORMATS)}")
     found = [targets.FOLDER + name for name in matrix.get("cells", ())]
     for target in found:
         targets.check(target + RECORD, catalogue)

@@ -7,8 +7,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ingot.driver.cache.key import versions
-from ingot.driver.catalogue import toolchains
 from ingot.driver.origin.dry_run import dry_run
+from ingot.driver.toolchains import toolchains
 from ingot.refused import Refused
 
 COPIED = ("Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "profiles", "envs")

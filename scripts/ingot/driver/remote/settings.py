@@ -39,10 +39,10 @@ def read() -> Settings | None:
     from ingot.registry import reference
 
     if policy not in (READ, WRITE):
-        raise Refused(f"{POLICY}: {policy}, expected {READ}, {WRITE} or {OFF}; correct it")
+        raise Refused(f"{POLICY}: {policy}, expected {READ}, {WRITE} or {OFF}")
     trust, keys = os.environ.get(TRUST, ""), tuple(trusted.keys([]))
     if trust not in ("", REGISTRY):
-        raise Refused(f"{TRUST}: {trust}, expected {REGISTRY} or nothing; correct it")
+        raise Refused(f"{TRUST}: {trust}, expected {REGISTRY} or nothing")
     if not keys and not trust:
         raise Refused(
             f"{NAME}: {place}, but nobody's records are trusted; name public keys in {trusted.KEYS}, or "

@@ -95,7 +95,7 @@ class Engines:
         older = self.build(wildcards).runtime if backend == "engine" else {}
         found = {**older, **self.settings(wildcards)["runtime"]}
         if reason := schema.why_not(backend, found):
-            raise Refused(f"models.{wildcards.model}.trtllm.runtime: {reason}; correct it")
+            raise Refused(f"models.{wildcards.model}.trtllm.runtime: {reason}")
         return json.dumps(found, sort_keys=True)
 
     def models(self, wildcards) -> list[str]:

@@ -8,12 +8,12 @@ from typing import Any
 
 from ingot.checkpoint.files import TEMPLATES
 from ingot.checkpoint.safetensors import INDEX
-from ingot.driver.catalogue import toolchains
 from ingot.driver.formats import rows
 from ingot.driver.formats.iree import archives
 from ingot.driver.formats.serving import memory_of
 from ingot.driver.known.model import SMALL_FILES, hub_files, shard_names
 from ingot.driver.rules.sources import sources_of
+from ingot.driver.toolchains import toolchains
 from ingot.files.atomic import replacing
 from ingot.llamacpp import quants
 from ingot.rayserve.applications import LLM

@@ -1,0 +1,70 @@
+"""Each file of bench/ on its smallest input: that it runs, not what it measures."""
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import slurm
+from conftest import ROOT
+
+# the words it is started with; what its last lines hold; a limit that a busy machine breaks is no failure
+BENCHES = {
+    "board": ([], "of a core"),
+    "convert": (["--layers", "1"], "All bytes equal theirs"),
+    "fuzz": (["--seconds", "1", "--reader", "GGUF"], "GGUF"),
+    "io_faults": (["--calls", "1", "--moments", "0"], "1"),
+    "kills": (["--times", "1"], "1"),
+    "lost_heads": (["--only", "done"], ""),
+    "many_records": (["--records", "40"], "hit"),
+    "onnx": (["skeleton"], ""),
+    "plan": (["demo.gguf"], "demo.gguf"),
+    "registry": (["--megabytes", "4"], ""),
+    "small_jobs": (["--jobs", "2"], "job"),
+    "store": (["noop"], ""),
+    "toolchains": (["hub", "--check"], "hub"),
+    "trtllm": (["--layers", "1"], ""),
+    "weightless": (["llama8b_tp1"], "llama8b_tp1"),
+    "wrong_hits": (["--only", "wildcard", "--systems", "ingot"], "Ingot"),
+}
+ELSEWHERE = {  # run by another test, or no command
+    "gpu": "tests/steps/test_gpu.py", "gpu_kit": "tests/steps/test_gpu.py",
+    "verifier_faults": "tests/steps/test_verifier_faults.py", "mutations": "a part of wrong_hits",
+    "reproduce": "needs root, below",
+}  # fmt: skip
+
+
+def test_each_bench_is_run_by_a_test():
+    there = {path.stem for path in ROOT.glob("bench/*.py")}
+    assert there == {*BENCHES, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_runs_on_its_smallest_input(name, tmp_path):
+    if name == "lost_heads":
+        slurm.skip_where_missing()
+    words, said = BENCHES[name]
+    done = subprocess.run(
+        [ROOT / ".venv/bin/python", ROOT / f"bench/{name}.py", *words], cwd=ROOT,
+        capture_output=True, text=True, check=False, timeout=600,
+        env={**os.environ, "INGOT_BENCH_DIR": str(tmp_path), "INGOT_BENCH": str(tmp_path)},
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr[-3000:]
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    assert said in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.root("two users")
+def test_another_user_reproduces_the_bytes():
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        words = ["--folder", f"{folder}/r", "--targets", "artifacts/demo.gguf"]
+        done = subprocess.run(
+            [ROOT / ".venv/bin/python", ROOT / "bench/reproduce.py", *words],
+            cwd=ROOT, capture_output=True, text=True, check=False, timeout=600,
+        )  # fmt: skip
+    assert done.returncode == 0 and '"files": 1, "same": 1' in done.stdout, (
+        done.stdout + done.stderr
+    )

@@ -108,7 +108,9 @@ def test_after_a_failure_the_terminal_has_the_cause_and_no_board(clone, terminal
         "failed   artifacts/demo.gguf: models/demo/config.json: hidden_act is gelu, expected silu"
         in said
     )
-    assert said.splitlines()[-1].startswith("kept     1 of 3 jobs") and "running" not in said
+    assert (
+        said.splitlines()[-1].startswith("kept     1 failed, 1 of 3 jobs") and "running" not in said
+    )
 
 
 def test_ctrl_c_says_what_is_waited_for_and_how_to_go_on(clone, terminal):
@@ -121,7 +123,7 @@ def test_ctrl_c_says_what_is_waited_for_and_how_to_go_on(clone, terminal):
     said = seen.text()
     assert f"stopped  by Ctrl-C: waiting for {IRPA} to end" in said and "Traceback" not in said
     assert (
-        "kept     2 of 3 jobs are done; the same command goes on" in said and "running" not in said
+        "kept     2 of 3 jobs done; the same command resumes here" in said and "running" not in said
     )
     assert not list((folder / "artifacts").glob(".*"))
 

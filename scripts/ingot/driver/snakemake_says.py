@@ -21,7 +21,7 @@ NOISE = re.compile(
     r"Using workflow specific profile|Config file .* is extended|Assuming unrestricted|"
     r"Building DAG of jobs|Using shell|Provided (cores|resources)|Rules claiming more|Select jobs|"
     r"Execute \d+ jobs|Shutting down|Exiting because a job|Removing output files of failed|Reasons:|"
-    r"Elapsed time|SLURM run ID|Cleaning up SLURM log files|"
+    r"Elapsed time|SLURM run ID|Cleaning up SLURM log files|Will exit after finishing|"
     r"WorkflowError:\s+At least one job did|Missing metadata for file logs/toolchain/|Complete log"
 )
 SIGNALS = {one.value for one in signal.Signals}

@@ -99,7 +99,12 @@ def _of_job(output: str, job: dict[str, Any], step: Step | None, now: float) -> 
         words.append(f"{duration(_left(step))} left" if step.rate else duration(took))
     elif expected:
         share = min(0.99, took / expected)
-        words.append(f"{duration(took)} of about {duration(expected)}")
+        late = (
+            f", {duration(expected)} expected"
+            if took > expected
+            else f" of about {duration(expected)}"
+        )
+        words.append(f"{duration(took)}{late}")
     else:
         words.append(duration(took))
     if step and step.peak:

@@ -108,22 +108,27 @@ class Shown:
         steps.close(status.run)
         if not done:
             whole = status.done + status.left
+            why = f"{len(status.failed)} failed, " if status.failed else ""
             self.screen.say(
-                f"kept     {status.done} of {whole} jobs are done; the same command goes on"
+                f"kept     {why}{status.done} of {jobs(whole)} done; the same command resumes here"
             )
         elif not self.quiet:
             took = duration(time.time() - status.since)
-            self.screen.say(f"built    {some(status.targets)}  ({status.done} jobs in {took})")
+            self.screen.say(f"built    {some(status.targets)}  ({jobs(status.done)} in {took})")
 
 
 def summary(status: Status) -> str:
     """What a run is going to do, in a line."""
     plan, restored = status.plan, f"; {status.restored} files restored" if status.restored else ""
     if not plan["seconds"]:
-        return f"plan     {status.left} jobs{restored}"
+        return f"plan     {jobs(status.left)}{restored}"
     least = "" if plan["whole"] else "at least "
     needs = f"{size(plan['memory'])} of memory, {size(plan['disk'])} of disk"
-    return f"plan     {status.left} jobs: {least}{duration(plan['seconds'])}, {needs}{restored}"
+    return f"plan     {jobs(status.left)}: {least}{duration(plan['seconds'])}, {needs}{restored}"
+
+
+def jobs(count: int) -> str:
+    return f"{count} job{'' if count == 1 else 's'}"
 
 
 def some(outputs: list[str]) -> str:

@@ -117,7 +117,7 @@ def header(folder: Path, found: status.Status, alive: bool) -> str:
     if not alive and found.running:
         return (
             f"no run is alive; the last, of {since} (pid {found.pid} on {found.host}), ended while it "
-            f"built {', '.join(found.running)}; {found.done} jobs were done, and the same command goes on"
+            f"built {', '.join(found.running)}; {found.done} jobs were done, and the same command resumes"
         )
     if not alive:
         failed = f", {len(found.failed)} failed" if found.failed else ""

@@ -6,6 +6,7 @@ Below its route: /v1/completions, /v1/chat/completions and /v1/models as OpenAI 
 
 import asyncio
 import json
+import os
 import queue
 import sys
 import time
@@ -76,10 +77,12 @@ def refused(error: Exception) -> JSONResponse:
 
 
 def threads() -> int:
-    """The CPUs that Ray gave this replica."""
+    """The CPUs that Ray gave this replica, or its pod has where Ray counts none."""
     import ray
 
-    given = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
+    given = os.environ.get(
+        "INGOT_THREADS"
+    ) or ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
     return max(1, int(given))
 
 

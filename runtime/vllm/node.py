@@ -189,11 +189,18 @@ class Node:
         name = network.interface_of(address)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "ingot-serve")
         return {
-            **os.environ, **QUIET, **self.bundle["environment"], "VLLM_API_KEY": self.key,
+            **self.threads(), **os.environ, **QUIET, **self.bundle["environment"],
+            "VLLM_API_KEY": self.key,
             "VLLM_HOST_IP": address, "NCCL_SOCKET_IFNAME": f"={name}", "GLOO_SOCKET_IFNAME": name,
             "VLLM_PORT": str(first), "TMPDIR": str(self.scratch), "VLLM_RPC_BASE_PATH": str(self.scratch),
             "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),  # not anew in each TMPDIR
         }  # fmt: skip
+
+    def threads(self) -> dict[str, str]:
+        """Of unbound ranks on CPUs: the job's between them, or each would take every core that it sees."""
+        ranks = self.bundle["environment"].get("VLLM_CPU_OMP_THREADS_BIND", "").count("nobind")
+        cpus = int(os.environ.get("SLURM_CPUS_PER_TASK") or 0)
+        return {"OMP_NUM_THREADS": str(max(1, cpus // ranks))} if ranks and cpus else {}
 
     # The head
 

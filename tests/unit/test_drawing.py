@@ -168,6 +168,8 @@ def test_few_words_for_many_names_and_for_a_verification(tmp_path):
     assert verdict("x.verified.json") == "" and verdict("x.gguf") == ""
     status = running(job("a"))
     assert summary(status) == "plan     1 job: 60 s, 1 GB of memory, 5 GB of disk"
+    status.plan["download"] = 500_000_000
+    assert summary(status).endswith("5 GB of disk, 500 MB to download")
 
 
 def test_a_log_of_a_failure_is_folded_only_where_a_ci_asks(capfd, monkeypatch, tmp_path):

@@ -383,12 +383,17 @@ def test_applications_on_cpus_have_groups_of_their_own(reference, tmp_path):
     assert groups["acpu"]["replicas"] == 3
     assert groups["acpu"]["rayStartParams"]["resources"] == '"{\\"amd_cpu\\": 1}"'
     assert manifest.custom(groups["cpu"]["rayStartParams"]["resources"]) == {"openvino": 1}
+    assert [one["rayStartParams"].get("num-cpus") for one in groups.values()] == [None, "0", "0"], (
+        "vLLM's ingress would take a CPU of theirs, and their Model wait for ever"
+    )
     spec = groups["acpu"]["template"]["spec"]
+    assert {"name": "INGOT_THREADS", "value": "128"} in spec["containers"][0]["env"]
     assert spec["nodeSelector"] == amd
     assert spec["containers"][0]["resources"]["limits"]["cpu"] == "128"
     served = yaml.safe_load(document["spec"]["serveConfigV2"])["applications"]
     assert [one["route_prefix"] for one in served] == ["/", "/cpu", "/acpu"]
-    assert served[1]["deployments"][0]["ray_actor_options"]["resources"] == {"openvino": 1}
+    options = served[1]["deployments"][0]["ray_actor_options"]
+    assert options == {"num_cpus": 0, "resources": {"openvino": 1}}
     for pod in [document["spec"]["rayClusterConfig"]["headGroupSpec"], *groups.values()]:
         environment = pod["template"]["spec"]["containers"][0]["env"]
         assert {"name": "PYTHONPATH", "value": "/models/demo/parts"} in environment

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.files import digest, durable
+from ingot.files import claim, digest, durable
 from ingot.storekeeping import aside
 
 
@@ -32,6 +32,20 @@ def test_what_the_store_has_or_this_folder_built_is_nobodys_own(filled):
     aside.note(str(built), digest.of(built))
     aside.keep(filled, str(built))
     assert not list(Path("artifacts").glob("*.yours-*"))
+
+
+def test_what_a_step_put_there_is_ours_until_somebody_changes_it(filled, monkeypatch):
+    """Its run was lost, its inputs were edited: 812 GB of a 405B were kept as "yours"."""
+    monkeypatch.setenv("INGOT_NOTES", str(Path("notes").absolute()))
+    monkeypatch.setenv("INGOT_RUN", "lost")
+    for name, edit in (("a.irpa", False), ("b.irpa", True)):
+        built = Path("artifacts") / name
+        built.write_bytes(b"of the former inputs")
+        claim.leave(built, built)
+        if edit:
+            built.write_bytes(b"edited by hand")
+        aside.keep(filled, str(built))
+    assert [one.name[:12] for one in Path("artifacts").glob("*.yours-*")] == ["b.irpa.yours"]
 
 
 def test_durable_reads_regular_files_only(tmp_path):

@@ -89,7 +89,8 @@ def service(
 ) -> dict[str, Any]:
     """The RayService: a head that serves nothing, and a group of pods for each application.
 
-    Each application asks for a resource that its own group alone offers, so that none takes another's CPUs.
+    Each application asks for a resource that its own group alone offers.  Those on CPUs offer no CPU to Ray
+    and ask for none: vLLM's ingress, which asks for one anywhere, took it, and their Model waited for ever.
     """
     import yaml
 
@@ -100,6 +101,8 @@ def service(
         if name in ENGINES
     }
     served = applications(model, plan, settings, ray | own, f"{place}/model", sources.sizes)
+    for one in (one for application in served for one in application.get("deployments", ())):
+        one["ray_actor_options"]["num_cpus"] = 0
     shm = 2 * plan_of.SHM_PER_RANK * (plan.ranks_per_node if plan else 1)
     mounts = [
         {"name": "model", "mountPath": "/models", "readOnly": True},
@@ -125,9 +128,10 @@ def service(
     for name, one in own.items():
         size = sources.bytes_of(ENGINES[name])
         cores, memory = ceil(one["num_cpus"]), ceil(2 * size / 1e9) + CPU_GB
-        worker = container(name, cores, memory, {"env": environment, **one})
-        resources = json.dumps(json.dumps(one["resources"]))
-        groups.append(group(name, one["num_replicas"], objects | {"resources": resources}, worker))
+        threads = {"INGOT_THREADS": str(cores)}
+        worker = container(name, cores, memory, {"env": environment | threads, **one})
+        start = objects | {"num-cpus": "0", "resources": json.dumps(json.dumps(one["resources"]))}
+        groups.append(group(name, one["num_replicas"], start, worker))
     head = container("head", HEAD_CPUS, HEAD_GB, {"env": environment})
     return {
         "apiVersion": "ray.io/v1",

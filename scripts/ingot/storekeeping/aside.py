@@ -1,7 +1,8 @@
 """A user's own file where an artifact goes: moved aside and named, never replaced.
 
-Bytes that the store has are lost by nothing; what this folder's runs built and could not store is
-noted below .ingot/made.  Anything else is somebody's own.
+Bytes that the store has are lost by nothing; a file that a step put there is known by its note (claim.py)
+until somebody changes it; what this folder's runs built and could not store is noted below .ingot/made.
+Anything else is somebody's own.
 """
 
 import os
@@ -9,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from ingot.files import digest, memo
+from ingot.files import claim, digest, memo
 from ingot.store.records import Store
 
 MADE = memo.BESIDE.parent / "made"
@@ -40,6 +41,8 @@ def keep(store: Store, path: str) -> None:
 def _ours(store: Store, path: Path) -> bool:
     if path.is_symlink():
         return path.resolve().parent == store.blobs.resolve()
+    if path.is_file() and claim.left(path).get("file") == claim.identity(path):
+        return True  # a step put it there, whose run was lost before it could be recorded
     if path.is_dir():
         found, entries = digest.tree(path)
         names = [entry["digest"] for entry in entries if "digest" in entry]

@@ -54,4 +54,4 @@ def plan(graph: Graph, decision: Decision, costs: Costs, keeps: str) -> dict[str
     known = len(found) == len(decision.run)
     line = [[at, sum(sizes.values())] for at, sizes in way.timeline]
     return {"seconds": way.seconds, "memory": way.memory, "disk": way.disk, "disk_at": line,
-            "whole": known}  # fmt: skip
+            "download": way.download, "whole": known}  # fmt: skip

@@ -124,6 +124,7 @@ def summary(status: Status) -> str:
         return f"plan     {jobs(status.left)}{restored}"
     least = "" if plan["whole"] else "at least "
     needs = f"{size(plan['memory'])} of memory, {size(plan['disk'])} of disk"
+    needs += f", {size(plan['download'])} to download" if plan.get("download") else ""
     return f"plan     {jobs(status.left)}: {least}{duration(plan['seconds'])}, {needs}{restored}"
 
 

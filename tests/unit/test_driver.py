@@ -99,6 +99,17 @@ def test_every_module_of_commands_is_one_or_serves_one():
     assert {ask, explain, lock, plan, store, targets, toolchain} <= set(cli.COMMANDS)
 
 
+@pytest.mark.parametrize(
+    ("word", "hint"), [("build", "snakemake TARGET` builds"), ("plam", "nearest: ingot plan")]
+)
+def test_a_word_that_is_no_command_says_what_is(word, hint):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([word, "artifacts/demo.gguf"])
+    assert str(stop.value).startswith(f"error: ingot {word}: no such command") and hint in str(
+        stop.value
+    )
+
+
 def test_targets_of_a_catalogue_of_ones_own(tmp_path, capsys):
     entry = {
         "path": "x",

@@ -1,6 +1,7 @@
 """What a build and serving take, computed: layouts of GPUs, the course of a build."""
 
 import json
+import random
 
 import pytest
 import yaml
@@ -10,7 +11,7 @@ from conftest import ROOT
 from ingot.architecture import gpu_layout, llama
 from ingot.architecture.config import read_config
 from ingot.architecture.llama import parameters
-from ingot.driver.forecast.schedule import Task, schedule
+from ingot.driver.forecast.schedule import Task, schedule, tasks_of
 from ingot.driver.known.model import Model
 from ingot.iree import tensor_parallel
 from ingot.refused import Refused
@@ -110,6 +111,20 @@ def test_jobs_that_run_at_once_add_their_memory():
     jobs = [Task(name, [], {name: 1}, 10, 5) for name in "abc"]
     found = schedule(jobs, set("abc"), 2, rolling=False)
     assert (found.memory, found.seconds) == (10, 20)
+
+
+def test_one_question_has_one_total_in_whatever_order_the_jobs_come():
+    """Snakemake's order is another in each process: three totals for the 367 targets of the matrix."""
+
+    def job(name, seconds, *inputs):
+        forecast = {"files": {name: seconds}, "seconds": seconds, "memory": 1, "download": 0}
+        return {"action": "run", "outputs": [name], "inputs": inputs, "forecast": forecast}
+
+    jobs = [job(f"m{n}", 7.0 * n % 5 + 1) for n in range(9)] + [job("all", 3.0, "m1", "m8")]
+    orders = [random.Random(seed).sample(jobs, len(jobs)) for seed in range(20)]
+    assert (
+        len({schedule(list(tasks_of(order)), {"all"}, 2, False).seconds for order in orders}) == 1
+    )
 
 
 def test_what_a_bundle_links_is_not_freed():

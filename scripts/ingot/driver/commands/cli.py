@@ -4,6 +4,7 @@
 """
 
 import argparse
+import difflib
 import os
 import sys
 from pathlib import Path
@@ -87,8 +88,20 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
+def stop_on_unknown(words: list[str]) -> None:
+    """Refuse a word that is no command, such as `build`, which is Snakemake's."""
+    known = [module.__name__.rpartition(".")[2] for module in COMMANDS]
+    for word in words:
+        if not word.startswith("-") and word not in known:
+            near = difflib.get_close_matches(word, known, n=1)
+            hint = f"nearest: ingot {near[0]}" if near else "`ingot --help` lists the commands"
+            raise Refused(f"ingot {word}: no such command; `snakemake TARGET` builds; {hint}")
+
+
 def main(argv: list[str] | None = None) -> int | None:
     words = sys.argv[1:] if argv is None else argv
+    with one_line("error: "):
+        stop_on_unknown(words[:1])
     options = parser().parse_args(spelling.targets(words, ROOT))
     with one_line("error: "):
         site.apply()

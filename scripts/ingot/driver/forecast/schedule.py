@@ -92,8 +92,12 @@ def schedule(tasks: list[Task], targets: set[str], cores: int, rolling: bool) ->
 
 
 def tasks_of(described: list[dict[str, Any]]) -> Iterator[Task]:
-    """The jobs that will run, in an order in which they can, from what report.described says."""
+    """The jobs that will run, in an order in which they can, from what report.described says.
+
+    By name where nothing else decides: Snakemake's own order is another in each process.
+    """
     left = [one for one in described if one["action"] == "run" and one.get("forecast")]
+    left.sort(key=lambda one: one["outputs"])
     made = {path for one in left for path in one["outputs"]}
     there: set[str] = set()
     while left:

@@ -221,6 +221,15 @@ def end(left: Leftovers, ours: bool) -> None:
     left.end()
 
 
+def keep_logs(scratch: Path) -> None:
+    """Of a start that failed: all that Ray says of why goes with its folder."""
+    logs = [path for path in scratch.glob("session_*/logs") if not path.parent.is_symlink()]
+    for path in logs:
+        kept = tempfile.mkdtemp(prefix="ingot-ray-logs-")
+        shutil.copytree(path, kept, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+        print(f"Ray's own logs: {kept}", flush=True)
+
+
 def hear(handler) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handler)
@@ -259,8 +268,10 @@ def main() -> int:
         status = 0
     except Refused as why:
         print(f"error: {why}", flush=True)
+        keep_logs(Path(scratch))
     except Exception as why:
         print(f"error: {telling(str(why)) if str(why) else type(why).__name__}", flush=True)
+        keep_logs(Path(scratch))
     finally:
         end(left, options.ours)
         shutil.rmtree(scratch, ignore_errors=True)

@@ -5,6 +5,7 @@ import hashlib
 import json
 import queue
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -262,3 +263,19 @@ def test_chance_follows_the_seed_and_its_bounds():
 def test_no_part_imports_ours():
     for path in PARTS:
         assert not re.search(r"^\s*(from|import) ingot", path.read_text(), re.MULTILINE), path
+
+
+def test_rays_logs_outlive_a_start_that_failed(tmp_path):
+    """In a process of its own: its modules are called as other servers' are."""
+    logs = tmp_path / "scratch/session_1/logs"
+    logs.mkdir(parents=True)
+    (logs / "raylet.err").write_text("the reason")
+    (tmp_path / "scratch/session_latest").symlink_to("session_1")
+    code = "import sys; from pathlib import Path; import start; start.keep_logs(Path(sys.argv[1]))"
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", code, tmp_path / "scratch"],
+        capture_output=True, text=True, check=True,
+        env={"PYTHONPATH": f"{ROOT}/runtime/rayserve:{ROOT}/runtime/vllm", "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    (line,) = done.stdout.splitlines()
+    assert Path(line.removeprefix("Ray's own logs: "), "raylet.err").read_text() == "the reason"

@@ -119,7 +119,7 @@ def read_config(
     if architecture not in ([expected] if expected else ARCHITECTURES):
         wanted = expected or " or ".join(ARCHITECTURES)
         raise Refused(
-            f"{path}: architectures is {architecture}, expected {wanted}; correct the entry"
+            f"{path}: architectures is {architecture}, expected {wanted}: no other is supported"
         )
     known_fields.stop_on_other_arithmetic(path, config)
     held(path, config, FIELDS)

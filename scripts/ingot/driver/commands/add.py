@@ -85,7 +85,10 @@ def of_hub(
         step(root, "fetch_file.py", "--listing", listing, "--name", name, "--file", folder / name)
     source = {"hub": hub, "revision": found["revision"]}
     sizes = [one["size"] for name, one in found["files"].items() if found_of.SHARD.fullmatch(name)]
-    return found_of.entry(hub, found["files"], folder, source, title), sum(sizes)
+    try:
+        return found_of.entry(hub, found["files"], folder, source, title), sum(sizes)
+    except Refused as reason:  # of a file that nobody finds in the folder that it was fetched into
+        raise Refused(str(reason).replace(f"{folder}/", f"{hub}/")) from reason
 
 
 def step(root: Path, script: str, *words: Any) -> None:

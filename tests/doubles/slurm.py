@@ -166,15 +166,9 @@ class Slurm:
         words = ["slurmd", "-D", "-f", self.conf, "-N", name]
         if self.hidden:
             hide = f'mount -t tmpfs none {self.hidden} && exec {shutil.which("slurmd")} "$@"'
-            words = [
-                "unshare",
-                *([] if os.geteuid() == 0 else ["-Ur"]),
-                "-m",
-                "sh",
-                "-c",
-                hide,
-                *words,
-            ]
+            # without root in a user namespace, in which it stays who it is: munge says it to the controller
+            own = [] if os.geteuid() == 0 else ["-U", "--map-current-user", "--keep-caps"]
+            words = ["unshare", *own, "-m", "sh", "-c", hide, *words]
         self.nodes[name] = self.start(*words)
 
     def kill(self, name: str) -> None:

@@ -55,6 +55,9 @@ def artifact(tmp_path, monkeypatch, store):
         monkeypatch.chdir(tmp_path)
         title = "m.irpa" if single else "m.shortfin"
         place = tmp_path / title
+        subprocess.run(
+            ["rm", "-rf", place], check=True
+        )  # of an earlier call: the store's, read-only
         if single:
             place.write_bytes(FILES["model.irpa"])
         else:

@@ -144,7 +144,7 @@ def one_fails(repository):
     ):
         subprocess.run(["git", *words], cwd=repository, check=True)
     targets = ["artifacts/broken.gguf", SERVED[0], "artifacts/demo_tp1.trtllm"]
-    return ["--configfile", "mine.yaml", "--runner", "sm90=ubuntu-24.04", "--", *targets]
+    return ["--configfile", "mine.yaml", "--runner", "sm90=ubuntu-24.04", *targets]
 
 
 def test_on_github_a_cell_that_fails_stops_no_other(act, store, one_fails):

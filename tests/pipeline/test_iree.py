@@ -283,6 +283,7 @@ def test_ask_serves_a_bundle_once_and_prints_the_answer(demo):
 def test_a_server_that_dies_at_start_is_told_with_its_last_lines(demo, tmp_path):
     bundle = tmp_path / "b.shortfin"
     shutil.copytree(demo / "demo_tp1.shortfin", bundle)
+    (bundle / "model.vmfb").unlink()  # a link of the store, which is read-only
     (bundle / "model.vmfb").write_bytes(b"no module")
     with (
         pytest.raises(Refused, match=r"b\.shortfin: the server stopped at start"),

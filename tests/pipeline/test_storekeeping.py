@@ -362,7 +362,9 @@ def test_explain_names_the_package_the_tensor_the_file_and_the_setting(clone, bu
     with (folder / "scripts/ingot/gguf/file.py").open("a") as file:
         file.write("#\n")
     assert "scripts/ingot/gguf/file.py changed" in explained(folder, IRPA)
-    assert "dtype: 'f16' → 'q8_0'" in explained(folder, "artifacts/demo.q8_0.gguf")
+    assert "demo.q8_0.gguf: would be built\n    new\n" in explained(
+        folder, "artifacts/demo.q8_0.gguf"
+    )
 
 
 def test_explain_refuses_a_wrong_target_in_one_line(clone, store, ingot):

@@ -77,8 +77,8 @@ class Blobs:
             try:
                 if not linked:
                     raise OSError("a copy is wanted")
-                path.chmod(0o444)
                 os.link(path, partial)
+                partial.chmod(0o444)  # not before: where no link can be made, the file's times stay
             except OSError:  # across file systems, or where there are no links
                 digest.copy(path, partial, name)
                 partial.chmod(0o444)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import asking
 import sums
+from guard import SLOW, Guard
 from leftovers import Leftovers
 from network import free
 
@@ -26,6 +27,8 @@ from place import FOLDER, Refused, read_bundle
 LLM = "ray.serve.llm:build_openai_app"
 EACH = 10  # seconds between lines of progress
 SHORT = 24  # letters of a folder, so that the names of sockets in it are within 107 bytes
+TRIES = 3  # of Ray's start, on a machine that is too busy for it
+TRY = "INGOT_RAYSERVE_TRY"
 STORE = 100 << 20  # bytes of Ray's object store: requests are small
 VENDORS = {"amd_cpu": "AuthenticAMD", "intel_cpu": "GenuineIntel"}
 QUIET = {
@@ -192,10 +195,11 @@ def run(options: argparse.Namespace, scratch: str, left: Leftovers) -> None:
     bundle = read_bundle()
     check(bundle, options)
     config = configuration(bundle, options)
-    os.environ.update({**environment(bundle), **left.environment})
+    os.environ.update({**environment(bundle), **left.environment, "TMPDIR": scratch})
     began = time.monotonic()
     begin(bundle, options, scratch)
     hear(stop)  # Ray has put its own handlers there
+    os.environ[TRY] = str(TRIES)  # it is up: its death would be no slow start
     options.ours = True
     deploy(config)
     names = [one["name"] for one in config["applications"]]
@@ -225,7 +229,7 @@ def keep_logs(scratch: Path) -> None:
     """Of a start that failed: all that Ray says of why goes with its folder."""
     logs = [path for path in scratch.glob("session_*/logs") if not path.parent.is_symlink()]
     for path in logs:
-        kept = tempfile.mkdtemp(prefix="ingot-ray-logs-")
+        kept = tempfile.mkdtemp(prefix="ingot-ray-logs-", dir=scratch.parent)
         shutil.copytree(path, kept, dirs_exist_ok=True, ignore_dangling_symlinks=True)
         print(f"Ray's own logs: {kept}", flush=True)
 
@@ -257,22 +261,49 @@ def main() -> int:
         print(yaml.safe_dump(configuration(read_bundle(), options), sort_keys=False), end="")
         return 0
     folder = os.environ.get("TMPDIR") or "/tmp"
-    scratch = tempfile.mkdtemp(prefix="ingot-ray-", dir=folder if len(folder) <= SHORT else "/tmp")
-    left = Leftovers([Path(scratch)])
+    scratch = Path(
+        tempfile.mkdtemp(prefix="ingot-ray-", dir=folder if len(folder) <= SHORT else "/tmp")
+    )
+    left, usual = Leftovers([scratch]), dict(os.environ)
+
+    def remove() -> None:
+        left.end()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+    def dead(why: str) -> None:
+        """The raylet has ended: what waits for it inside Ray would wait for long."""
+        number = int(os.environ.get(TRY, "1"))
+        if why == SLOW and number < TRIES:
+            say(f"Ray's raylet ended: {why}; Ray is started again ({number + 1} of {TRIES})")
+            remove()
+            os.execve(sys.executable, sys.orig_argv, {**usual, TRY: str(number + 1)})
+        print(f"error: Ray's raylet ended: {why}", flush=True)
+        keep_logs(scratch)
+        remove()
+        os._exit(1)
+
+    def unheard() -> None:
+        say("stopped")
+        remove()
+        os._exit(0)
+
     status = 1
+    guard = Guard(left, scratch, dead, unheard)
     try:
         hear(stop)
-        run(options, scratch, left)
-    except Stopped:
+        run(options, str(scratch), left)
+    except (Stopped, SystemExit):  # the latter by Ray's own handler, while it starts
         say("stopped")
         status = 0
     except Refused as why:
         print(f"error: {why}", flush=True)
-        keep_logs(Path(scratch))
+        keep_logs(scratch)
     except Exception as why:
+        guard.settle()
         print(f"error: {telling(str(why)) if str(why) else type(why).__name__}", flush=True)
-        keep_logs(Path(scratch))
+        keep_logs(scratch)
     finally:
+        guard.ending = True
         end(left, options.ours)
         shutil.rmtree(scratch, ignore_errors=True)
     return status

@@ -85,15 +85,23 @@ def parts(mark: str) -> list[int]:
 
 
 def mapped(mark: str) -> set[str]:
-    """Files in shared memory that a server's processes have open: its own, of this user."""
-    found = set()
+    """Files in shared memory that a server's processes have open: its own, of this user.
+
+    By inode: a named semaphore is mapped under the name that it had before its link.
+    """
+    inodes = set()
     for pid in parts(mark):
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-                _, there, name = line.partition(SHM)
-                named = there and not name.endswith(" (deleted)")
-                if named and Path(SHM, name).stat().st_uid == os.getuid():
-                    found.add(SHM + name)
+                if SHM in line:
+                    inodes.add(int(line.split()[4]))
+    found = set()
+    with contextlib.suppress(OSError):
+        for one in os.scandir(SHM):
+            with contextlib.suppress(OSError):
+                state = one.stat(follow_symlinks=False)
+                if state.st_ino in inodes and state.st_uid == os.getuid():
+                    found.add(one.path)
     return found
 
 

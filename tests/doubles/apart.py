@@ -13,11 +13,23 @@ import pytest
 CLONE_NEWNET = 0x40000000
 
 
-@contextlib.contextmanager
-def network() -> Iterator[None]:
-    """For this thread and what it starts.  By root alone: a program with threads gets no user namespace."""
+OWN = """\
+ip link set lo up && ip address add 192.0.2.1/32 dev lo &&
+exec setpriv --ambient-caps=-all --inh-caps=-all "$@"
+"""
+
+
+def words(*command: str | Path) -> list[str]:
+    """A command in a network of its own, by any user; the loopback and one address beside it."""
     if not shutil.which("ip"):
         pytest.skip("a network of its own needs ip (Debian: iproute2)")
+    user = ["unshare", "--user", "--map-current-user", "--keep-caps", "--net"]
+    return [*user, "sh", "-c", OWN, "sh", *map(str, command)]
+
+
+@contextlib.contextmanager
+def network() -> Iterator[None]:
+    """For this thread and all that it starts: by root alone."""
     libc = ctypes.CDLL(None, use_errno=True)
     with Path("/proc/thread-self/ns/net").open() as usual:
         if libc.unshare(CLONE_NEWNET):

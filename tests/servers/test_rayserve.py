@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -93,19 +94,13 @@ def bundle(shared, tmp_path_factory):
     return folder / "artifacts/demo_tp1.rayserve"
 
 
-in_a_network = pytest.mark.root("a network of its own, since Ray listens on every address")
-
-
 def apart(*words, **options):
-    """A command in a network of its own, where nobody else hears what Ray listens on."""
-    with networks.network():
-        command = [str(word) for word in words]
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=900, check=False, **options
-        )
+    """A command in a network of its own, since Ray listens on every address."""
+    return subprocess.run(
+        networks.words(*words), capture_output=True, text=True, timeout=900, check=False, **options
+    )
 
 
-@in_a_network
 @pytest.mark.slow
 def test_the_three_applications_say_what_transformers_says(shared, tmp_path):
     """Guide 001's, in one configuration: alone, as a stream, beside others; the record holds them to it."""
@@ -123,7 +118,6 @@ def test_the_three_applications_say_what_transformers_says(shared, tmp_path):
     assert checks["onnx"]["texts_equal"] == checks["openvino"]["texts_equal"] == 53
 
 
-@in_a_network
 @pytest.mark.slow
 def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python, tmp_path):
     place = tmp_path / "moved elsewhere"
@@ -182,7 +176,7 @@ def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python
     short.rmdir()
 
 
-@in_a_network
+@pytest.mark.root("a network of its own for several programs: Ray listens on every address")
 @pytest.mark.slow
 def test_on_a_cluster_it_serves_and_harms_nobody(bundle, python, tmp_path):
     """A Ray that runs already: one bundle serves there, a second is refused, and the first goes on."""
@@ -226,6 +220,33 @@ def test_on_a_cluster_it_serves_and_harms_nobody(bundle, python, tmp_path):
                     one.terminate()
                     one.wait(30)
             shutil.rmtree(head[-1].partition("=")[2], ignore_errors=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stopped, until", [(1, "ready after"), (9, "never"), (9, "at once")])
+def test_a_raylet_that_gives_up_is_started_again_or_said(bundle, python, stopped, until):
+    """On a busy machine its agents take longer than its own 15 s; here they are stopped."""
+    short = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
+    own = {**os.environ, "PYTHON": str(python("rayserve")), "TMPDIR": str(short),
+           **({"INGOT_RAYSERVE_TRY": "2"} if until == "never" else {})}  # fmt: skip
+    client = ROOT / "tests/doubles/rayserve_slow.py"
+    done = apart(sys.executable, client, bundle, stopped, until, env=own)
+    assert done.returncode == 0, done.stderr
+    status, said, took, left = json.loads(done.stdout)
+    assert not left, said
+    logs = list(short.glob("*"))
+    if until == "never":
+        assert status == 1, said
+        assert "is started again (3 of 3)" in said
+        assert "error: Ray's raylet ended: its agents took longer than the 15 s" in said
+        assert [str(path) for path in logs] == re.findall("Ray's own logs: (.*)", said)
+        assert list(logs[0].glob("raylet*"))
+    else:
+        assert status == 0 and not logs, (said, logs)
+        assert said.splitlines()[-1].endswith(" stopped")
+        assert took < 60, "it is ended without its help after 40 s"
+        assert until == "at once" or "is started again (2 of 3)" in said
+    shutil.rmtree(short)
 
 
 def listening(port):

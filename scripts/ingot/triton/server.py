@@ -83,6 +83,9 @@ class Server(server.Server):
     def __exit__(self, *error) -> None:
         super().__exit__(*error)
         self.scratch.cleanup()
+        # the Python backend's, which stays where the server had to be killed; serve is the server (exec)
+        for path in Path("/dev/shm").glob(f"ingot{self.process.pid}_*"):
+            path.unlink(missing_ok=True)
 
     def flags(self) -> list[str]:
         words = [f"--http-port={self.port}", f"--grpc-port={self.grpc}", "--allow-metrics=false"]

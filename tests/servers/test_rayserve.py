@@ -12,11 +12,18 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 import apart as networks
 from conftest import ROOT, once
+from ingot.architecture.config import read_config
 from ingot.driver.catalogue import schema
+from ingot.files.sealed import Ours
+from ingot.kuberay import bundle as kuberay_bundle
+from ingot.kuberay.manifest import faults
+from ingot.rayserve import bundle as rayserve_bundle
 from ingot.rayserve.serve_config import FORMS
+from ingot.vllm.plan import planned
 
 OWN = {"apps": ["cpu", "acpu"]}  # without vLLM: ready in half the time
 
@@ -247,6 +254,64 @@ def test_a_raylet_that_gives_up_is_started_again_or_said(bundle, python, stopped
         assert took < 60, "it is ended without its help after 40 s"
         assert until == "at once" or "is started again (2 of 3)" in said
     shutil.rmtree(short)
+
+
+def rayservice(folder, tp, apps, **settings):
+    """The manifest of a bundle with these applications and settings."""
+    engines = {}
+    for name in ("onnx", "openvino"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "model.data").write_bytes(b"x")
+        engines[name] = folder / name
+    config = read_config(ROOT / "models/demo/config.json")
+    ray = {
+        **schema.load(ROOT)["models"]["demo"]["ray"],
+        "image": "x/ray@sha256:" + 64 * "0",
+        "apps": apps,
+    }
+    own = {"arguments": [], **settings}
+    plan = planned(config, own, tp, "bfloat16", "k")
+    files = {f"{name}/model.data": Ours(path / "model.data") for name, path in engines.items()}
+    sources = rayserve_bundle.Sources(
+        files, plan, 10**9, {"vocabulary": 9, "onnx": 512, "openvino": 512}
+    )
+    path = folder / "rayservice.yaml"
+    path.write_text(yaml.safe_dump(kuberay_bundle.service("demo", sources, own, ray)))
+    return path
+
+
+def placed(python, manifest, tries):
+    """Of each try: the applications that came up, of those asked for."""
+    done = apart(python("vllm"), ROOT / "tests/doubles/ray_placement.py", manifest, tries)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.partition("FOUND")[2])
+    return found["asked"], found["up"]
+
+
+@pytest.mark.slow
+def test_rays_own_scheduler_places_every_route(python, tmp_path):
+    """Thrice; ten times each, the shapes of 8 GPUs and of two stages came up 30 times of 30 as well."""
+    manifest = rayservice(tmp_path, 2, ["llm", "cpu", "acpu"], device="cpu", memory=0)
+    asked, up = placed(python, manifest, 3)
+    assert len(asked) == 3 and up == [asked] * 3
+
+
+@pytest.mark.slow
+def test_what_check_calls_stuck_is_stuck_in_ray(python, tmp_path):
+    """vLLM's ingress takes the only CPU beside a custom resource, whose replica waits for it."""
+    manifest = rayservice(tmp_path, 2, ["llm", "cpu", "acpu"], device="cpu", memory=0)
+    document = yaml.safe_load(manifest.read_text())
+    for group in document["spec"]["rayClusterConfig"]["workerGroupSpecs"][1:]:
+        group["rayStartParams"]["num-cpus"] = "1"
+    served = yaml.safe_load(document["spec"]["serveConfigV2"])
+    for one in served["applications"][1:]:
+        one["deployments"][0]["ray_actor_options"]["num_cpus"] = 1
+    document["spec"]["serveConfigV2"] = yaml.safe_dump(served)
+    manifest.write_text(yaml.safe_dump(document))
+    (fault,) = faults(document)
+    assert "may be on no node" in str(fault)
+    asked, up = placed(python, manifest, 2)
+    assert min(map(len, up)) < len(asked), up
 
 
 def listening(port):

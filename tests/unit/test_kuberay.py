@@ -401,6 +401,16 @@ def test_applications_on_cpus_have_groups_of_their_own(reference, tmp_path):
     known = json.loads(found["smoke.json"])["applications"]
     assert [one["route"] for one in known] == ["/", "/cpu", "/acpu"]
     assert found["site/kustomization.yaml"].count("op: replace") == 4
+    for number, one in enumerate(
+        list(groups.values())[1:], 1
+    ):  # as it was: a CPU beside the resource
+        one["rayStartParams"]["num-cpus"] = "128"
+        served[number]["deployments"][0]["ray_actor_options"]["num_cpus"] = 128
+    document["spec"]["serveConfigV2"] = yaml.safe_dump({"applications": served})
+    (fault,) = said(document)
+    assert re.search(
+        r"128 CPU and 1 \w+ may be on no node once serveConfigV2.applications\[0\]", fault
+    )
     alone = contents(reference, {**own, "apps": ["acpu"]}, **engines)
     document = yaml.safe_load(alone["base/rayservice.yaml"])
     assert not said(document) and not any(name.startswith("model/") for name in alone)

@@ -1,4 +1,4 @@
-"""A RayService held against KubeRay's definition, Ray's schema, and what its own groups offer.
+"""A RayService checked against KubeRay's definition, Ray's schema, and what its own groups offer.
 
 KubeRay and Ray take most of what is found here in silence: replicas that no node can hold stay
 "initializing" for ever, and a field that nobody reads has no effect.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.kuberay import definition
+from ingot.kuberay.placement import stuck
 from ingot.rayserve import serve_config
 from ingot.rayserve.fields import Fault, walk
 from ingot.refused import Refused
@@ -94,7 +95,9 @@ def faults(document: dict, pinned: bool = False) -> Iterator[Fault]:
     served = list(serve_config.faults(config, engine=pinned))
     yield from served
     if config and not any(fault.shape for fault in served):
-        yield from _capacity(config, list(map(_group, _groups(cluster))))
+        groups = list(map(_group, _groups(cluster)))
+        short = list(_capacity(config, groups))
+        yield from short or _placement(config, groups)
 
 
 def _groups(cluster: dict) -> Iterator[tuple[str, dict, float]]:
@@ -206,6 +209,21 @@ def _capacity(config: dict, groups: list[Group]) -> Iterator[Fault]:
             yield Fault("serveConfigV2", said)
 
 
+def _placement(config: dict, groups: list[Group]) -> Iterator[Fault]:
+    """Where there is enough in all, each finds its node in whatever order Ray places them."""
+    if any(group.most == inf for group in groups):
+        return
+    wanted = [(path, asks) for path, count, asks in _replicas(config) for _ in range(int(count))]
+    nodes = [group.offers for group in groups for _ in range(int(group.most))]
+    if found := stuck(wanted, nodes):
+        shown = " and ".join(f"{one:g} {name}" for name, one in found.asks.items())
+        taker = f" once {found.taker} has it" if found.taker else " where others stand"
+        yield Fault(
+            found.path,
+            f"{shown} may be on no node{taker}; give each a group or a resource that the other lacks",
+        )
+
+
 def _times(group: Group, asks: dict[str, float]) -> float:
     """How often one pod holds it."""
     offers = [(group.offers.get(name, 0), one) for name, one in asks.items()]
@@ -225,6 +243,8 @@ def _replicas(config: dict) -> Iterator[tuple[str, int, dict[str, float]]]:
             least = _least(llm.get("deployment_config") or {})
             for number, asks in _ranks(llm):
                 yield found, least * number, asks
+        if serve_config.llms(one):
+            yield f"{path} (its ingress)", 1, {"CPU": 1}
 
 
 def _ranks(llm: dict) -> Iterator[tuple[int, dict[str, float]]]:
@@ -237,9 +257,9 @@ def _ranks(llm: dict) -> Iterator[tuple[int, dict[str, float]]]:
     ranks = engine.get("tensor_parallel_size", 1) * engine.get("pipeline_parallel_size", 1)
     if kind == "cpu":
         yield 1, {"CPU": ranks + 1}  # of one node, and one for the replica itself
-        yield 1, {"CPU": 1}  # the ingress
     else:
         yield ranks, {"GPU": 1}
+        yield 1, {"CPU": 1}
 
 
 def _least(deployment: dict) -> int:

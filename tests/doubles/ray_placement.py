@@ -1,0 +1,103 @@
+"""Has Ray's own scheduler place a RayService's applications: real raylets, with stand-ins for the models.
+
+    <python of envs/vllm> ray_placement.py MANIFEST TRIES
+
+In a network of its own. What vLLM's deployments ask for is what Ray's own code says; each group's nodes
+offer what KubeRay would tell them. Prints, of each try, the applications that came up within the limit.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "SPT_NOENV": "1"}
+
+import ray
+import yaml
+from ray import serve
+from ray.cluster_utils import Cluster
+from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
+from ray.llm._internal.serve.core.ingress.ingress import OpenAiIngress
+from ray.llm._internal.serve.core.server.llm_server import LLMServer
+
+LIMIT = 25  # seconds; what finds its node is up after two or three
+SMALL = {"object_store_memory": 80 << 20, "include_dashboard": False}
+
+
+def offers(group, more):
+    """Of a pod: rayStartParams before the container's limits."""
+    start = group.get("rayStartParams", {})
+    limits = group["template"]["spec"]["containers"][0]["resources"]["limits"]
+    own = json.loads(json.loads(start["resources"])) if "resources" in start else {}
+    return {
+        "num_cpus": int(start.get("num-cpus", limits["cpu"])),
+        "num_gpus": int(start.get("num-gpus", limits.get("nvidia.com/gpu", 0))),
+        "resources": {**own, **more},
+    }
+
+
+class Standin:
+    def __init__(self, *_):
+        pass
+
+    def __call__(self):
+        return "up"
+
+
+def deployment(name, options):
+    quick = {"graceful_shutdown_timeout_s": 0.1, "graceful_shutdown_wait_loop_s": 0.1}
+    return serve.deployment(type(name, (Standin,), {}), name=name, **options, **quick)
+
+
+def application(one):
+    if "llm_configs" not in one["args"]:
+        (said,) = one["deployments"]
+        options = {key: said[key] for key in ("num_replicas", "ray_actor_options")}
+        return deployment("Model", options).bind()
+    llms = [LLMConfig(**llm) for llm in one["args"]["llm_configs"]]
+    bound = []
+    for llm in llms:
+        options = LLMServer.get_deployment_options(llm)
+        options["ray_actor_options"].pop("runtime_env", None)
+        bound.append(deployment("LLM", options).bind())
+    return deployment("Ingress", OpenAiIngress.get_deployment_options(llms)).bind(*bound)
+
+
+def main(path, tries):
+    spec = yaml.safe_load(Path(path).read_text())["spec"]
+    config, served = spec["rayClusterConfig"], yaml.safe_load(spec["serveConfigV2"])["applications"]
+    kinds = {
+        llm.get("accelerator_type") for one in served for llm in one["args"].get("llm_configs", [])
+    }
+    more = {f"accelerator_type:{kind}": 1.0 for kind in kinds if kind}
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as scratch:
+        head = {**offers(config["headGroupSpec"], {}), **SMALL, "temp_dir": scratch}
+        cluster = Cluster(initialize_head=True, connect=True, head_node_args=head)
+        for group in config["workerGroupSpecs"]:
+            for _ in range(group["replicas"]):
+                cluster.add_node(**offers(group, more), object_store_memory=80 << 20)
+        serve.start(http_options={"location": "NoServer"})
+        found = []
+        for _ in range(int(tries)):
+            serve.run_many(
+                [serve.RunTarget(application(one), one["name"], one["route_prefix"]) for one in served],
+                wait_for_ingress_deployment_creation=False, wait_for_applications_running=False,
+            )  # fmt: skip
+            end, up = time.monotonic() + LIMIT, []
+            while time.monotonic() < end and len(up) < len(served):
+                states = serve.status().applications
+                up = [name for name, state in states.items() if state.status == "RUNNING"]
+                time.sleep(0.1)
+            found.append(sorted(up))
+            for one in served:
+                serve.delete(one["name"])
+        serve.shutdown()
+        ray.shutdown()
+        cluster.shutdown()
+    print("FOUND" + json.dumps({"asked": sorted(one["name"] for one in served), "up": found}))
+
+
+main(*sys.argv[1:])

@@ -121,7 +121,7 @@ def test_ctrl_c_says_what_is_waited_for_and_how_to_go_on(clone, terminal):
     seen.ctrl_c()
     assert seen.close(30) != 0
     said = seen.text()
-    assert f"stopped  by Ctrl-C: waiting for {IRPA} to end" in said and "Traceback" not in said
+    assert f"stopped  by Ctrl-C: ending {IRPA}" in said and "Traceback" not in said
     assert (
         "kept     2 of 3 jobs done; the same command resumes here" in said and "running" not in said
     )

@@ -389,10 +389,21 @@ def test_the_key_knows_nothing_of_user_host_or_cores(clone, build, tmp_path):
 def test_a_step_sees_only_the_variables_that_are_listed(clone, build):
     folder = clone("a")
     edit(folder / "rules/irpa.smk", "{PYTHON[convert]:q} {", "env >seen; {PYTHON[convert]:q} {")
-    build(folder, GGML_SECRET="1", PYTHONPATH="/nowhere", HF_TOKEN="t", HF_ENDPOINT="e")
+    build(
+        folder,
+        GGML_SECRET="1",
+        PYTHONPATH="/nowhere",
+        HF_TOKEN="t",
+        HF_ENDPOINT="e",
+        PIP_RETRIES="5",
+    )
     seen = (folder / "seen").read_text()
     names = {line.partition("=")[0] for line in seen.splitlines()}
-    assert "HF_ENDPOINT" in names and not names & {"HF_TOKEN", "GGML_SECRET", "PYTHONPATH"}
+    assert {"HF_ENDPOINT", "PIP_RETRIES"} <= names and not names & {
+        "HF_TOKEN",
+        "GGML_SECRET",
+        "PYTHONPATH",
+    }
 
 
 def test_a_rule_whose_shell_text_hides_something_has_no_key(clone, build):

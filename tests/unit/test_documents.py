@@ -43,7 +43,7 @@ def catalogue(tmp_path_factory):
     demo = schema.load(ROOT)["models"]["demo"]
     keys = ("path", "name", "architecture", "pre_tokenizer")
     mine = {key: demo[key] for key in keys} | {"ray": {"image": f"ray@sha256:{64 * '0'}"}}
-    own.write_text(yaml.safe_dump({"models": {"mine": mine}}))
+    own.write_text(yaml.safe_dump({"models": {"mine": mine, "my-finetune": mine}}))
     return schema.load(ROOT, str(own)) | {"publish": "oci://ghcr.io/me/models"}
 
 

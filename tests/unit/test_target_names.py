@@ -101,6 +101,17 @@ def test_what_is_offered_is_just_what_is_not_refused(model, catalogue):
         ),
         (["-n", "demo.gguf.verified.json"], "ask for artifacts/demo.gguf.verified.json"),
         (["artifacts/nope.gguf"], "unknown model nope; nearest: artifacts/"),
+        (["artifacts/nope.gguf"], "; `ingot add` takes a model of yours"),
+        (["artifacts/demo-q4_k_m.gguf"], "nearest: artifacts/demo.q4_k_m.gguf"),
+        (
+            ["demo"],
+            "demo: a model, expected one of its artifacts, such as artifacts/demo.gguf; `ingot tar",
+        ),
+        (
+            ["https://huggingface.co/a/b"],
+            "`ingot add https://huggingface.co/a/b` makes it a model of yours",
+        ),
+        ([str(ROOT / "models/demo")], "a checkpoint, expected an artifact; `ingot add "),
     ],
 )
 def test_a_target_on_the_command_line_that_is_none_is_refused(
@@ -124,7 +135,8 @@ def test_words_that_are_no_targets_are_left_to_snakemake(catalogue, empty):
 
 
 def test_the_nearest_of_an_unknown_model_are_of_three_models(catalogue):
-    near = targets.nearest("artifacts/nope.gguf", catalogue).removeprefix("nearest: ").split(", ")
+    near = targets.nearest("artifacts/nope.gguf", catalogue).removeprefix("nearest: ")
+    near = near.partition(";")[0].split(", ")
     assert len({targets.model_of(target) for target in near}) == len(near) == 3
     assert all(target.endswith(".gguf") for target in near)
 

@@ -513,8 +513,8 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
         session.contents.graph = graph_of(dag)  # --until and --omit-from change the targets
         decide(dag)
         with one_line("error: "):
-            if not dry and dag.workflow.local_exec:  # a cluster's jobs look at their own machine
-                _stop_where_it_cannot_run(session.decision.run)
+            if dag.workflow.local_exec:  # a cluster's jobs look at their own machine
+                machine.stop_where_it_cannot_run(session.decision.run, dry)
             if session.cluster:
                 doctor.look(session.cluster, session.decision.run, dry)
         if dry or not snakemake_says.quiet():
@@ -535,12 +535,6 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             # ours is kept in the store; Snakemake's would fail a finished job on a full disk
             object.__setattr__(dag.workflow.execution_settings, "keep_metadata", False)
     await ORIGINAL["postprocess"](dag, *arguments, check_initial=check_initial, **options)
-
-
-def _stop_where_it_cannot_run(jobs: Iterable[Job]) -> None:
-    for job in jobs:
-        if reason := machine.why_not(job):
-            raise Refused(f"{job.writes[0]}: {reason}")
 
 
 async def finish(dag, job, *arguments, **options):

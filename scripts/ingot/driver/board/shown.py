@@ -84,7 +84,7 @@ class Shown:
         """Ctrl-C: the steps have it, too."""
         self.stopped = True
         warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # of Snakemake's
-        return f"stopped  by Ctrl-C: waiting for {some(list(self.status.running))} to end"
+        return f"stopped  by Ctrl-C: ending {some(list(self.status.running))}"
 
     def failed(self, failed: failure.Failed, more: list[str]) -> None:
         """Why a job failed.  Not of one that was told to end."""

@@ -1,10 +1,13 @@
 """What a job needs that this machine does not have: said before any work, not after hours of it."""
 
 import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from ingot.driver.job import Job
 from ingot.files import digest
+from ingot.refused import Refused
 from ingot.tensorrt import gpus
 from ingot.triton.schema import ENGINE_BACKEND
 
@@ -21,6 +24,15 @@ def why_not(job: Job) -> str | None:
             "tritonserver of an image with TensorRT-LLM"
         )
     return None
+
+
+def stop_where_it_cannot_run(jobs: Iterable[Job], dry: bool) -> None:
+    """Refuse a job that this machine cannot run; a dry run, which may be about another, says so."""
+    for job in jobs:
+        if reason := why_not(job):
+            if not dry:
+                raise Refused(f"{job.writes[0]}: {reason}")
+            print(f"not here      {job.writes[0]}: {reason}", file=sys.stderr)
 
 
 def triton_server() -> str:

@@ -22,6 +22,10 @@ NAME = re.compile(
 )
 
 
+# a model of the hub, as people paste it
+ADDRESS = re.compile(r"(?:https?|hf)://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
+
+
 def optional(words: Iterable[str]) -> str:
     """A pattern: a dot and one of the words, or nothing."""
     return rf"(\.({'|'.join(words)}))?"
@@ -44,6 +48,15 @@ def stop_on_wrong(argv: list[str], catalogue: dict) -> None:
             check(word, catalogue)
         elif before.startswith("--") and before != "--":
             continue  # an option's value
+        elif word in catalogue["models"] and not Path(word).exists():
+            raise Refused(
+                f"{word}: a model, expected one of its artifacts, such as {FOLDER}{word}.gguf; "
+                f"`ingot targets {word}` lists them"
+            )
+        elif ADDRESS.match(word) or Path(word, "config.json").is_file():
+            raise Refused(
+                f"{word}: a checkpoint, expected an artifact; `ingot add {word}` makes it a model of yours"
+            )
         elif NAME.fullmatch(FOLDER + word) and not Path(word).exists():
             raise Refused(
                 f"{word}: not a target, expected a path in {FOLDER}; ask for {FOLDER}{word}"
@@ -133,6 +146,13 @@ def legal_of(model: str, catalogue: dict) -> Iterator[str]:
 def nearest(target: str, catalogue: dict) -> str:
     """The legal targets most like `target`: of one model, or of the three models most like its own."""
     target, model = target.removesuffix(RECORD), model_of(target)
+    dotted = [  # M-q4_k_m.gguf for M.q4_k_m.gguf
+        f"{FOLDER}{known}.{target.removeprefix(FOLDER)[len(known) + 1 :]}"
+        for known in catalogue["models"]
+        if re.match(rf"{re.escape(FOLDER + known)}[-_]", target)
+    ]
+    if right := [one for one in dotted if not why_not(one, catalogue)]:
+        return f"nearest: {', '.join(right)}"
     if model in catalogue["models"]:
         found = _most_alike(target, legal_of(model, catalogue), 3)
     elif SHAPE.fullmatch(target):
@@ -142,7 +162,10 @@ def nearest(target: str, catalogue: dict) -> str:
         found = [one for name, names in lists for one in _most_alike(name, names, 1)]
     else:
         found = []
-    return f"nearest: {', '.join(found)}" if found else "see `ingot targets`"
+    add = (
+        "" if model in catalogue["models"] or not found else "; `ingot add` takes a model of yours"
+    )
+    return f"nearest: {', '.join(found)}{add}" if found else "see `ingot targets`"
 
 
 def _most_alike(target: str, names: Iterable[str], count: int) -> list[str]:

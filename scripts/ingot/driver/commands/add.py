@@ -9,6 +9,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -56,8 +57,8 @@ def run(root: Path, options: Namespace) -> None:
     text = yaml_of(name, entry)
     write(root, name, text)
     catalogue = schema.load(root, None)
-    print(f"{schema.LOCAL}: {name}, {where(entry)}")
-    for line in about(name, entry, size, catalogue):
+    print(f"{Path(schema.LOCAL).resolve()}: {name}, {where(entry)}")
+    for line in about(root, name, entry, size, catalogue):
         print(line)
 
 
@@ -95,16 +96,17 @@ def step(root: Path, script: str, *words: Any) -> None:
     """Run one of the hub's steps; what it says of a refusal is what we say."""
     python = toolchains.build(root, "hub") / "bin/python"
     command = [python, root / "scripts" / script, *words]
-    done = subprocess.run(
-        [str(word) for word in command], stderr=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-        raise Refused(
-            (lines or done.stderr.splitlines() or [f"{script}: no reason given"])[-1].removeprefix(
-                "error: "
-            )
-        )
+    words = [str(word) for word in command]
+    heard, reason = f"{script}: no reason given", ""
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, errors="replace") as process:
+        for line in process.stderr:
+            heard = line.rstrip("\n")
+            if heard.startswith("error: "):
+                reason = heard.removeprefix("error: ")
+            elif "; trying again in " in heard:
+                print(heard, file=sys.stderr, flush=True)
+    if process.returncode:
+        raise Refused(reason or heard)
 
 
 def yaml_of(name: str, entry: dict[str, Any]) -> str:
@@ -151,7 +153,7 @@ def where(entry: dict[str, Any]) -> str:
     return f"{entry['hub']} at {entry['revision'][:12]}" if "hub" in entry else entry["path"]
 
 
-def about(name: str, entry: dict[str, Any], size: int, catalogue: dict) -> list[str]:
+def about(root: Path, name: str, entry: dict[str, Any], size: int, catalogue: dict) -> list[str]:
     """What it is, what can be built of it, and what cannot, with the reason."""
     config = planned(entry["architecture"], entry["dimensions"])
     licensed = f", license {entry['license']}" if "license" in entry else ""
@@ -171,4 +173,8 @@ def about(name: str, entry: dict[str, Any], size: int, catalogue: dict) -> list[
         tp = "" if None in sizes or not sizes else f"_tp{sizes[0]}"
         if reason := targets.why_not(f"{targets.FOLDER}{name}{tp}.{row.name}", catalogue):
             lines.append(f"cannot: {row.name}: {reason.splitlines()[0]}")
-    return [*lines, f"next: snakemake {targets.FOLDER}{name}.gguf"]
+    hardware = catalogue["models"][name]["hardware"]
+    lines.append(f"hardware of its programs: {hardware}, or as named: {name}_tp1.cpu.shortfin")
+    # the catalogue of its own lies beside no Snakefile where this was not run in a clone
+    front = "" if Path("Snakefile").exists() else f"-s {root / 'Snakefile'} -- "
+    return [*lines, f"next: snakemake {front}{targets.FOLDER}{name}.gguf"]

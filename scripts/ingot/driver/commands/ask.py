@@ -5,6 +5,7 @@ import subprocess
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from ingot.driver.catalogue.targets import model_of
 from ingot.driver.toolchains import toolchains
 from ingot.fields import read_json
 from ingot.iree.shortfin import Server
@@ -27,13 +28,24 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(root: Path, options: Namespace) -> None:
     if not (options.bundle / "tokenizer.json").is_file():
-        raise Refused(f"{options.bundle}: no shortfin bundle, such as artifacts/demo_tp1.shortfin")
+        raise Refused(instead(options.bundle))
     python = toolchains.build(root, "iree") / "bin/python"
     tokens = read_json(options.bundle / "tokenizer.json").get("added_tokens", [])
     whole = options.raw or any(one["content"] in options.text for one in tokens if one["special"])
     text = options.text if whole else rendered(root, python, options.bundle, options.text)
     with Server(options.bundle, python) as server:
         print(server.generate(text=text))
+
+
+def instead(path: Path) -> str:
+    """What to do where `path` is no shortfin bundle on disk."""
+    target = f"artifacts/{model_of(path.name)}_tp1.cpu.shortfin"
+    if path.name.endswith(".shortfin"):
+        return f"{path}: not built yet; snakemake {path}"
+    served = (
+        f"a GGUF file is served by `llama-server -m {path}`; " if path.suffix == ".gguf" else ""
+    )
+    return f"{path}: no shortfin bundle; {served}to ask the model here: snakemake {target}"
 
 
 def rendered(root: Path, python: Path, bundle: Path, text: str) -> str:

@@ -10,6 +10,7 @@ from ingot.refused import Refused, one_line
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = ("--configfile", "--configfiles", "--report-metadata")  # options that name files
+SETTINGS = ("--config", "-C")  # that take every word that follows, too
 
 
 def main() -> int | None:
@@ -34,6 +35,11 @@ def stop_on_missing(words: list[str]) -> None:
             option, _, named = word.partition("=")
         else:
             named = word
+        if option in SETTINGS and named.startswith("artifacts/"):
+            raise Refused(
+                f"{named}: taken for a setting, since {option} takes every word that follows; write -- "
+                "before the targets"
+            )
         if option not in FILES or not named:
             continue
         if option != FILES[-1] and named.startswith("artifacts/"):

@@ -6,7 +6,7 @@ from pathlib import Path
 ALLOWED = (
     "HOME", "PATH", "TMPDIR", "USER", "LOGNAME", "TERM", "INGOT_*", "XDG_CACHE_HOME", "HF_*",
     "*_VISIBLE_DEVICES", "SLURM_*", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY",
-    "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_*",
+    "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_*", "PIP_*",  # where a toolchain's packages come from
     "DOCKER_CONFIG", "REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR",  # where a registry's credentials lie
 )  # fmt: skip
 PREFIX = (

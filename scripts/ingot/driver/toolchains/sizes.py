@@ -51,6 +51,11 @@ def expected(root: Path, name: str, cuda: bool) -> tuple[int, int]:
     return tuple(known.get("cuda_" * cuda + word, 0) for word in ("download", "disk"))
 
 
+def compile_seconds(root: Path, name: str) -> int:
+    """What compiling it took on two cores; 1 of one that compiles nothing, or that nobody has measured."""
+    return _known(root).get(name, {}).get("compile") or 1
+
+
 @functools.cache
 def _known(root: Path) -> dict[str, dict[str, int]]:
     place = root / FILE

@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -117,7 +118,10 @@ def _install(root: Path, source: Path, folder: Path) -> None:
         raise Refused(f"{lock}: not installed:", said.strip())
     compiling = time.monotonic()
     if (source / BUILD).exists():
-        _run(folder / "bin" / "python", source / BUILD, folder, *wheels.places())
+        with _counted(
+            f"toolchain {source.name}: compiling", sizes.compile_seconds(root, source.name)
+        ):
+            _run(folder / "bin" / "python", source / BUILD, folder, *wheels.places())
     ended = time.monotonic()
     sizes.note(folder, download, ended - began, ended - compiling)
 
@@ -173,6 +177,24 @@ def _count(process: subprocess.Popen, progress: Progress) -> None:
                 progress.add(now - done)
                 done = now
         time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _counted(what: str, seconds: int) -> Iterator[None]:
+    """Show the seconds that something takes, toward those that it took elsewhere."""
+    progress, over = Progress(what, seconds, "s"), threading.Event()
+
+    def count() -> None:
+        while progress.done < seconds - 1 and not over.wait(1):
+            progress.add(1)
+
+    thread = threading.Thread(target=count, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def size(root: Path, name: str) -> sizes.Size | None:

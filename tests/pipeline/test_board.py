@@ -50,12 +50,18 @@ def terminal(clone, store):
         one.kill()
 
 
-def slow(folder):
+DEAF = """
+    import signal
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+"""
+
+
+def slow(folder, more=""):
     path = folder / "scripts/gguf_to_irpa.py"
     text = path.read_text()
     assert text.count("def main(") == 1
     head, main, rest = text.partition("    gguf_to_irpa(**")
-    path.write_text(f"{head}{SLOW}{main}{rest}")
+    path.write_text(f"{head}{more}{SLOW}{main}{rest}")
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
@@ -126,6 +132,20 @@ def test_ctrl_c_says_what_is_waited_for_and_how_to_go_on(clone, terminal):
         "kept     2 of 3 jobs done; the same command resumes here" in said and "running" not in said
     )
     assert not list((folder / "artifacts").glob(".*"))
+
+
+def test_a_second_ctrl_c_ends_at_once_without_a_traceback(clone, terminal):
+    folder = clone("a")
+    slow(folder, DEAF)
+    seen = terminal(folder, 100, IRPA)
+    seen.until(lambda text: "2 done · 1 running" in text and "MB/s" in text)
+    seen.ctrl_c()
+    seen.until(lambda text: "stopped  by Ctrl-C" in text)
+    seen.ctrl_c()
+    assert seen.close(20) == 130
+    said = seen.text()
+    assert "Traceback" not in said and "Exception" not in said, said
+    assert said.splitlines()[-1] == "kept     2 of 3 jobs done; the same command resumes here"
 
 
 def test_a_pipe_gets_a_line_per_event_and_no_control_code(clone, build):

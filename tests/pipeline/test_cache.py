@@ -414,6 +414,23 @@ def test_a_rule_whose_shell_text_hides_something_has_no_key(clone, build):
     assert "rule gguf_to_irpa: its shell text fills in {HIDDEN}, expected only inputs" in said
 
 
+def test_a_record_of_other_bytes_does_not_outlive_a_new_build(clone, build):
+    """It said "passed" beside a file that nobody had checked, and `ingot numbers` repeated it."""
+    folder = clone("a")
+    record = folder / f"{IRPA}.verified.json"
+    build(folder, "--", IRPA, f"{IRPA}.verified.json")
+    said = build(folder, "--", IRPA)
+    assert record.is_symlink() and "removed" not in said
+    config = folder / "models/demo/config.json"
+    config.write_text(config.read_text().replace("500000", "500001"))
+    said = build(folder, "--", IRPA)
+    assert (
+        not record.exists() and "so it is removed; snakemake artifacts/demo.irpa.verified" in said
+    )
+    build(folder, "--", f"{IRPA}.verified.json")
+    assert record.exists()
+
+
 def test_the_store_answers_for_digests_without_reading(clone, build):
     folder = clone("a")
     build(folder)

@@ -5,6 +5,7 @@ until somebody changes it; what this folder's runs built and could not store is 
 Anything else is somebody's own.
 """
 
+import json
 import os
 import sys
 import time
@@ -36,6 +37,19 @@ def keep(store: Store, path: str) -> None:
         f"{path}: held what is on no record, expected an artifact or nothing; moved to {aside}",
         file=sys.stderr,
     )
+
+
+def drop_record(store: Store, record: Path, name: str) -> None:
+    """Remove a record of ours that says "passed" of other bytes than `name`, which stand beside it now."""
+    if record.is_symlink() and record.resolve().parent == store.blobs.resolve():
+        try:
+            of = f"sha256:{json.loads(record.read_bytes())['sha256']}"
+        except (OSError, ValueError, TypeError, KeyError):
+            return
+        if of != name:
+            record.unlink()
+            said = "was of the file that stood there before, so it is removed"
+            print(f"{record}: {said}; snakemake {record}", file=sys.stderr)
 
 
 def _ours(store: Store, path: Path) -> bool:

@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import json
 import os
+import signal
 import threading
 import time
 import warnings
@@ -84,7 +85,14 @@ class Shown:
         """Ctrl-C: the steps have it, too."""
         self.stopped = True
         warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # of Snakemake's
+        with contextlib.suppress(ValueError):  # not the main thread, which alone hears a second one
+            signal.signal(signal.SIGINT, self._at_once)
         return f"stopped  by Ctrl-C: ending {some(list(self.status.running))}"
+
+    def _at_once(self, *_) -> None:
+        """A second Ctrl-C, which the steps have, too: Snakemake would end in tracebacks."""
+        self.end(False)
+        os._exit(130)
 
     def failed(self, failed: failure.Failed, more: list[str]) -> None:
         """Why a job failed.  Not of one that was told to end."""

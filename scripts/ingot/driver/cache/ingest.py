@@ -12,6 +12,7 @@ from pathlib import Path
 from ingot.driver.cache import key
 from ingot.driver.cache.contents import Contents, UnknownInput
 from ingot.driver.forecast.costs import Costs
+from ingot.driver.formats.rows import RECORD
 from ingot.driver.job import Job
 from ingot.files import claim, digest
 from ingot.refused import Refused
@@ -50,7 +51,7 @@ class Ingest:
             ]:
                 contents.forget(
                     []
-                )  # other bytes than were on record: what rests on them is decided again
+                )  # other bytes than on record: what rests on them is decided again
             if changed := [path for path in job.reads if not contents.unchanged(job, path)]:
                 text = f"{changed[0]}: changed while {job.writes[0]} was built; it is built again"
                 print(f"{text} when it is next asked for", file=sys.stderr)
@@ -67,6 +68,10 @@ class Ingest:
                     action = Action(job.rule, found, fields, outputs, cost, key.about(job))
                     contents.records[job] = record = self.store.record(action)
                 note_folder(self.store, [found])
+                for path in filter(
+                    os.path.isfile, job.writes
+                ):  # a folder's has a digest of its own
+                    aside.drop_record(self.store, Path(path + RECORD), contents.made[path])
                 self._to_disk(record)
                 if contents.remote:
                     contents.remote.send(record, contents.recipe_of_record(job))

@@ -30,6 +30,10 @@ STOPS = 16
 LETTERS = 64  # of a token at most: what is longer is not tokenized to learn that it is too long
 
 
+class UnknownModel(ValueError):
+    """A request for a model that this application does not serve."""
+
+
 @dataclass(frozen=True)
 class Defaults:
     """Of what a body does not say."""
@@ -59,7 +63,7 @@ def request(body: Any, words: Words, own: Defaults, kind: str) -> Request:
     for name, value in said.items():
         hold(name, value, kind)
     if said.get("model", own.model) != own.model:
-        raise ValueError(f"model: {shown(said['model'])}, expected {own.model}")
+        raise UnknownModel(f"model: {shown(said['model'])}, expected {own.model}")
     prompt = prompt_ids(said, words, own, kind)
     room = own.longest - len(prompt)
     if room < 1:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 sys.path.insert(0, str(Path(__file__).parent))
 import sums
 from batching import Asked, Batch, Row
-from body import Defaults, Request, messages, request
+from body import Defaults, Request, UnknownModel, messages, request
 from decoder import RUNTIMES
 from fastapi import FastAPI
 from fastapi import Request as Asking
@@ -72,8 +72,9 @@ async def read(asking: Asking) -> dict:
 
 
 def refused(error: Exception) -> JSONResponse:
-    said = {"message": str(error), "type": "invalid_request_error", "code": 400}
-    return JSONResponse({"error": said}, status_code=400)
+    code = 404 if isinstance(error, UnknownModel) else 400  # as vLLM answers
+    said = {"message": str(error), "type": "invalid_request_error", "code": code}
+    return JSONResponse({"error": said}, status_code=code)
 
 
 def threads() -> int:

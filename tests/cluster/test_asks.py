@@ -49,13 +49,13 @@ def large(tmp_path_factory):
 def asked(large, clone, store, tmp_path):
     """asked(targets) is what a dry run, without a network, says of each job in a fresh checkout."""
 
-    def run(*targets, submit="all"):
+    def run(*targets, submit="all", **more):
         answer = tmp_path / "jobs.json"
         done = subprocess.run(
             [ROOT / ".venv/bin/snakemake", "-n", *targets, "--profile", "slurm"],
             cwd=clone(f"c{len(list(tmp_path.iterdir()))}"), check=False, capture_output=True, text=True,
             env={**os.environ, **large.environment, "INGOT_STORE": str(store), ANSWER: str(answer),
-                 "INGOT_SUBMIT": submit, "HF_ENDPOINT": "http://127.0.0.1:9"},
+                 "INGOT_SUBMIT": submit, "HF_ENDPOINT": "http://127.0.0.1:9", **more},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr + done.stdout[-1500:]
         return [job for job in json.loads(answer.read_text()) if job["action"] == "run"]
@@ -103,6 +103,17 @@ def test_every_rule_is_submitted_with_what_its_forecast_says(asked, command):
             "_cores"
         ] >= 2
     assert {re.sub(r"_tp\d*$", "", name) for name in rules} - HERE <= seen
+
+
+def test_the_sites_qos_and_type_of_gpu_are_asked_for(asked, command, tmp_path):
+    path = tmp_path / "site.yaml"
+    path.write_text("{qos: {cpu: low, gpu: high}, gpu_type: h100, reservation: nightly}")
+    asks = {
+        job["rule"]: job["asks"] for job in asked(LARGE[1], INGOT_SITE=str(path)) if "asks" in job
+    }
+    engine, other = command(asks["build_engine"]), command(asks["safetensors_to_trtllm"])
+    assert "--qos=high" in engine and "h100:1" in engine, engine
+    assert "--qos=low" in other and "h100" not in other, other
 
 
 def test_no_rule_holds_a_number_of_megabytes_minutes_or_cores():

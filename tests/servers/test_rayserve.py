@@ -162,7 +162,7 @@ def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python
         "unknown": "'temperatur': unknown, expected one of", "type": "max_tokens: '9', expected int",
         "bound": "max_tokens: 0, expected 1 to inf", "long": "max_tokens: 9999 after",
         "longer": "prompt: 600 tokens, expected fewer than 512", "tokens": "token ids from 0 to 1023",
-        "other": "model: 'llama', expected demo", "several": "one text, or one list of token ids",
+        "several": "one text, or one list of token ids",
         "n": "n: 2, expected 1", "penalty": "presence_penalty: 0.5, expected 0",
         "picture": "a part that is no text", "list": "expected a JSON object",
         "deep": "expected a JSON object", "surrogate": "surrogates not allowed",
@@ -172,6 +172,7 @@ def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python
     }.items():  # fmt: skip
         status, text = usual[name]
         assert status == 400 and word in json.loads(text)["error"]["message"], (name, text)
+    assert usual["other"][0] == 404 and "model: 'llama', expected demo" in usual["other"][1]
     assert usual["asked"][0] == 200
     assert usual["after"] == 200, "what nobody waits for makes room"
     assert usual["models"]["data"][0]["max_model_len"] == 512

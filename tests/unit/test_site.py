@@ -26,9 +26,11 @@ def test_the_environment_wins_over_the_site_file(written, monkeypatch):
     monkeypatch.setenv("INGOT_STORE", "/mine")
     monkeypatch.setenv("INGOT_ENVS", "")
     monkeypatch.delenv("INGOT_ENVS")
-    written("{store: /shared/store, envs: /shared/envs}")
+    monkeypatch.delenv("SBATCH_RESERVATION", raising=False)
+    written("{store: /shared/store, envs: /shared/envs, reservation: nightly}")
     assert site.apply().store == "/shared/store"
     assert (os.environ["INGOT_STORE"], os.environ["INGOT_ENVS"]) == ("/mine", "/shared/envs")
+    assert os.environ.pop("SBATCH_RESERVATION") == "nightly", "which sbatch reads"
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,9 @@
     envs: /shared/ingot/envs             # and of INGOT_ENVS: toolchains, built once for all
     partitions: {cpu: short, bigmem: fat, gpu: a100, net: transfer}
     constraints: {gpu: a100-80}          # sbatch -C, by the same roles
+    qos: {gpu: high}                     # sbatch --qos, by the same roles
+    reservation: nightly                 # sbatch --reservation
+    gpu_type: h100                       # of GRES, where a partition has several
     remote: oci://host/repository        # INGOT_REMOTE, the shared cache, and what of it counts
     remote_policy: read-only
     trusted_keys: /etc/ingot/ci.pub      # INGOT_TRUSTED_KEYS
@@ -24,10 +27,14 @@ ROLES = ("cpu", "bigmem", "gpu", "net")  # of partitions; net: downloads, on the
 ENVIRONMENT = {
     "store": "INGOT_STORE", "envs": "INGOT_ENVS", "remote": "INGOT_REMOTE",
     "remote_policy": "INGOT_REMOTE_POLICY", "trusted_keys": "INGOT_TRUSTED_KEYS",
-    "remote_trust": "INGOT_REMOTE_TRUST",
+    "remote_trust": "INGOT_REMOTE_TRUST", "reservation": "SBATCH_RESERVATION",
 }  # fmt: skip
 PATHS = ("store", "envs", "trusted_keys")
-KEYS = {"account": str, **dict.fromkeys(ENVIRONMENT, str), "partitions": dict, "constraints": dict}
+BY_ROLE = ("partitions", "constraints", "qos")
+KEYS = {
+    **dict.fromkeys(("account", *ENVIRONMENT, "gpu_type"), str),
+    **dict.fromkeys(BY_ROLE, dict),
+}
 
 
 @dataclass(frozen=True)
@@ -41,8 +48,11 @@ class Site:
     remote_policy: str = ""
     trusted_keys: str = ""
     remote_trust: str = ""
+    reservation: str = ""
+    gpu_type: str = ""
     partitions: dict[str, str] = field(default_factory=dict)
     constraints: dict[str, str] = field(default_factory=dict)
+    qos: dict[str, str] = field(default_factory=dict)
 
 
 def path() -> Path:

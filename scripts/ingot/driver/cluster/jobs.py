@@ -88,8 +88,10 @@ class Cluster:
         found |= {"disk_mb": wanted.disk_mb}
         found |= {"slurm_partition": partition.name} if partition else {}
         found |= {"slurm_account": self.site.account} if self.site.account else {}
-        constraint = self.site.constraints.get(ask.role(wanted, self.costs.of(job)))
-        return found | ({"constraint": constraint} if constraint else {})
+        role = ask.role(wanted, self.costs.of(job))
+        by_role = {"constraint": self.site.constraints.get(role), "qos": self.site.qos.get(role)}
+        by_role["gpu_model"] = self.site.gpu_type if wanted.gpus else ""
+        return found | {name: value for name, value in by_role.items() if value}
 
     def asked(self, job: Job) -> dict[str, Any]:
         """What the job that is done had asked for, to go on record; empty where it was done here."""

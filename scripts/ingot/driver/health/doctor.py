@@ -151,7 +151,7 @@ def asking(jobs: list[Job]) -> Iterator[tuple[Path, Path, list[Path]]]:
 def submit(partition: str, question: Path, answer: Path, where: site.Site) -> str:
     """The id of the job that asks; or what sbatch says."""
     gpus = any(one.gpus for one in slurm.partitions() if one.name == partition)
-    constraint = where.constraints.get("gpu" if gpus else "cpu")
+    role = "gpu" if gpus else "cpu"
     script = (
         f"test -r {shlex.quote(str(question))} || exit {UNSEEN}; "
         f"test -x {shlex.quote(sys.executable)} || exit {NO_PYTHON}; "
@@ -160,8 +160,9 @@ def submit(partition: str, question: Path, answer: Path, where: site.Site) -> st
     words = ["sbatch", "--parsable", "--job-name=ingot-doctor", "--chdir=/", "--output=/dev/null"]
     words += ["--time=2", "--mem=300", f"--partition={partition}"]
     words += [f"--account={where.account}"] if where.account else []
-    words += [f"--constraint={constraint}"] if constraint else []
-    words += ["--gpus=1"] if gpus else []
+    words += [f"--constraint={where.constraints[role]}"] if role in where.constraints else []
+    words += [f"--qos={where.qos[role]}"] if role in where.qos else []
+    words += [f"--gpus={where.gpu_type}:1".replace("=:", "=")] if gpus else []
     said = slurm.call(*words, "--wrap", script, errors=True)
     return said.splitlines()[-1].partition(";")[0].strip() if said else "no answer"
 

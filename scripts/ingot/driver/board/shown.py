@@ -31,7 +31,7 @@ class Shown:
     def __init__(self, status: Status, quiet: bool, silent: bool):
         self.status, self.quiet, self.silent = status, quiet, silent
         self.begun: set[str] = set()  # kinds of which there are many
-        self.stopped, self.over = False, threading.Event()
+        self.stopped, self.by, self.over = False, "Ctrl-C", threading.Event()
         self.capture = Capture()
         live = os.isatty(self.capture.terminal) and os.environ.get("TERM", "dumb") != "dumb"
         self.screen: Any = (Live if live and not quiet else Log)(status, self.capture.terminal)
@@ -87,7 +87,7 @@ class Shown:
         warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # of Snakemake's
         with contextlib.suppress(ValueError):  # not the main thread, which alone hears a second one
             signal.signal(signal.SIGINT, self._at_once)
-        return f"stopped  by Ctrl-C: ending {some(list(self.status.running))}"
+        return f"stopped  by {self.by}: ending {some(list(self.status.running))}"
 
     def _at_once(self, *_) -> None:
         """A second Ctrl-C, which the steps have, too: Snakemake would end in tracebacks."""

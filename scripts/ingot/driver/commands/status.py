@@ -93,7 +93,7 @@ def drawn(folder: Path, found: status.Status, height: int) -> str:
     width = shutil.get_terminal_size().columns
     console = Console(force_terminal=True, highlight=False, width=width - 1, height=height)
     with console.capture() as text:
-        console.print(header(folder, found, True), end="\n")
+        console.print(header(folder, found, True, ends=False), end="\n")  # the board says it
         console.print(board(found, steps.read(found.running, folder), width - 1, height, folder))
     return text.get()
 
@@ -111,7 +111,7 @@ def lines(folder: Path, found: status.Status) -> Iterator[str]:
     yield from (f"failed   {output}  log: {log}" for output, log in found.failed.items())
 
 
-def header(folder: Path, found: status.Status, alive: bool) -> str:
+def header(folder: Path, found: status.Status, alive: bool, ends: bool = True) -> str:
     since = time.strftime("%H:%M", time.localtime(found.since))
     counts = f"{found.done} jobs done, {len(found.running)} running, {found.left} left in all"
     if not alive and found.running:
@@ -122,7 +122,8 @@ def header(folder: Path, found: status.Status, alive: bool) -> str:
     if not alive:
         failed = f", {len(found.failed)} failed" if found.failed else ""
         return f"no run is alive; the last, of {since}, ended with {found.done} jobs done{failed}"
-    end = f"; ends about {time.strftime('%H:%M', time.localtime(found.ends))}" if found.ends else ""
+    at = time.strftime("%H:%M", time.localtime(max(found.ends or 0, time.time())))
+    end = f"; ends about {at}" if found.ends and ends else ""
     where = "" if folder == HERE else f" in {folder}"
     return f"run of {since} (pid {found.pid} on {found.host}){where}: {counts}{end}"
 

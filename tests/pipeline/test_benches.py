@@ -22,6 +22,7 @@ BENCHES = {
     "onnx": (["skeleton"], ""),
     "plan": (["demo.gguf"], "demo.gguf"),
     "registry": (["--megabytes", "4"], ""),
+    "serving": (["--only", "single", "--seconds", "0.2", "--rounds", "1"], "GenAI"),
     "small_jobs": (["--jobs", "2"], "job"),
     "store": (["bytes"], ""),
     "toolchains": (["hub", "--check"], "hub"),

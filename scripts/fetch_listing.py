@@ -7,6 +7,7 @@ file; from then on that commit is meant.
 import argparse
 import fcntl
 import json
+import re
 import sys
 from collections.abc import Callable
 from itertools import islice
@@ -23,6 +24,7 @@ from ingot.hub.listing import MOST, check
 from ingot.refused import Refused
 
 T = TypeVar("T")
+COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def fetch_listing(
@@ -57,6 +59,10 @@ def fetch_listing(
     revision = revision or recorded(
         revisions, model, hub, lambda: ask(lambda: api.model_info(hub).sha)
     )
+
+    if not COMMIT.fullmatch(revision):  # a branch or a tag, as in an address of the hub
+        named = revision
+        revision = ask(lambda: api.model_info(hub, revision=named).sha)
 
     def files() -> list:
         return list(islice(api.list_repo_tree(hub, recursive=True, revision=revision), MOST + 1))

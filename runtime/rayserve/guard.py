@@ -49,6 +49,11 @@ class Guard:
                 if not self.ending and not self.signalled:
                     self.dead(self.last_words())
 
+    def heard(self) -> bool:
+        """Has SIGTERM or Ctrl-C come?"""
+        self._hear()
+        return bool(self.signalled)
+
     def _hear(self) -> None:
         with contextlib.suppress(BlockingIOError):
             heard = os.read(self.pipe, 64)

@@ -292,9 +292,13 @@ def main() -> int:
     try:
         hear(stop)
         run(options, str(scratch), left)
-    except (Stopped, SystemExit):  # the latter by Ray's own handler, while it starts
-        say("stopped")
-        status = 0
+    except (Stopped, SystemExit) as why:  # the latter by Ray's own handler, while it starts
+        if isinstance(why, Stopped) or guard.heard():
+            say("stopped")
+            status = 0
+        else:
+            print(f"error: Ray ended this program with exit status {why.code}", flush=True)
+            keep_logs(scratch)
     except Refused as why:
         print(f"error: {why}", flush=True)
         keep_logs(scratch)

@@ -143,7 +143,7 @@ def test_a_users_mistake_is_one_line(words, said, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "text, reason",
     [
-        ("models: [", r"mine\.yaml: not YAML"),
+        ("models: [", r"mine\.yaml:2: not YAML"),
         ("[a, b]", r"mine\.yaml: holds a list, expected a catalogue"),
         (
             "hardware: {cpu: {program: f64}}",

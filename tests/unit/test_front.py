@@ -5,7 +5,15 @@ import os
 import pytest
 
 from ingot.driver.commands import snakemake
+from ingot.driver.origin import snakemake_words
 from ingot.refused import Refused
+
+
+@pytest.fixture(scope="module")
+def parser():
+    from snakemake.cli import get_argument_parser
+
+    return get_argument_parser()
 
 
 @pytest.mark.parametrize(
@@ -13,15 +21,41 @@ from ingot.refused import Refused
     [
         (["--configfile", "nope.yaml"], "nope.yaml: no such file"),
         (["--configfiles=nope.yaml"], "nope.yaml: no such file"),
-        (["--configfile", "mine.yaml", "artifacts/m.gguf"], "write -- before the targets"),
         (["--report-metadata", "nope.yaml"], "nope.yaml: no such file"),
+        (["--configfile", "twice.yaml"], r"twice.yaml:2: not YAML \(a is there twice; rename"),
+        (["--cores", "0"], "--cores 0: no core is no run"),
+        (["-j=0"], "-j 0: no core"),
     ],
 )
-def test_a_file_that_an_option_names_is_looked_for(words, said, folder):
+def test_a_value_that_cannot_be_meant_is_refused(words, said, folder):
     (folder / "mine.yaml").write_text("models: {}")
+    (folder / "twice.yaml").write_text("a: 1\na: 2\n")
     with pytest.raises(Refused, match=said):
-        snakemake.stop_on_missing(words)
-    snakemake.stop_on_missing(["--configfile", "mine.yaml", "--cores", "2"])
+        snakemake.stop_on_wrong_values(words)
+    snakemake.stop_on_wrong_values(["--configfile", "mine.yaml", "--cores", "2"])
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--configfile mine.yaml", "--config a=1", "--resources mem_mb=1", "--set-threads r=1", "-n --quiet",
+     "--groups a=b", "--lint", "--dag"],
+)  # fmt: skip
+def test_a_target_that_an_option_takes_is_named(option, parser):
+    words = [*option.split(), "artifacts/m.gguf"]
+    with pytest.raises(
+        Refused, match=r"artifacts/m.gguf: taken for a value of .*; write -- before"
+    ):
+        snakemake.stop_on_swallowed(words, parser)
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--configfile=mine.yaml T", "--config=a=1 T", "-R T", "--until T", "-n T", "--cores 2 T", "-p -k T",
+     "--forcerun T U"],
+)  # fmt: skip
+def test_targets_that_are_given_right_are_left_alone(words, parser):
+    named = words.replace("T", "artifacts/m.gguf").replace("U", "artifacts/n.gguf")
+    snakemake.stop_on_swallowed(named.split(), parser)
 
 
 def test_a_home_that_may_not_be_written_is_said(tmp_path, monkeypatch):
@@ -31,3 +65,35 @@ def test_a_home_that_may_not_be_written_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(Refused, match="set XDG_CACHE_HOME to a folder of yours"):
         snakemake.stop_without_cache()
+
+
+def test_a_store_that_is_a_file_and_a_folder_without_a_snakefile_are_said(folder, monkeypatch):
+    (folder / "file").touch()
+    monkeypatch.setenv("INGOT_STORE", "file")
+    with pytest.raises(Refused, match="file: a file, expected a folder, of INGOT_STORE"):
+        snakemake.stop_without_store()
+    monkeypatch.setattr("sys.argv", ["snakemake", "artifacts/m.gguf"])
+    with pytest.raises(Refused, match="no Snakefile here; cd /"):
+        snakemake.stop_without_snakefile(["artifacts/m.gguf"])
+    snakemake.stop_without_snakefile(["-s", "elsewhere/Snakefile", "artifacts/m.gguf"])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (
+            "MissingRuleException:\nNo rule to produce x (if you use",
+            "error: x: no target, and no rule",
+        ),
+        (
+            "LockException:\nError: Directory cannot be locked.",
+            "error: another run works in this folder",
+        ),
+        ("Building DAG of jobs...", ""),
+        ("WorkflowError:\nwhat happened", "what happened"),
+    ],
+)
+def test_snakemakes_words_are_told_in_ours(theirs, ours):
+    assert snakemake_words.told(theirs).startswith(ours) and bool(ours) == bool(
+        snakemake_words.told(theirs)
+    )

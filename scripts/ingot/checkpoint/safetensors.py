@@ -184,7 +184,10 @@ def _agree(index: Path, weight_map: dict[str, str], tensors: dict[str, Tensor]) 
         )
 
 
-PICKLE = "pickled weights can run code when they are read: only safetensors are taken"
+PICKLE = (
+    "pickled weights can run code when they are read: only safetensors are taken; load them once with "
+    "transformers and save_pretrained"
+)
 
 
 def _no_shards(checkpoint: Checkpoint) -> str:

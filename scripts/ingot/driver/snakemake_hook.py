@@ -272,10 +272,13 @@ class Session:
             claims = [claim.claimed(path) for path in job.writes]
             wanted = {"key": key, "inputs": stamps(job)} if key and all(claims) else {}
             if wanted and all(
-                {**one, **wanted} == one and claim.left(path) and claim.given(path, one["run"])
+                {**one, **wanted} == one and claim.untouched(path) and claim.given(path, one["run"])
                 for path, one in zip(job.writes, claims, strict=True)
             ):
-                print(f"{job.writes[0]}: built for a run that was ended, taken in", file=sys.stderr)
+                print(
+                    f"{job.writes[0]}: built here before and on no record, taken in",
+                    file=sys.stderr,
+                )
                 self.ingest.finished(job)
                 self.adopted.add(job)
                 found.append(job)

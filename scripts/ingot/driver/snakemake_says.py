@@ -15,15 +15,9 @@ from ingot.driver.board.failure import Failed, signal_of
 from ingot.driver.board.shown import Shown, some
 from ingot.driver.board.status import Status
 from ingot.driver.job import Job
+from ingot.driver.origin import snakemake_words
 from ingot.driver.rules import environment
 
-NOISE = re.compile(
-    r"Using workflow specific profile|Config file .* is extended|Assuming unrestricted|"
-    r"Building DAG of jobs|Using shell|Provided (cores|resources)|Rules claiming more|Select jobs|"
-    r"Execute \d+ jobs|Shutting down|Exiting because a job|Removing output files of failed|Reasons:|"
-    r"Elapsed time|SLURM run ID|Cleaning up SLURM log files|Will exit after finishing|"
-    r"WorkflowError:\s+At least one job did|Missing metadata for file logs/toolchain/|Complete log"
-)
 SIGNALS = {one.value for one in signal.Signals}
 FAILURES = {"job_error", "group_error"}
 PARAGRAPHS = {
@@ -37,9 +31,6 @@ RUNNER = re.compile(
     r"Storing output in|Will exit after finishing"
 )  # what Snakemake's own process on a node says of itself
 FURTHER = "For further error details"  # what is said then of logs, we name
-MISSING = re.compile(
-    r"MissingInputException in rule (\w+) in file (?s:.*) output: (\S+?),?\n(?s:.*)affected files:\s+(\S+)"
-)
 CTRL_C = re.compile("Terminating processes on user request")
 
 
@@ -126,9 +117,7 @@ class Lines(logging.StreamHandler):
             return ""
         if CTRL_C.match(text) and self.shown:
             return self.shown.stop()
-        if found := MISSING.match(text):
-            return f"error: {found[2]}: {found[3]}: missing, expected it there; rule {found[1]} reads it"
-        return "" if NOISE.match(text) else text.rstrip().removeprefix("WorkflowError:\n").lstrip()
+        return snakemake_words.told(text)
 
     def _job_info(self, record: Any) -> None:
         if self.shown:

@@ -46,6 +46,7 @@ def replacing_hashed(path: Path) -> Iterator[Partial]:
             replace_folder(place, path)
         else:
             digest.finished(place, path, partial.sha256)
+        claim.placed(path)
 
 
 @contextmanager

@@ -29,6 +29,28 @@ def leave(path: Path, partial: Path) -> None:
         _write(note, {**found, "cores": cores(), "node": platform.node()})
 
 
+def placed(path: Path) -> None:
+    """It stands there now, and is the step's until a ctime changes, which no program can set."""
+    if (note := _note(path)) and (found := _read(note)):
+        _write(note, {**found, "newest": _newest(path)})
+
+
+def untouched(path: Path | str) -> bool:
+    """Is what stands at `path` what its step put there, each file of a folder, too?  When in doubt, no."""
+    try:
+        found = left(path)
+        return found.get("file") == identity(path) and found.get("newest") == _newest(Path(path))
+    except OSError:
+        return False
+
+
+def _newest(path: Path) -> int:
+    """The latest ctime, in nanoseconds, of a file, or of a folder and all that is in it."""
+    return max(
+        one.lstat().st_ctime_ns for one in (path, *(path.rglob("*") if path.is_dir() else ()))
+    )
+
+
 def cores() -> int:
     """How many this process may use: a job of SLURM those that it was given."""
     return int(os.environ.get("SLURM_CPUS_PER_TASK") or os.cpu_count() or 1)

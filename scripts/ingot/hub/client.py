@@ -123,9 +123,9 @@ def refusal(error: Exception, status: int) -> str:
     if isinstance(error, errors.GatedRepoError):
         return gated_page(f"gated (HTTP {status})", repository(error))
     if isinstance(error, errors.RevisionNotFoundError):
-        return f"no such revision (HTTP {status}); correct revision: in the catalogue"
+        return f"no such revision (HTTP {status}); name a commit of it, or none for the newest"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"no such model, or a private one (HTTP {status}); check hub:, and {TOKEN}"
+        return f"no such model, or a private one (HTTP {status}); check its spelling, and {TOKEN}"
     if isinstance(error, errors.RemoteEntryNotFoundError):
         return f"no such file at this revision (HTTP {status}); check shards: and files: of the catalogue"
     if status in (401, 403):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.kuberay import definition
-from ingot.kuberay.placement import stuck
+from ingot.kuberay.placement import MOST, stuck
 from ingot.rayserve import serve_config
 from ingot.rayserve.fields import Fault, walk
 from ingot.refused import Refused
@@ -211,7 +211,8 @@ def _capacity(config: dict, groups: list[Group]) -> Iterator[Fault]:
 
 def _placement(config: dict, groups: list[Group]) -> Iterator[Fault]:
     """Where there is enough in all, each finds its node in whatever order Ray places them."""
-    if any(group.most == inf for group in groups):
+    most = max(sum(group.most for group in groups), sum(count for _, count, _ in _replicas(config)))
+    if most > MOST:
         return
     wanted = [(path, asks) for path, count, asks in _replicas(config) for _ in range(int(count))]
     nodes = [group.offers for group in groups for _ in range(int(group.most))]

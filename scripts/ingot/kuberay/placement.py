@@ -6,8 +6,10 @@ other then waits for ever, though the nodes together offer enough.  Ray knows no
 
 import random
 from dataclasses import dataclass
+from math import inf
 
 TRIES = 100  # orders and places; the one that hurts is seldom rare
+PARTS = 10_000  # of one CPU, GPU or custom resource
 MOST = 200  # replicas or nodes: of more, numbers alone are compared
 
 
@@ -25,10 +27,10 @@ def stuck(
 ) -> Stuck | None:
     """`wanted`: each replica's place in the file and what it asks of one node; `nodes`: what each offers.
 
-    It tries a hundred orders; one that finds each its place in all of them is called placeable.
+    Of at most MOST each: a hundred orders are tried.
     """
-    if max(len(wanted), len(nodes)) > MOST:
-        return None
+    wanted = [(path, _counted(asks)) for path, asks in wanted]
+    nodes = [_counted(one) for one in nodes]
     chance = random.Random(0)  # the same answer each time
     for _ in range(TRIES):
         order = chance.sample(wanted, len(wanted))
@@ -36,12 +38,18 @@ def stuck(
         for path, asks in order:
             fits = [number for number, one in enumerate(left) if _fits(asks, one)]
             if not fits:
-                return Stuck(path, asks, _taker(asks, nodes, held))
+                asked = {name: one / PARTS for name, one in asks.items()}
+                return Stuck(path, asked, _taker(asks, nodes, held))
             number = chance.choice(fits)
             held[number].append(path)
             for name, one in asks.items():
                 left[number][name] -= one
     return None
+
+
+def _counted(resources: dict[str, float]) -> dict[str, float]:
+    """In whole parts, as Ray counts: three tenths and seven are one."""
+    return {name: round(one * PARTS) if one != inf else inf for name, one in resources.items()}
 
 
 def _fits(asks: dict[str, float], node: dict[str, float]) -> bool:

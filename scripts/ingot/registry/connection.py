@@ -40,7 +40,9 @@ class Answer(Refused):
 
     def __init__(self, status: int, what: str, said: str, wait: str | None = None):
         word = f"{status} ({said})" if said else str(status)
-        super().__init__(f"{what}: the registry answers {word}; check the reference")
+        super().__init__(
+            f"{what}: the registry answers {word}" + ("" if said else "; check the reference")
+        )
         self.status, self.wait = status, wait
 
 

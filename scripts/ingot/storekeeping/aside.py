@@ -55,7 +55,7 @@ def drop_record(store: Store, record: Path, name: str) -> None:
 def _ours(store: Store, path: Path) -> bool:
     if path.is_symlink():
         return path.resolve().parent == store.blobs.resolve()
-    if path.is_file() and claim.left(path).get("file") == claim.identity(path):
+    if claim.untouched(path):
         return True  # a step put it there, whose run was lost before it could be recorded
     if path.is_dir():
         found, entries = digest.tree(path)

@@ -21,7 +21,7 @@ class Live:
     def __init__(self, status: Status, terminal: int):
         from rich.console import Console
 
-        self.status, self.terminal, self.lock = status, terminal, threading.Lock()
+        self.status, self.terminal, self.lock = status, terminal, threading.RLock()
         self.known: dict[str, Step] = {}
         self.drawn, self.last, self.over, self.at = 0, "", False, 0.0
         file = os.fdopen(os.dup(terminal), "w")

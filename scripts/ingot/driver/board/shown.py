@@ -19,6 +19,7 @@ from ingot.driver.board.status import Status
 from ingot.driver.forecast.schedule import duration, size
 from ingot.driver.job import Job
 from ingot.driver.toolchains import toolchains
+from ingot.entry import end_at_once
 from ingot.terminal import steps
 
 EACH = 1.0  # seconds between two looks at what runs
@@ -92,7 +93,7 @@ class Shown:
     def _at_once(self, *_) -> None:
         """A second Ctrl-C, which the steps have, too: Snakemake would end in tracebacks."""
         self.end(False)
-        os._exit(130)
+        end_at_once(130)
 
     def failed(self, failed: failure.Failed, more: list[str]) -> None:
         """Why a job failed.  Not of one that was told to end."""

@@ -49,9 +49,7 @@ class Ingest:
             if before and [one["digest"] for one in before.outputs] != [
                 contents.made[path] for path in job.writes
             ]:
-                contents.forget(
-                    []
-                )  # other bytes than on record: what rests on them is decided again
+                contents.forget([])  # other bytes: what rests on them is decided again
             if changed := [path for path in job.reads if not contents.unchanged(job, path)]:
                 text = f"{changed[0]}: changed while {job.writes[0]} was built; it is built again"
                 print(f"{text} when it is next asked for", file=sys.stderr)

@@ -48,16 +48,39 @@ def read(path: str) -> dict:
     import yaml
 
     try:
-        found = yaml.safe_load(Path(path).read_text()) or {}
+        found = yaml.load(Path(path).read_text(), _loader()) or {}
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}, expected a catalogue; name another") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        line = str(error).splitlines()[0]
-        raise Refused(f"{path}: not YAML ({line}), expected a catalogue") from None
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}" if mark else path
+        line = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise Refused(f"{place}: not YAML ({line}), expected a catalogue") from None
     if not isinstance(found, dict):
         kind = type(found).__name__
         raise Refused(f"{path}: holds a {kind}, expected a catalogue")
     return found
+
+
+def _loader() -> type:
+    """YAML's own, which takes the last of two entries of one name; this one takes neither."""
+    import yaml
+
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        def construct_mapping(self, node, deep=False):
+            seen = set()
+            for key, _ in node.value:
+                if (
+                    isinstance(key.value, str)
+                    and key.value in seen
+                    and key.tag != "tag:yaml.org,2002:merge"
+                ):
+                    said = f"{key.value} is there twice; rename or remove one"
+                    raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
+                seen.add(key.value if isinstance(key.value, str) else None)
+            return super().construct_mapping(node, deep)
+
+    return Loader
 
 
 def complete(catalogue: dict, root: Path) -> None:

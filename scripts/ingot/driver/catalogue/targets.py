@@ -22,6 +22,7 @@ NAME = re.compile(
 )
 
 
+FLAGS = ("--", "-n", "-F", "-f", "-k", "-p")  # that take no value
 # a model of the hub, as people paste it
 ADDRESS = re.compile(r"(?:https?|hf)://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
 
@@ -48,6 +49,12 @@ def stop_on_wrong(argv: list[str], catalogue: dict) -> None:
             check(word, catalogue)
         elif before.startswith("--") and before != "--":
             continue  # an option's value
+        elif NAME.fullmatch(FOLDER + word) and not Path(word).exists():
+            raise Refused(
+                f"{word}: not a target, expected a path in {FOLDER}; ask for {FOLDER}{word}"
+            )
+        elif before[:1] == "-" and before not in FLAGS:
+            continue  # perhaps an option's value
         elif word in catalogue["models"] and not Path(word).exists():
             raise Refused(
                 f"{word}: a model, expected one of its artifacts, such as {FOLDER}{word}.gguf; "
@@ -56,10 +63,6 @@ def stop_on_wrong(argv: list[str], catalogue: dict) -> None:
         elif ADDRESS.match(word) or Path(word, "config.json").is_file():
             raise Refused(
                 f"{word}: a checkpoint, expected an artifact; `ingot add {word}` makes it a model of yours"
-            )
-        elif NAME.fullmatch(FOLDER + word) and not Path(word).exists():
-            raise Refused(
-                f"{word}: not a target, expected a path in {FOLDER}; ask for {FOLDER}{word}"
             )
 
 

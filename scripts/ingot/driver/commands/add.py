@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ingot.architecture.llama import parameters
+from ingot.checkpoint.files import Checkpoint
+from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.formats.rows import OFFERED
 from ingot.driver.known import found as found_of
@@ -65,6 +67,8 @@ def run(root: Path, options: Namespace) -> None:
 def of_folder(folder: Path, title: str) -> tuple[dict[str, Any], int]:
     names = {path.name for path in folder.iterdir() if path.is_file()}
     found_of.stop_on_another_kind(str(folder), names)
+    if any(name.endswith(".safetensors") for name in names):
+        read_checkpoint(Checkpoint([path for path in folder.iterdir() if path.is_file()]))
     path = folder.resolve()
     inside = path.is_relative_to(Path.cwd())
     source = {"path": os.path.relpath(path) if inside else str(path)}

@@ -8,6 +8,7 @@ from pathlib import Path
 from ingot.driver.catalogue.targets import model_of
 from ingot.driver.toolchains import toolchains
 from ingot.fields import read_json
+from ingot.files.sealed import sealed
 from ingot.iree.shortfin import Server
 from ingot.refused import Refused
 
@@ -29,6 +30,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(root: Path, options: Namespace) -> None:
     if not (options.bundle / "tokenizer.json").is_file():
         raise Refused(instead(options.bundle))
+    sealed(options.bundle)
     python = toolchains.build(root, "iree") / "bin/python"
     tokens = read_json(options.bundle / "tokenizer.json").get("added_tokens", [])
     whole = options.raw or any(one["content"] in options.text for one in tokens if one["special"])
@@ -41,7 +43,7 @@ def instead(path: Path) -> str:
     """What to do where `path` is no shortfin bundle on disk."""
     target = f"artifacts/{model_of(path.name)}_tp1.cpu.shortfin"
     if path.name.endswith(".shortfin"):
-        return f"{path}: not built yet; snakemake {path}"
+        return f"{path}: not built yet, or no bundle; `snakemake {path}` builds it"
     served = (
         f"a GGUF file is served by `llama-server -m {path}`; " if path.suffix == ".gguf" else ""
     )

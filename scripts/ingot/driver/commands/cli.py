@@ -8,6 +8,7 @@ import difflib
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from ingot.driver.catalogue import site
 from ingot.driver.commands import (
@@ -71,8 +72,15 @@ COMMANDS = (
 )
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, not below all that would be right."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {self.prog}: {message}; `{self.prog} --help` says what there is\n")
+
+
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(
+    found = Parser(
         prog="ingot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     subparsers = found.add_subparsers(required=True, metavar="COMMAND")
@@ -100,9 +108,13 @@ def stop_on_unknown(words: list[str]) -> None:
 
 def main(argv: list[str] | None = None) -> int | None:
     words = sys.argv[1:] if argv is None else argv
+    if words in ([], ["help"]):
+        parser().print_help()
+        return 0
     with one_line("error: "):
         stop_on_unknown(words[:1])
-    options = parser().parse_args(spelling.targets(words, ROOT))
+    named = words[:1] in (["add"], ["check"], ["pull"])  # files and folders, not targets
+    options = parser().parse_args(words if named else spelling.targets(words, ROOT))
     with one_line("error: "):
         site.apply()
         try:

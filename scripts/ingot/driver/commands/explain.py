@@ -30,5 +30,7 @@ def run(root: Path, options: Namespace) -> None:
                 print(f"    {line}")
         elif job["action"] == "restore":
             print(f"{', '.join(job['files'])}: would be restored from the store")
-        elif job["outputs"] and set(job["outputs"]) & set(options.target):
+        elif job["outputs"] and set(job["outputs"]) & {
+            target.rstrip("/") for target in options.target
+        }:
             print(f"{name}: {job['why']}")

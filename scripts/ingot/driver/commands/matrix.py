@@ -11,6 +11,7 @@ A cell's `runner` is cpu, bigmem (more than a lent runner has) or the GPU's name
 """
 
 import json
+import os
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
@@ -85,21 +86,21 @@ def runners(words: list[str], lent: list[str]) -> dict[str, list[str]]:
 def without_a_runner(layers: dict[str, list[dict]], labels: dict) -> dict[str, list[dict]]:
     """The cells that some runner takes; what the others are for is said."""
     left: dict[str, list[str]] = {}
-    for cell in (cell for found in layers.values() for cell in found):
-        if cell["runner"] not in labels:
-            left.setdefault(cell["runner"], []).append(cell["name"])
+    out: dict[str, str] = {}  # by the cell's name: the runner that it, or what it needs, lacks
+    for cell in (cell for found in layers.values() for cell in found):  # makers stand first
+        lacks = next((out[name] for name in cell["needs"] if name in out), "")
+        if cell["runner"] not in labels or lacks:
+            out[cell["name"]] = lacks or cell["runner"]
+            left.setdefault(out[cell["name"]], []).append(cell["name"])
     for runner, names in left.items():
+        count = "1 cell is" if len(names) == 1 else f"{len(names)} cells are"
         print(
-            f"{runner}: no --runner {runner}=LABEL,... names one, so {len(names)} cells are left out: "
+            f"{runner}: no --runner {runner}=LABEL,... names one, so {count} left out: "
             f"{', '.join(names[:3])}{' ...' if names[3:] else ''}", file=sys.stderr,
         )  # fmt: skip
-    kept = {
-        name: [one for one in found if one["runner"] in labels] for name, found in layers.items()
+    return {
+        name: [one for one in found if one["name"] not in out] for name, found in layers.items()
     }
-    there = {one["name"] for found in kept.values() for one in found}
-    for one in (one for found in kept.values() for one in found):
-        one["needs"] = [name for name in one["needs"] if name in there]
-    return kept
 
 
 def committed(path: str) -> str:
@@ -109,7 +110,7 @@ def committed(path: str) -> str:
     )
     if done.returncode:
         raise Refused(f"{path}: not in git, so no cell would have it; commit it")
-    return path
+    return os.path.relpath(path)
 
 
 def selected(catalogue: dict, options: Namespace):

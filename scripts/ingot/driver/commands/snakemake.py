@@ -1,54 +1,99 @@
 """The `snakemake` command of .venv/bin: Snakemake's own, after what it would meet with a traceback."""
 
+import argparse
 import importlib.util
 import os
 import sys
 from pathlib import Path
 
+from ingot.driver.catalogue import schema
 from ingot.driver.known import spelling
 from ingot.refused import Refused, one_line
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = ("--configfile", "--configfiles", "--report-metadata")  # options that name files
-SETTINGS = ("--config", "-C")  # that take every word that follows, too
+CORES = ("--cores", "-c", "--jobs", "-j")  # of which 0 waits for ever
+NAMES_TARGETS = {  # options whose values are targets or files
+    *(
+        "--forcerun",
+        "-R",
+        "--until",
+        "-U",
+        "--omit-from",
+        "-O",
+        "--allowed-rules",
+        "--prioritize",
+        "-P",
+    ),
+    *("--wait-for-files", "--cleanup-metadata", "--cm", "--batch"),
+}
 
 
 def main() -> int | None:
     words = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
     sys.argv[1:] = spelling.targets(sys.argv[1:], ROOT)
-    with one_line("error: "):
-        stop_on_missing(words)
-        stop_on_impossible({word.partition("=")[0] for word in words})
-        stop_without_cache()
-    for module in [one for one in sys.modules if one.partition(".")[0] == "ingot"]:
-        del sys.modules[module]  # a Snakefile brings its own
     from snakemake import cli
 
-    return cli.main()
+    if not {"--version", "-v", "--help", "-h"} & set(words):
+        with one_line("error: "):
+            stop_on_wrong_values(words)
+            stop_on_swallowed(words, cli.get_argument_parser())
+            stop_on_impossible({word.partition("=")[0] for word in words})
+            stop_without_cache()
+            stop_without_store()
+            stop_without_snakefile(words)
+    for module in [one for one in sys.modules if one.partition(".")[0] == "ingot"]:
+        del sys.modules[module]  # a Snakefile brings its own
+    argparse.ArgumentParser.print_usage = lambda *_: (
+        None
+    )  # 98 lines before the one on what is wrong
+    try:
+        return cli.main()
+    except (ValueError, OSError) as error:  # of an option's value
+        if "--verbose" in words:
+            raise
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        print(f"error: {said}; --verbose says where", file=sys.stderr)
+        return 1
 
 
-def stop_on_missing(words: list[str]) -> None:
-    """Refuse a file that an option names and that does not exist."""
+def stop_on_wrong_values(words: list[str]) -> None:
+    """Refuse a file that an option names and that does not exist or is no catalogue, and no cores."""
+    option = ""
+    for word in words:
+        named = word
+        if word.startswith("-"):
+            option, _, named = word.partition("=")
+        if option in CORES and named == "0":
+            raise Refused(f"{option} 0: no core is no run, expected 1 or more")
+        if option in FILES and named and not named.startswith(("-", "artifacts/")):
+            if not Path(named).exists():
+                raise Refused(f"{named}: no such file, named by {option}")
+            if option != FILES[-1]:
+                schema.read(named)
+        if "=" in word and word.startswith("-"):
+            option = ""
+    if Path(schema.LOCAL).is_file():
+        schema.read(schema.LOCAL)
+
+
+def stop_on_swallowed(words: list[str], parser: argparse.ArgumentParser) -> None:
+    """Refuse a target that an option takes for one of its values: of those that take as many as come."""
+    many = {
+        name
+        for action in parser._actions
+        if action.nargs in ("+", "*", "?")
+        for name in action.option_strings
+    }
     option = ""
     for word in words:
         if word.startswith("-"):
-            option, _, named = word.partition("=")
-        else:
-            named = word
-        if option in SETTINGS and named.startswith("artifacts/"):
+            option = "" if "=" in word else word
+        elif option in many - NAMES_TARGETS and word.startswith("artifacts/"):
             raise Refused(
-                f"{named}: taken for a setting, since {option} takes every word that follows; write -- "
-                "before the targets"
+                f"{word}: taken for a value of {option}, which takes what follows; write -- before the "
+                "targets"
             )
-        if option not in FILES or not named:
-            continue
-        if option != FILES[-1] and named.startswith("artifacts/"):
-            raise Refused(
-                f"{named}: taken for a catalogue, since {option} takes every word that follows; write -- "
-                "before the targets"
-            )
-        if not Path(named).exists():
-            raise Refused(f"{named}: no such file, named by {option}")
 
 
 def stop_on_impossible(options: set[str]) -> None:
@@ -63,9 +108,29 @@ def stop_on_impossible(options: set[str]) -> None:
         )
 
 
+def stop_without_store() -> None:
+    place = Path(os.environ.get("INGOT_STORE") or ".")
+    if place.exists() and not place.is_dir():
+        raise Refused(f"{place}: a file, expected a folder, of INGOT_STORE; name another")
+
+
+def stop_without_snakefile(words: list[str]) -> None:
+    """In another folder than a clone: Snakemake would say what it tried, and not where ours is."""
+    named = any(word.startswith(("-s", "--snakefile")) for word in words)
+    found = any(
+        Path(folder, name).exists()
+        for folder in ("", "workflow")
+        for name in ("Snakefile", "snakefile")
+    )
+    if not named and not found and any(word.startswith("artifacts/") for word in sys.argv):
+        raise Refused(f"no Snakefile here; cd {ROOT}, or snakemake -s {ROOT}/Snakefile")
+
+
 def stop_without_cache() -> None:
     """Refuse a home folder that may not be written: Snakemake keeps its copies of rules there."""
     place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    if (place / "snakemake").exists():
+        return
     nearest = next(path for path in (place, *place.parents) if path.exists())
     if not os.access(nearest, os.W_OK):
         raise Refused(

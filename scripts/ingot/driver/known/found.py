@@ -49,7 +49,10 @@ def entry(
 
 def local(text: str) -> Path | None:
     """The folder that `text` names, if it does.  Refused: a file, and a path that does not exist."""
-    path = Path(text).expanduser()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:  # ~nobody
+        path = Path(text)
     if path.is_dir():
         return path
     if path.is_file():

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 FOLDER = "artifacts/"
 HUB = r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*"
@@ -13,8 +14,11 @@ ADDRESS = re.compile(
 
 def model(text: str) -> tuple[str, str] | None:
     """organisation/name and the revision, or empty, of a hub's address; None of what is none."""
-    found = ADDRESS.fullmatch(text.partition("?")[0].strip())
-    return (found["hub"], found["revision"] or "") if found else None
+    plain = text.strip().partition("?")[0].partition("#")[0].rstrip("/").removesuffix(".git")
+    found = ADDRESS.fullmatch(unquote(plain))
+    if not found or found["hub"].partition("/")[0] in ("datasets", "spaces"):
+        return None
+    return found["hub"], found["revision"] or ""
 
 
 def targets(words: list[str], root: Path) -> list[str]:
@@ -24,7 +28,9 @@ def targets(words: list[str], root: Path) -> list[str]:
         return words
     products = _products(root)
     return [
-        target(word, products) if word.startswith(FOLDER) and n >= after else word
+        target(word, products)
+        if word.startswith(FOLDER) and n >= after and not Path(word).exists()
+        else word
         for n, word in enumerate(words)
     ]
 
@@ -39,11 +45,13 @@ def target(word: str, products: dict[str, str]) -> str:
 
 
 def _products(root: Path) -> dict[str, str]:
-    """By `products` of the catalogue's hardware and gpus: h100 is sm90."""
+    """By `products` of the catalogue's hardware and gpus: h100 is sm90; of a broken catalogue, nothing."""
     import yaml
 
-    catalogue = yaml.load(
-        (root / "models.yaml").read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    )
-    tables = [*catalogue["hardware"].items(), *catalogue["gpus"].items()]
-    return {word: name for name, entry in tables for word in entry.get("products", ())}
+    try:
+        text = (root / "models.yaml").read_text()
+        found = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        tables = [*found["hardware"].items(), *found["gpus"].items()]
+        return {word: name for name, entry in tables for word in entry.get("products", ())}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
+        return {}

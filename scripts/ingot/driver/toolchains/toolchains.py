@@ -5,7 +5,6 @@ a new clone builds nothing again.  INGOT_ENVS moves the cache.
 """
 
 import contextlib
-import fcntl
 import functools
 import hashlib
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from ingot.driver.toolchains import indexes, sizes, wheels
 from ingot.refused import Refused
+from ingot.store import locks
 from ingot.terminal.progress import Progress
 
 LOCK, CUDA, WISH, BUILD = (
@@ -80,20 +80,24 @@ def build(root: Path, name: str) -> Path:
 
 @contextlib.contextmanager
 def _locked(folder: Path, name: str) -> Iterator[None]:
-    """While one process builds a toolchain.  The lock is opened for reading: it may be another user's."""
+    """While one process builds a toolchain.  Refused: where nobody but another user may."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        busy = os.open(folder.with_suffix(".busy"), os.O_RDONLY | os.O_CREAT, 0o666)
+        lock = locks.opened(folder.with_suffix(".busy"))
     except OSError as error:
-        raise Refused(
-            f"{folder.parent}: {error.strerror}, and toolchain {name} is not there yet; have its owner run "
-            f"`ingot toolchain {name}`, or set INGOT_ENVS to a folder of your own"
-        ) from None
-    try:
-        fcntl.flock(busy, fcntl.LOCK_EX)
+        raise Refused(_anothers(folder, name, error.strerror)) from None
+    lock.close()
+    with locks.locked(folder.with_suffix(".busy")):
+        if not (folder / "ready").exists() and not os.access(folder.parent, os.W_OK):
+            raise Refused(_anothers(folder, name, "may not be written"))
         yield
-    finally:
-        os.close(busy)
+
+
+def _anothers(folder: Path, name: str, why: str) -> str:
+    return (
+        f"{folder.parent}: {why}, and toolchain {name} is not there yet; have its owner run "
+        f"`ingot toolchain {name}`, or set INGOT_ENVS to a folder of your own"
+    )
 
 
 def _install(root: Path, source: Path, folder: Path) -> None:
@@ -143,11 +147,12 @@ def driver(folder: Path, lock: Path) -> None:
         raise Refused(f"{lock}: not installed:", said.strip())
 
 
-def sync(folder: Path, lock: Path, *more: str, total: int = 0) -> str:
+def sync(folder: Path, lock: Path, *more: str, total: int = 0, limit: float | None = None) -> str:
     """Install what `lock` names, from wheels/ where all of it lies there; or what uv says when it cannot.
 
-    Counts the bytes that it writes, toward `total`.  uv's own cache lies beside the toolchains, whose files
-    are hard links into it; where those are another user's, it is with the user's own.
+    Counts the bytes that it writes, toward `total`; ended after `limit` seconds.  uv's own cache lies
+    beside the toolchains, whose files are hard links into it; where those are another user's, it is
+    the user's own.
     """
     flags, environment = indexes.settings(public=lock.parent.name.endswith(FOR_GPUS))
     if wheels.whole(lock):
@@ -158,9 +163,16 @@ def sync(folder: Path, lock: Path, *more: str, total: int = 0) -> str:
     with tempfile.TemporaryFile() as said:
         words = [str(word) for word in (*command, *flags, lock)]
         process = subprocess.Popen(words, env=environment, stderr=said)
-        if total:
-            _count(process, Progress(f"toolchain {lock.parent.name}", total))
-        status = process.wait()
+        try:
+            if total:
+                _count(process, Progress(f"toolchain {lock.parent.name}", total))
+            status = process.wait(limit)
+        except BaseException as reason:
+            process.kill()
+            process.wait()
+            if not isinstance(reason, subprocess.TimeoutExpired):
+                raise
+            return f"Failed to answer within {limit} s"
         said.seek(0)
         text = said.read().decode(errors="replace")
     return (text or f"uv: exit status {status}") if status else ""
@@ -177,6 +189,7 @@ def _count(process: subprocess.Popen, progress: Progress) -> None:
                 progress.add(now - done)
                 done = now
         time.sleep(0.2)
+    progress.add(progress.total - progress.done)  # which ends its line on a terminal
 
 
 @contextlib.contextmanager
@@ -195,6 +208,7 @@ def _counted(what: str, seconds: int) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+        progress.add(progress.total - progress.done)
 
 
 def size(root: Path, name: str) -> sizes.Size | None:
@@ -206,13 +220,25 @@ def size(root: Path, name: str) -> sizes.Size | None:
 
 @functools.cache
 def _has_cpu_torch(lock: Path) -> bool:
-    """Will the build for CPUs of `lock`'s torch be found?  uv looks; nothing is downloaded."""
+    """Will the build for CPUs of `lock`'s torch be found?  uv looks; nothing is downloaded.
+
+    Where no index answers soon, nothing can be installed either, and no other lock is asked about.
+    """
+    if _SILENT:
+        return True
     with tempfile.TemporaryDirectory() as folder:
         one = Path(folder, lock.parent.name, lock.name)
         one.parent.mkdir()
         pins = [line for line in wheels.pins(lock) if line.startswith("torch==")]
         one.write_text("\n".join(pins))
-        return not indexes.lacks_cpu_torch(sync(Path(sys.prefix), one, "--dry-run"))
+        said = sync(Path(sys.prefix), one, "--dry-run", limit=SOON)
+    if "Failed to" in said:
+        _SILENT.append(lock)
+    return not indexes.lacks_cpu_torch(said)
+
+
+_SILENT: list[Path] = []  # locks that no index answered of
+SOON = 5.0  # seconds
 
 
 def _uv_cache() -> Path:

@@ -1,0 +1,34 @@
+"""What Snakemake says of itself, in our words, or not at all where it helps nobody."""
+
+import re
+
+NOISE = re.compile(
+    r"Using workflow specific profile|Config file .* is extended|Assuming unrestricted|"
+    r"Building DAG of jobs|Using shell|Provided (cores|resources)|Rules claiming more|Select jobs|"
+    r"Execute \d+ jobs|Shutting down|Exiting because a job|Removing output files of failed|Reasons:|"
+    r"Elapsed time|SLURM run ID|Cleaning up SLURM log files|Will exit after finishing|"
+    r"WorkflowError:\s+At least one job did|Missing metadata for file logs/toolchain/|Complete log"
+)
+MISSING = re.compile(
+    r"MissingInputException in rule (\w+) in file (?s:.*) output: (\S+?),?\n(?s:.*)affected files:\s+(\S+)"
+)
+OTHERS = {  # words of Snakemake's that mislead, and ours
+    re.compile(r"MissingRuleException:\nNo rule to produce (\S+)(?s:.*)"): (
+        "error: {0}: no target, and no rule of that name; `ingot targets` lists what can be built"
+    ),
+    re.compile(r"LockException:\n(?s:.*)"): (
+        "error: another run works in this folder (`ingot status`); where none does any more, --unlock"
+    ),
+}
+
+
+def told(text: str) -> str:
+    """The same for a person; empty where nothing need be said."""
+    if found := MISSING.match(text):
+        return (
+            f"error: {found[2]}: {found[3]}: missing, expected it there; rule {found[1]} reads it"
+        )
+    for pattern, ours in OTHERS.items():
+        if found := pattern.match(text):
+            return ours.format(*found.groups())
+    return "" if NOISE.match(text) else text.rstrip().removeprefix("WorkflowError:\n").lstrip()

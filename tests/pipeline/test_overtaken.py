@@ -1,5 +1,7 @@
 """An output goes on record under a key only if the step of that run wrote it; what it wrote is not lost."""
 
+import os
+
 import pytest
 
 from conftest import IRPA, ran
@@ -55,8 +57,23 @@ def orphaned(clone, build):
 
 def test_what_a_step_finished_is_taken_in_by_the_next_run(orphaned, build, store):
     said = build(orphaned, "--", GGUF)
-    assert f"{GGUF}: built for a run that was ended, taken in" in said
+    assert f"{GGUF}: built here before and on no record, taken in" in said
     assert not ran(said) and len(list(Store(store).records("safetensors_to_gguf"))) == 1
+
+
+def test_it_is_built_again_when_it_was_edited_meanwhile_and_its_times_put_back(
+    orphaned, build, store
+):
+    """It was known by size and modification time, which anybody can set: an edited one went on record."""
+    gguf = orphaned / GGUF
+    times = gguf.stat()
+    with gguf.open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"evil")
+    os.utime(gguf, ns=(times.st_atime_ns, times.st_mtime_ns))
+    said = build(orphaned, "--", GGUF)
+    assert ran(said) == {"safetensors_to_gguf"} and "taken in" not in said
+    assert not gguf.read_bytes().endswith(b"evil")
 
 
 def test_it_is_built_again_when_an_input_has_changed_meanwhile(orphaned, build, store, clone):

@@ -193,7 +193,7 @@ def test_without_a_runner_of_its_own_a_fork_builds_all_that_a_lent_one_can(ingot
         )
         assert done.returncode == 0 and "demo.gguf" in done.stdout, done.stderr
         assert "self-hosted" not in done.stdout and "trtllm" not in done.stdout
-        assert "sm90: no --runner sm90=LABEL,... names one, so 1 cells are left out" in done.stderr
+        assert "sm90: no --runner sm90=LABEL,... names one, so 1 cell is left out" in done.stderr
 
 
 def test_a_catalogue_that_is_not_committed_is_in_no_cell(ingot, tmp_path):

@@ -1,9 +1,9 @@
 """Has Ray's own scheduler place a RayService's applications: real raylets, with stand-ins for the models.
 
-    <python of envs/vllm> ray_placement.py MANIFEST TRIES
+    <python of envs/vllm> ray_placement.py MANIFEST TRIES LIMIT
 
 In a network of its own. What vLLM's deployments ask for is what Ray's own code says; each group's nodes
-offer what KubeRay would tell them. Prints, of each try, the applications that came up within the limit.
+offer what KubeRay would tell them. Prints, of each try, the applications that came up within LIMIT seconds.
 """
 
 import json
@@ -23,7 +23,6 @@ from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
 from ray.llm._internal.serve.core.ingress.ingress import OpenAiIngress
 from ray.llm._internal.serve.core.server.llm_server import LLMServer
 
-LIMIT = 25  # seconds; what finds its node is up after two or three
 SMALL = {"object_store_memory": 80 << 20, "include_dashboard": False}
 
 
@@ -66,7 +65,7 @@ def application(one):
     return deployment("Ingress", OpenAiIngress.get_deployment_options(llms)).bind(*bound)
 
 
-def main(path, tries):
+def main(path, tries, limit):
     spec = yaml.safe_load(Path(path).read_text())["spec"]
     config, served = spec["rayClusterConfig"], yaml.safe_load(spec["serveConfigV2"])["applications"]
     kinds = {
@@ -86,7 +85,7 @@ def main(path, tries):
                 [serve.RunTarget(application(one), one["name"], one["route_prefix"]) for one in served],
                 wait_for_ingress_deployment_creation=False, wait_for_applications_running=False,
             )  # fmt: skip
-            end, up = time.monotonic() + LIMIT, []
+            end, up = time.monotonic() + float(limit), []
             while time.monotonic() < end and len(up) < len(served):
                 states = serve.status().applications
                 up = [name for name, state in states.items() if state.status == "RUNNING"]

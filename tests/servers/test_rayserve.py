@@ -281,9 +281,9 @@ def rayservice(folder, tp, apps, **settings):
     return path
 
 
-def placed(python, manifest, tries):
+def placed(python, manifest, tries, limit):
     """Of each try: the applications that came up, of those asked for."""
-    done = apart(python("vllm"), ROOT / "tests/doubles/ray_placement.py", manifest, tries)
+    done = apart(python("vllm"), ROOT / "tests/doubles/ray_placement.py", manifest, tries, limit)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.partition("FOUND")[2])
     return found["asked"], found["up"]
@@ -293,7 +293,7 @@ def placed(python, manifest, tries):
 def test_rays_own_scheduler_places_every_route(python, tmp_path):
     """Thrice; ten times each, the shapes of 8 GPUs and of two stages came up 30 times of 30 as well."""
     manifest = rayservice(tmp_path, 2, ["llm", "cpu", "acpu"], device="cpu", memory=0)
-    asked, up = placed(python, manifest, 3)
+    asked, up = placed(python, manifest, 3, 200)
     assert len(asked) == 3 and up == [asked] * 3
 
 
@@ -311,8 +311,8 @@ def test_what_check_calls_stuck_is_stuck_in_ray(python, tmp_path):
     manifest.write_text(yaml.safe_dump(document))
     (fault,) = faults(document)
     assert "may be on no node" in str(fault)
-    asked, up = placed(python, manifest, 2)
-    assert min(map(len, up)) < len(asked), up
+    asked, up = placed(python, manifest, 2, 30)
+    assert "demo" in up[0] + up[1] and min(map(len, up)) < len(asked), up
 
 
 def listening(port):

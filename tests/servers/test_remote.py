@@ -365,7 +365,7 @@ def test_a_site_may_trust_its_registry_instead(proxy, folder, monkeypatch):
         ({settings.NAME: "oci://h/a:1"}, "expected no tag"),
         ({settings.NAME: "h/a"}, "no reference, expected oci://"),
         ({settings.POLICY: settings.WRITE, SIGNS: ""}, "INGOT_SIGNING_KEY: missing"),
-        ({KEYS: "/nowhere"}, "no public key that we can read"),
+        ({KEYS: "/nowhere"}, "no such file, expected PEM of P-256"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(change, said, proxy, monkeypatch):

@@ -115,13 +115,13 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
 
 
 @pytest.mark.parametrize("address", ["https://huggingface.co/org/tied", "hf://org/tied", "hf.co/org/tied/",
+                                     "https://huggingface.co/org/tied/blob/main/config.json",
                                      f"https://huggingface.co/org/tied/tree/{COMMIT}?x=1"])  # fmt: skip
 def test_an_address_is_taken_as_it_is_pasted(hub, added, tmp_path, address):
     done = added(address)
     assert done.returncode == 0, done.stderr
-    assert (
-        yaml.safe_load((tmp_path / "w" / LOCAL).read_text())["models"]["tied"]["hub"] == "org/tied"
-    )
+    entry = yaml.safe_load((tmp_path / "w" / LOCAL).read_text())["models"]["tied"]
+    assert (entry["hub"], entry["revision"]) == ("org/tied", COMMIT), "a branch is pinned, too"
 
 
 def test_a_gated_model_says_what_to_accept(hub, added):

@@ -122,7 +122,7 @@ def test_404_of_a_file_names_it_and_the_catalogue(hub, fetch, tmp_path):
 
 
 def test_404_of_a_revision_and_of_a_model(hub, list_files, step, tmp_path):
-    one_line(list_files(revision="f" * 40), "org/name: no such revision", "revision:")
+    one_line(list_files(revision="f" * 40), "org/name: no such revision", "name a commit of it")
     (hub.root / "org/name").rename(hub.root / "org/gone")
     one_line(list_files(), "org/name: no such model, or a private one", "HF_TOKEN")
 

@@ -58,7 +58,7 @@ def public_key(path: Path) -> ec.EllipticCurvePublicKey:
         except Refused:
             found = None
     if not Path(path).exists():
-        raise Refused(f"{path}: no such file, expected a public key, PEM of P-256")
+        raise Refused(f"{path}: no such file, expected PEM of P-256, a public key")
     if not isinstance(found, ec.EllipticCurvePublicKey) or found.curve.name != "secp256r1":
         raise Refused(
             f"{path}: no public key that we can read, expected PEM of P-256; name another"

@@ -25,6 +25,7 @@ def parser():
         (["--configfile", "twice.yaml"], r"twice.yaml:2: not YAML \(a is there twice; rename"),
         (["--cores", "0"], "--cores 0: no core is no run"),
         (["-j=0"], "-j 0: no core"),
+        (["-c0"], "-c 0: no core"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused(words, said, folder):

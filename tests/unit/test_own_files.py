@@ -51,6 +51,23 @@ def test_what_a_step_put_there_is_ours_until_somebody_changes_it(filled, monkeyp
     assert [one.name[:12] for one in Path("artifacts").glob("*.yours-*")] == ["b.irpa.yours"]
 
 
+def test_a_folder_is_ours_until_a_file_in_it_changes(filled, monkeypatch):
+    """By its inode alone an edited one was taken for what the step of a killed run had put there."""
+    monkeypatch.setenv("INGOT_NOTES", str(Path("notes").absolute()))
+    built = Path("artifacts/m.trtllm-ckpt")
+    built.mkdir()
+    file = built / "config.json"
+    file.write_bytes(b"as built")
+    claim.leave(built, built)
+    assert not claim.untouched(built), "nobody has said that it stands there"
+    claim.placed(built)
+    assert claim.untouched(built)
+    times = file.stat()
+    file.write_bytes(b"by hand!")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert not claim.untouched(built)
+
+
 def test_durable_reads_regular_files_only(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="not a regular file"):

@@ -66,9 +66,7 @@ class Ingest:
                     action = Action(job.rule, found, fields, outputs, cost, key.about(job))
                     contents.records[job] = record = self.store.record(action)
                 note_folder(self.store, [found])
-                for path in filter(
-                    os.path.isfile, job.writes
-                ):  # a folder's has a digest of its own
+                for path in filter(os.path.isfile, job.writes):  # a folder's names another digest
                     aside.drop_record(self.store, Path(path + RECORD), contents.made[path])
                 self._to_disk(record)
                 if contents.remote:

@@ -14,19 +14,9 @@ ROOT = Path(__file__).resolve().parents[4]
 FILES = ("--configfile", "--configfiles", "--report-metadata")  # options that name files
 CORES = ("--cores", "-c", "--jobs", "-j")  # of which 0 waits for ever
 NAMES_TARGETS = {  # options whose values are targets or files
-    *(
-        "--forcerun",
-        "-R",
-        "--until",
-        "-U",
-        "--omit-from",
-        "-O",
-        "--allowed-rules",
-        "--prioritize",
-        "-P",
-    ),
+    *("--forcerun", "-R", "--until", "-U", "--omit-from", "-O", "--allowed-rules", "--prioritize", "-P"),
     *("--wait-for-files", "--cleanup-metadata", "--cm", "--batch"),
-}
+}  # fmt: skip
 
 
 def main() -> int | None:
@@ -44,9 +34,8 @@ def main() -> int | None:
             stop_without_snakefile(words)
     for module in [one for one in sys.modules if one.partition(".")[0] == "ingot"]:
         del sys.modules[module]  # a Snakefile brings its own
-    argparse.ArgumentParser.print_usage = lambda *_: (
-        None
-    )  # 98 lines before the one on what is wrong
+    # 98 lines before the one on what is wrong
+    argparse.ArgumentParser.print_usage = lambda *_: None
     try:
         return cli.main()
     except (ValueError, OSError) as error:  # of an option's value
@@ -64,8 +53,8 @@ def stop_on_wrong_values(words: list[str]) -> None:
         named = word
         if word.startswith("-"):
             option, _, named = word.partition("=")
-        if option in CORES and named == "0":
-            raise Refused(f"{option} 0: no core is no run, expected 1 or more")
+        if (option in CORES and named == "0") or word in ("-c0", "-j0"):
+            raise Refused(f"{option.removesuffix('0')} 0: no core is no run, expected 1 or more")
         if option in FILES and named and not named.startswith(("-", "artifacts/")):
             if not Path(named).exists():
                 raise Refused(f"{named}: no such file, named by {option}")

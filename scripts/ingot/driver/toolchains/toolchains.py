@@ -81,13 +81,12 @@ def build(root: Path, name: str) -> Path:
 @contextlib.contextmanager
 def _locked(folder: Path, name: str) -> Iterator[None]:
     """While one process builds a toolchain.  Refused: where nobody but another user may."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = locks.opened(folder.with_suffix(".busy"))
-    except OSError as error:
-        raise Refused(_anothers(folder, name, error.strerror)) from None
-    lock.close()
-    with locks.locked(folder.with_suffix(".busy")):
+    with contextlib.ExitStack() as stack:
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locks.locked(folder.with_suffix(".busy")))
+        except OSError as error:
+            raise Refused(_anothers(folder, name, error.strerror)) from None
         if not (folder / "ready").exists() and not os.access(folder.parent, os.W_OK):
             raise Refused(_anothers(folder, name, "may not be written"))
         yield

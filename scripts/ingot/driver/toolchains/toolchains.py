@@ -86,7 +86,9 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
             folder.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locks.locked(folder.with_suffix(".busy")))
         except OSError as error:
-            raise Refused(_anothers(folder, name, error.strerror)) from None
+            unlocked = isinstance(error, FileNotFoundError)  # nor may a lock be made there
+            why = "may not be written" if unlocked else error.strerror
+            raise Refused(_anothers(folder, name, why)) from None
         if not (folder / "ready").exists() and not os.access(folder.parent, os.W_OK):
             raise Refused(_anothers(folder, name, "may not be written"))
         yield

@@ -57,6 +57,7 @@ def act(tools, repository, store, tmp_path):
             "-P",
             "ubuntu-24.04=-self-hosted",
             "--no-cache-server",
+            "--concurrent-jobs=1",  # act 0.2.89 reads a map in one job while another writes it, and dies
             "--input",
             f"select={' '.join(select)}",
         ]

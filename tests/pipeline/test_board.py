@@ -124,7 +124,7 @@ def test_ctrl_c_says_what_is_waited_for_and_how_to_go_on(clone, terminal):
     folder = clone("a")
     slow(folder)
     seen = terminal(folder, 100, IRPA)
-    seen.until(lambda text: "2 done · 1 running" in text and "MB/s" in text)
+    seen.until(lambda text: "2 done · 1 running" in text and "B/s" in text)
     seen.ctrl_c()
     assert seen.close(30) != 0
     said = seen.text()
@@ -140,7 +140,7 @@ def test_one_more_ctrl_c_ends_at_once_without_a_traceback(clone, terminal):
     folder = clone("a")
     slow(folder, DEAF)
     seen = terminal(folder, 100, IRPA)
-    seen.until(lambda text: "2 done · 1 running" in text and "MB/s" in text)
+    seen.until(lambda text: "2 done · 1 running" in text and "B/s" in text)
     for _ in range(3):
         seen.ctrl_c()
         time.sleep(2)

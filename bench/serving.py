@@ -1,18 +1,21 @@
 """Tokens per second of each bundle beside its server alone: one request at a time, and eight at once.
 
-    .venv/bin/python bench/serving.py [--only vllm-slurm ...] [--seconds 8] [--rounds 3] [--json]
+    .venv/bin/python bench/serving.py [--only vllm-slurm ...] [--route /] [--layers 6] [--seconds 8]
 
-Each pair is up together and measured in turns, idle and with two busy loops beside it; what counts is the
-median of the rounds' ratios.  `alone` is vLLM's own command with the bundle's arguments, and for what Ingot
-serves by ONNX Runtime and OpenVINO the same program without Ray and HTTP, of as many threads.  libllama and
-ONNX Runtime GenAI read the same model, one request at a time, for comparison.  It runs in a network of its
-own: Ray listens on every address.
+The model is the demo: 12 MB, whose tokens cost no more than their way through HTTP; with --layers a random
+Llama of so many layers, 58 million parameters each.  A pair is up together and measured in turns, idle
+and with two busy loops beside it, while the other's vLLM is halted, since it spins when it is idle; what
+counts is the median of three rounds' ratios.  `alone` is vLLM's own command with the bundle's arguments,
+and for what Ingot serves by ONNX Runtime and OpenVINO the same program without Ray and HTTP, of as many
+threads.  libllama and ONNX Runtime GenAI read the same model, one request at a time, for comparison.  It
+runs in a network of its own: Ray listens on every address.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -26,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/doubles")]
 
 import yaml  # noqa: E402
+from convert import make_checkpoint  # noqa: E402
 
 import apart  # noqa: E402
 from ingot.driver.toolchains import toolchains  # noqa: E402
@@ -33,12 +37,11 @@ from ingot.rayserve.server import Server as RayServe  # noqa: E402
 from ingot.serve import server  # noqa: E402
 from ingot.vllm.server import Server as Vllm  # noqa: E402
 
-ARTIFACTS = ROOT / "artifacts"
-BUNDLES = {"vllm-slurm": "demo_tp1.vllm-slurm", "rayserve": "demo_tp1.rayserve"}
-NEEDS = {  # artifacts, by what is measured
+BUNDLES = {"vllm-slurm": "M_tp1.vllm-slurm", "rayserve": "M_tp1.rayserve"}
+NEEDS = {  # artifacts of a model M, by what is measured
     "vllm-slurm": [BUNDLES["vllm-slurm"]],
     "rayserve": [*BUNDLES.values()],
-    "single": ["demo.gguf", "demo.int8.onnx"],
+    "single": ["M.gguf", "M.int8.onnx"],
 }
 PROMPT = [1018, 83, 97, 110, 32]
 TOKENS = 64
@@ -132,8 +135,9 @@ class Program:
 class Http:
     """An OpenAI server's completions below `url`; as many threads as requests at once."""
 
-    def __init__(self, url: str, model: str, key: str = ""):
-        self.url, self.model, self.key = url, model, key
+    def __init__(self, server: server.Server, model: str, route: str = "", key: str = ""):
+        self.url, self.model, self.key = server.url + route, model, key
+        self.pid = server.process.pid
 
     def _one(self) -> None:
         body = {
@@ -186,8 +190,14 @@ class Alone(server.Server):
 
 
 @contextlib.contextmanager
-def pairs(name: str) -> Iterator[list[tuple[str, str, object, object]]]:
-    """(what serves, beside what, asking the one, asking the other), all up."""
+def pairs(name: str, folder: Path) -> Iterator[list[tuple[str, str, object, object]]]:
+    """(what serves, beside what, asking the one, asking the other), all up, built in `folder`."""
+    model = "random" if (folder / "random.yaml").exists() else "demo"
+    place = {
+        one: folder / "artifacts" / one.replace("M", model, 1)
+        for only in NEEDS
+        for one in NEEDS[only]
+    }
     python = {one: toolchains.python(ROOT, one) for one in ("vllm", "rayserve", "onnx", "llamacpp")}
     with contextlib.ExitStack() as stack:
         if name == "single":
@@ -197,25 +207,24 @@ def pairs(name: str) -> Iterator[list[tuple[str, str, object, object]]]:
                     "-c",
                     LLAMA,
                     ROOT / "scripts",
-                    ARTIFACTS / "demo.gguf",
+                    place["M.gguf"],
                     TOKENS,
                 ),
-                Program(python["onnx"], "-c", GENAI, ARTIFACTS / "demo.int8.onnx", TOKENS),
+                Program(python["onnx"], "-c", GENAI, place["M.int8.onnx"], TOKENS),
             ]
             for one in programs:
                 stack.callback(one.close)
             yield [("libllama, f16", "GenAI, int8", *programs)]
             return
-        bundle = ARTIFACTS / BUNDLES[name]
-        vllm = ARTIFACTS / BUNDLES["vllm-slurm"]
+        bundle, vllm = place[BUNDLES[name]], place[BUNDLES["vllm-slurm"]]
         alone = stack.enter_context(Alone(vllm, python["vllm"]))
-        plain = Http(alone.url, alone.about["model"])
+        plain = Http(alone, alone.about["model"])
         if name == "vllm-slurm":
             ours = stack.enter_context(Vllm(bundle, python["vllm"]))
-            yield [("vllm-slurm", "vllm serve", Http(ours.url, ours.model, ours.key), plain)]
+            yield [("vllm-slurm", "vllm serve", Http(ours, ours.model, key=ours.key), plain)]
             return
         ours = stack.enter_context(RayServe(bundle, python["vllm"]))
-        found = [("rayserve /", "vllm serve", Http(ours.url, "demo"), plain)]
+        found = [("rayserve /", "vllm serve", Http(ours, model), plain)]
         for served in yaml.safe_load((bundle / "serve.yaml").read_text())["applications"][1:]:
             args, actor = served["args"], served["deployments"][0]["ray_actor_options"]
             own = {"threads": actor["num_cpus"], "properties": args.get("properties", {}),
@@ -224,7 +233,7 @@ def pairs(name: str) -> Iterator[list[tuple[str, str, object, object]]]:
             words = (bundle / "parts", engine, bundle / engine, json.dumps(own), TOKENS)
             one = Program(python["rayserve"], "-B", "-c", ALONE, *words)
             stack.callback(one.close)
-            ours_there = Http(ours.url + route, args["model"])
+            ours_there = Http(ours, args["model"], route)
             found.append((f"rayserve {route}", f"{engine} without Ray", ours_there, one))
         yield found
 
@@ -250,14 +259,72 @@ def load(busy: int) -> Iterator[None]:
             one.wait()
 
 
+def below(server: object) -> list[int]:
+    """vLLM's own processes of a server of this network; none of what is no server."""
+    if not isinstance(server, Http):
+        return []
+    own, found, parents = Path("/proc/self/ns/net").readlink(), [], {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            pid = int(place.name)
+            parents[pid] = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            if (place / "ns/net").readlink() == own and "VLLM::" in (place / "cmdline").read_text():
+                found.append(pid)
+
+    def under(pid: int) -> bool:
+        return pid == server.pid or (pid in parents and under(parents[pid]))
+
+    return [pid for pid in found if under(pid)]
+
+
+@contextlib.contextmanager
+def halted(server: object) -> Iterator[None]:
+    """An idle vLLM spins on its cores: whoever is measured beside it has them alone."""
+    pids = below(server)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
 def measured(ours, theirs, count: int, busy: int, options: argparse.Namespace) -> list[float]:
     """Tokens per second of both, and the median ratio, by turns."""
     both: list[tuple[float, float]] = []
     with load(busy):
         for _ in range(options.rounds):
-            both.append((rate(ours, count, options.seconds), rate(theirs, count, options.seconds)))
+            with halted(theirs):
+                one = rate(ours, count, options.seconds)
+            with halted(ours):
+                both.append((one, rate(theirs, count, options.seconds)))
     rates = [statistics.median(one) for one in zip(*both, strict=True)]
     return [*rates, statistics.median(a / b for a, b in both)]
+
+
+def built(folder: Path, only: list[str], layers: int) -> None:
+    """Build what is measured below `folder`: of the demo, or of a random model of so many layers."""
+    model, words, environment = "demo", [], dict(os.environ)
+    if layers:
+        model, words = "random", ["--configfile", folder / "random.yaml"]
+        environment["INGOT_STORE"] = str(folder / "store")
+        make_checkpoint(folder / model, layers)
+        demo = yaml.safe_load((ROOT / "models.yaml").read_text())["models"]["demo"]
+        kept = {
+            key: demo[key] for key in ("architecture", "pre_tokenizer", "tp", "hardware", "ray")
+        }
+        own = {
+            "path": str(folder / model),
+            "name": "Random",
+            **kept,
+            "vllm": demo["vllm"]
+            | {"kv_cache_bytes": 1 << 28, "max_model_len": 512, "smoke": "generated"},
+        }
+        Path(words[-1]).write_text(json.dumps({"models": {model: own}}))
+    targets = [f"artifacts/{one.replace('M', model, 1)}" for name in only for one in NEEDS[name]]
+    command = [ROOT / ".venv/bin/snakemake", "-s", ROOT / "Snakefile", *words, "--", *targets]
+    subprocess.run(command, cwd=folder, env=environment, check=True)
 
 
 def main() -> None:
@@ -265,19 +332,24 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--only", nargs="*", choices=NEEDS, default=[*NEEDS])
+    parser.add_argument("--route", help="of rayserve: /, /cpu or /acpu alone")
+    parser.add_argument("--layers", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--built", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--built", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.built:
-        targets = [f"artifacts/{name}" for only in options.only for name in NEEDS[only]]
-        subprocess.run([ROOT / ".venv/bin/snakemake", "--", *targets], cwd=ROOT, check=True)
-        words = apart.words(sys.executable, __file__, *sys.argv[1:], "--built")
-        os.execvp(words[0], words)
+        with tempfile.TemporaryDirectory(prefix="serving-") as temporary:
+            folder = Path(temporary) if options.layers else ROOT
+            built(folder, options.only, options.layers)
+            words = apart.words(sys.executable, __file__, *sys.argv[1:], "--built", folder)
+            sys.exit(subprocess.run(words, check=False).returncode)
     for name in options.only:
-        with pairs(name) as found:
+        with pairs(name, options.built) as found:
             for ours, theirs, one, other in found:
+                if options.route and not ours.endswith(f" {options.route}"):
+                    continue
                 for count in (1, 8) if name != "single" else (1,):
                     for busy in (0, 2):
                         rates = measured(one, other, count, busy, options)

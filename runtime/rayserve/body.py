@@ -27,6 +27,7 @@ NEUTRAL = {  # what others offer: taken where it asks for nothing
     "tool_choice": "none", "parallel_tool_calls": True, "service_tier": "auto",
 }  # fmt: skip
 STOPS = 16
+AROUND = 1 << 20
 LETTERS = 64  # of a token at most: what is longer is not tokenized to learn that it is too long
 
 
@@ -43,6 +44,11 @@ class Defaults:
     vocabulary: int
     max_new_tokens: int
     temperature: float
+
+    @property
+    def most(self) -> int:
+        """Bytes of a body: a prompt of `longest` long tokens, and what stands around it."""
+        return LETTERS * self.longest + AROUND
 
 
 @dataclass(frozen=True)
@@ -121,15 +127,29 @@ def shown(value: Any) -> str:
 def prompt_ids(said: dict, words: Words, own: Defaults, kind: str) -> list[int]:
     found = words.chat(messages(said)) if kind == "messages" else said.get("prompt")
     if isinstance(found, str):
-        if len(found) > LETTERS * own.longest:
-            raise ValueError(f"{kind}: {len(found)} letters, expected {own.longest} tokens at most")
         special = kind == "prompt" and said.get("add_special_tokens", True)
-        found = words.ids(found, special)
+        found = text_ids(found, words, own, kind, special)
     if not found or not all(type(one) is int for one in found):
         raise ValueError(f"{kind}: expected one text, or one list of token ids")
     if min(found) < 0 or max(found) >= own.vocabulary:
         raise ValueError(f"{kind}: expected token ids from 0 to {own.vocabulary - 1}")
     return found
+
+
+def text_ids(text: str, words: Words, own: Defaults, kind: str, special: bool) -> list[int]:
+    if len(text) > LETTERS * own.longest:
+        raise ValueError(f"{kind}: {len(text)} letters, expected {own.longest} tokens at most")
+    return words.ids(text, special)
+
+
+def tokenized(body: dict, words: Words, own: Defaults) -> dict[str, Any]:
+    """Of {"prompt": text} the ids; of {"messages": [...]} also the text that they make."""
+    if "messages" in body:
+        text = words.chat(messages(body))
+        return {"text": text, "tokens": text_ids(text, words, own, "messages", special=False)}
+    if not isinstance(body.get("prompt"), str):
+        raise ValueError("expected {prompt: text}, or {messages: [...]}")
+    return {"tokens": text_ids(body["prompt"], words, own, "prompt", special=True)}
 
 
 def messages(said: dict) -> list[dict]:

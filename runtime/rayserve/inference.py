@@ -17,7 +17,7 @@ from typing import Any, Literal
 sys.path.insert(0, str(Path(__file__).parent))
 import sums
 from batching import Asked, Batch, Row
-from body import Defaults, Request, UnknownModel, messages, request
+from body import Defaults, Request, UnknownModel, request, tokenized
 from decoder import RUNTIMES
 from fastapi import FastAPI
 from fastapi import Request as Asking
@@ -61,9 +61,15 @@ class Args(BaseModel):
     properties: dict[str, str] = {}
 
 
-async def read(asking: Asking) -> dict:
+async def read(asking: Asking, most: int) -> dict:
+    """The body, of at most so many bytes."""
+    data = bytearray()
+    async for part in asking.stream():
+        data += part
+        if len(data) > most:
+            raise ValueError(f"the body: more than {most} bytes, expected a prompt that fits")
     try:
-        found = await asking.json()
+        found = await asyncio.to_thread(json.loads, bytes(data))
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
@@ -157,13 +163,8 @@ class Model:
     async def tokenize(self, asking: Asking):
         """Of {"prompt": text} the ids; of {"messages": [...]} also the text that they make."""
         try:
-            body = await read(asking)
-            if "messages" in body:
-                text = self.words.chat(messages(body))
-                return JSONResponse({"text": text, "tokens": self.words.ids(text, special=False)})
-            if not isinstance(body.get("prompt"), str):
-                raise ValueError("expected {prompt: text}, or {messages: [...]}")
-            return JSONResponse({"tokens": self.words.ids(body["prompt"])})
+            body = await read(asking, self.own.most)
+            return JSONResponse(await asyncio.to_thread(tokenized, body, self.words, self.own))
         except ValueError as error:
             return refused(error)
 
@@ -185,7 +186,9 @@ class Model:
         return StreamingResponse(texts, media_type="text/plain")
 
     async def _request(self, asking: Asking, kind: str) -> Request:
-        return request(await read(asking), self.words, self.own, kind)
+        """Tokenized beside the event loop, which answers others meanwhile."""
+        body = await read(asking, self.own.most)
+        return await asyncio.to_thread(request, body, self.words, self.own, kind)
 
     async def _answer(self, asking: Asking, kind: str):
         try:

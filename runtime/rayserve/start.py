@@ -35,6 +35,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
     "ORT_DISABLE_TELEMETRY": "1",  # else it leaves a file of its session in TMPDIR
     "SPT_NOENV": "1",  # else a process of Ray's writes its title over what we know it by
+    "RAY_worker_niceness": "0",  # else its workers yield to whatever else runs here: theirs is 15
     "RAY_SERVE_LOG_TO_STDERR": "0", "PYTHONDONTWRITEBYTECODE": "1",  # no file more in this folder
 }  # fmt: skip
 

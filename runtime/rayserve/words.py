@@ -56,7 +56,8 @@ class Words:
     def ids(self, text: str, special: bool = True) -> list[int]:
         if not text.isascii():
             text.encode()  # a half of a surrogate pair is no text: a ValueError
-        return self.tokenizer.encode(text, add_special_tokens=special).ids
+        # as a batch of one: that lets other threads go on meanwhile
+        return self.tokenizer.encode_batch([text], add_special_tokens=special)[0].ids
 
     def chat(self, messages: list[dict]) -> str:
         """The dialogue as text, with the opening of an answer."""

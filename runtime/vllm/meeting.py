@@ -1,15 +1,18 @@
 """All nodes of a job at one table: who is there, what they hold, which ports; then, who is still alive.
 
 Each waits for the other by a question with a deadline.  Lines of JSON, over one connection per node; both
-sides prove that they know the job's key.  A connection that ends is a node that ended.
+sides prove that they know the job's key, and each line after that, by its number.  A connection that ends
+is a node that ended.
 """
 
 import contextlib
 import hmac
 import json
 import os
+import queue
 import selectors
 import socket
+import threading
 import time
 
 import network
@@ -23,6 +26,9 @@ ALIVE = {
     "TCP_KEEPCNT": 3,
 }  # seconds: of a node without power
 GONE = (ConnectionError, OSError)
+STRANGER, LONGEST = 1 << 12, 1 << 20  # bytes of a line before the proof, and after it
+STRANGERS = 256  # at the door at once, each for some seconds
+OTHER = {"head": "worker", "worker": "head"}
 
 
 class Line:
@@ -30,13 +36,19 @@ class Line:
 
     def __init__(self, connection: socket.socket):
         self.connection, self.rest = connection, b""
+        self.secret, self.role = b"", ""  # once both have proved who they are
+        self.said = self.heard = 0  # lines since then
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for name, value in ALIVE.items():
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def say(self, **words) -> None:
+        text = json.dumps(words).encode()
+        if self.secret:
+            text = self._mark(self.role, self.said, text) + text
+            self.said += 1
         self.connection.settimeout(30)
-        self.connection.sendall(json.dumps(words).encode() + b"\n")
+        self.connection.sendall(text + b"\n")
 
     def hear(self, seconds: float) -> dict:
         """The next line; ConnectionError when there is none in time, or never will be."""
@@ -47,14 +59,27 @@ class Line:
                 found = self.connection.recv(65536)
             except TimeoutError:
                 raise ConnectionError("no answer in time") from None
-            if not found or len(self.rest) > 1 << 20:
+            if not found or len(self.rest) > (LONGEST if self.secret else STRANGER):
                 raise ConnectionError("the connection ended")
             self.rest += found
         line, _, self.rest = self.rest.partition(b"\n")
+        if self.secret:
+            mark, line = line[:64], line[64:]
+            if not hmac.compare_digest(mark, self._mark(OTHER[self.role], self.heard, line)):
+                raise ConnectionError("a line of somebody else")
+            self.heard += 1
         try:
             return dict(json.loads(line))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise ConnectionError("no line of a node") from None
+
+    def _mark(self, role: str, number: int, text: bytes) -> bytes:
+        """Of whom, and which line: else one could be sent back, or twice."""
+        return (
+            hmac.new(self.secret, b"%s %d %s" % (role.encode(), number, text), "sha256")
+            .hexdigest()
+            .encode()
+        )
 
     def waits(self) -> bool:
         """Is there something to hear, if only the end?"""
@@ -70,10 +95,15 @@ def known(line: Line, key: str, role: str, seconds: float = 5) -> bool:
 
     A proof says whose it is: else the other side could send our own back.
     """
-    other, nonce = {"head": "worker", "worker": "head"}[role], os.urandom(16).hex()
-    line.say(nonce=nonce)
-    line.say(proof=proof(key, role, str(line.hear(seconds).get("nonce"))))
-    return hmac.compare_digest(str(line.hear(seconds).get("proof")), proof(key, other, nonce))
+    own = os.urandom(16).hex()
+    line.say(nonce=own)
+    theirs = str(line.hear(seconds).get("nonce"))
+    line.say(proof=proof(key, role, theirs))
+    if not hmac.compare_digest(str(line.hear(seconds).get("proof")), proof(key, OTHER[role], own)):
+        return False
+    both = f"{own} {theirs}" if role == "head" else f"{theirs} {own}"
+    line.secret, line.role = proof(key, "line", both).encode(), role
+    return True
 
 
 def proof(key: str, role: str, nonce: str) -> str:
@@ -99,23 +129,60 @@ class Head:
             else:
                 raise Refused(f"{address}: no port to meet at is free, of 12000 to 32000")
             door.listen(64)
-            end = time.monotonic() + self.seconds
-            while len(self.lines) < self.place.nodes - 1:
-                door.settimeout(max(0.01, end - time.monotonic()))
-                try:
-                    line = Line(door.accept()[0])
-                    rank = line.hear(5).get("rank") if known(line, self.key, "head") else None
-                except TimeoutError:
-                    here = {0, *self.lines}
-                    missing = [n for rank, n in enumerate(self.place.names) if rank not in here]
-                    raise Refused(
-                        f"{', '.join(missing)}: nothing heard for {self.seconds} s, expected all of "
-                        f"{self.place.nodes} nodes; see sinfo, or set meet_seconds in the site file"
-                    ) from None
-                except GONE:
-                    continue  # another's connection
-                if rank in range(1, self.place.nodes):
-                    self.lines[rank] = line
+            came: queue.SimpleQueue[tuple[int, Line]] = queue.SimpleQueue()
+            threading.Thread(target=self._open, args=(door, came), daemon=True).start()
+            try:
+                self._wait(came)
+            finally:
+                with contextlib.suppress(OSError):
+                    door.shutdown(socket.SHUT_RDWR)  # else the thread keeps the port
+
+    def _open(self, door: socket.socket, came: queue.SimpleQueue) -> None:
+        """Ask each who comes, in a thread of its own: a stranger who is silent keeps no node waiting, and
+        makes way for others."""
+        strangers: dict[socket.socket, None] = {}
+        lock = threading.Lock()
+
+        def left(connection: socket.socket) -> bool:
+            """It is a stranger no more; was it one?"""
+            with lock:
+                return strangers.pop(connection, 0) is None
+
+        def ask(connection: socket.socket) -> None:
+            with contextlib.suppress(*GONE):
+                line = Line(connection)
+                if known(line, self.key, "head") and left(connection):
+                    came.put((line.hear(5).get("rank"), line))
+                    return
+            left(connection)
+            connection.close()
+
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                connection, _ = door.accept()
+                with lock:
+                    strangers[connection] = None
+                    if len(strangers) > STRANGERS:
+                        first = next(iter(strangers))
+                        del strangers[first]
+                        with contextlib.suppress(OSError):
+                            first.shutdown(socket.SHUT_RDWR)  # its thread closes it
+                threading.Thread(target=ask, args=(connection,), daemon=True).start()
+
+    def _wait(self, came: queue.SimpleQueue) -> None:
+        end = time.monotonic() + self.seconds
+        while len(self.lines) < self.place.nodes - 1:
+            try:
+                rank, line = came.get(timeout=max(0.01, end - time.monotonic()))
+            except queue.Empty:
+                here = {0, *self.lines}
+                missing = [n for rank, n in enumerate(self.place.names) if rank not in here]
+                raise Refused(
+                    f"{', '.join(missing)}: nothing heard for {self.seconds} s, expected all of "
+                    f"{self.place.nodes} nodes; see sinfo, or set meet_seconds in the site file"
+                ) from None
+            if rank in range(1, self.place.nodes):
+                self.lines[rank] = line
 
     def compare(self, own: dict, seconds: float) -> None:
         """Hear what each node has found, within `seconds`; refused where they are not alike."""

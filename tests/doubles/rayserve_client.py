@@ -55,6 +55,9 @@ CASES = {  # name: route, path, body; all greedy
                  {"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]}),
     "vast": ("/cpu", "/v1/completions", {"prompt": "a" * 40_000}),
     "odd": ("/cpu", "/tokenize", [1]),
+    "wide": ("/cpu", "/tokenize", {"prompt": "a" * 40_000}),
+    "bloated": ("/cpu", "/tokenize", {"prompt": "a" * 20_000_000}),
+    "stuffed": ("/acpu", "/v1/chat/completions", {"messages": CHAT, "user": "a" * 20_000_000}),
     "asked": ("/acpu", "/v1/chat/completions",
               {"messages": CHAT, "tool_choice": "none", "metadata": {}, "n": 1, "max_tokens": 2}),
 }  # fmt: skip

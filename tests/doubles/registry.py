@@ -46,6 +46,16 @@ def free_port() -> int:
         return found.getsockname()[1]
 
 
+def certificate(folder: Path) -> None:
+    """key.pem and cert.pem of 127.0.0.1."""
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
+         "-subj", "/CN=registry", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+
+
 class Registry:
     def __init__(self, folder: Path, htpasswd: bool = False, tls: bool = False):
         folder.mkdir(parents=True, exist_ok=True)
@@ -55,12 +65,7 @@ class Registry:
         (folder / "config.yml").write_text(text.format(folder=folder, port=self.port))
         (folder / "htpasswd").write_text(HTPASSWD)
         if tls:
-            subprocess.run(
-                ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2",
-                 "-subj", "/CN=registry", "-addext", "subjectAltName=IP:127.0.0.1",
-                 "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-                check=True, capture_output=True,
-            )  # fmt: skip
+            certificate(folder)
 
     def __enter__(self) -> "Registry":
         with (self.folder / "log").open("w") as log:
@@ -91,9 +96,9 @@ class Proxy:
 
     A fault is of the next `times` requests of a method whose path a pattern is found in:
     `status` (with `headers`) instead of the answer, a body `cut` after so many bytes, a byte of the body
-    flipped (`flip`), the `body` of something else, one that is `endless` or comes at so many bytes/s
-    (`slow`), an answer after a `delay` of seconds, a range ignored (`whole`), `extra` bytes behind it, an
-    upload cut after `cut_upload` bytes, or tokens that have `ended`.
+    flipped (`flip`), the `body` of something else, one that is `endless`, that `drip`s, or comes at so
+    many bytes/s (`slow`), an answer after a `delay` of seconds, a range ignored (`whole`), `extra` bytes
+    behind it, an upload cut after `cut_upload` bytes, or tokens that have `ended`.
     """
 
     def __init__(self, registry: Registry, token: bool = False):
@@ -158,6 +163,9 @@ class Proxy:
             self._send(handler, 401, b"{}", {"WWW-Authenticate": challenge})
             return
         time.sleep(fault.get("delay", 0))
+        if "drip" in fault:
+            self._drip(handler, fault["drip"])
+            return
         if "endless" in fault:
             self._send_for_ever(handler)
             return
@@ -186,6 +194,17 @@ class Proxy:
         size = int(found.headers.get("Content-Length") or 0)
         self.slow = fault.get("slow", 0)
         self._send(handler, found.status, data, headers, fault.get("cut"), size)
+
+    def _drip(self, handler, where: str) -> None:
+        """A byte every tenth of a second, for ten seconds."""
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n"
+        handler.wfile.write(head + (b"\r\n" if where == "body" else b"X: "))
+        with contextlib.suppress(OSError):
+            for _ in range(99):
+                handler.wfile.write(b"x")
+                handler.wfile.flush()
+                time.sleep(0.1)
+        handler.close_connection = True
 
     def _send_for_ever(self, handler) -> None:
         handler.send_response(200)

@@ -169,6 +169,7 @@ def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python
         "field": "unknown, expected", "hot": "expected 0 to 100", "zero": "n: 0, expected 1",
         "usage": "stream_options: expected",
         "wordless": "a part that is no text", "vast": "40000 letters", "odd": "expected a JSON object",
+        "wide": "40000 letters", "bloated": "more than 1081344 bytes", "stuffed": "more than 1081344 bytes",
     }.items():  # fmt: skip
         status, text = usual[name]
         assert status == 400 and word in json.loads(text)["error"]["message"], (name, text)

@@ -5,10 +5,13 @@ import hashlib
 import json
 import os
 import shutil
+import ssl
 import subprocess
 import sys
 import tarfile
+import threading
 from argparse import Namespace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -466,6 +469,95 @@ def test_a_password_is_sent_to_no_other_machine_in_clear_text(server, artifact, 
             Refused, match=r"its token server is http://auth\.example/token, expected"
         ):
             push(proxy.host, artifact(), name="clear")
+
+
+class Thief:
+    """Where a registry's redirection leads: it asks for a password, and keeps what comes."""
+
+    def __init__(self, folder, kind, hops):
+        self.seen, thief = [], self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *words):
+                pass
+
+            def handle_any(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                thief.seen.append((self.path, dict(self.headers), body))
+                if self.path == "/token":
+                    status, headers = 200, {}
+                elif hops and self.path == "/blob":
+                    status, headers = 307, {"Location": "/again"}
+                else:
+                    realm = f"https://{thief.host}/token"
+                    challenge = {
+                        "Basic": 'Basic realm="r"',
+                        "Bearer": f'Bearer realm="{realm}",service="s"',
+                    }
+                    status, headers = 401, {"WWW-Authenticate": challenge[kind]}
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(b'{"token": "t"}' if self.path == "/token" else b"")
+
+            do_GET = do_HEAD = do_POST = do_PUT = handle_any
+
+        registries.certificate(folder)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+        self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+        self.host = f"127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *error):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+ASKED = {
+    "a manifest": ("GET", "manifests", lambda connection: listed.read(connection)),
+    "a blob": ("GET", "blobs", lambda connection: transfer.get(
+        connection, {"digest": f"sha256:{'1' * 64}", "size": 1})),
+    "whether there is a blob": ("HEAD", "blobs", lambda connection: transfer.push(
+        connection, [transfer.of_bytes(b"x")])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("hops", [0, 1], ids=["at once", "by two hops"])
+@pytest.mark.parametrize("kind", ["Basic", "Bearer"])
+@pytest.mark.parametrize("asked", ASKED.values(), ids=list(ASKED))
+@pytest.mark.parametrize("secret", ["password", "identitytoken"])
+def test_nobody_but_the_registry_gets_a_password(
+    secret, asked, kind, hops, server, tmp_path, monkeypatch
+):
+    method, pattern, ask = asked
+    with (
+        registries.Proxy(server, token=secret == "password") as proxy,
+        Thief(tmp_path, kind, hops) as thief,
+    ):
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+        log_in(
+            tmp_path,
+            proxy.host,
+            **({"identitytoken": registries.SECRET} if secret != "password" else {}),
+        )
+        proxy.fault(
+            method, pattern, 99, status=307, headers={"Location": f"https://{thief.host}/blob"}
+        )
+        with pytest.raises(Refused, match="of another host, to which no password goes"):
+            ask(Connection(to(proxy.host, "a"), "pull,push"))
+        assert thief.seen and not [path for path, *_ in thief.seen if path == "/token"]
+        assert not [
+            found
+            for _, headers, body in thief.seen
+            for found in [headers.get("Authorization"), body]
+            if found
+        ]
 
 
 def test_no_secret_is_in_what_is_said(server, artifact, tmp_path):

@@ -294,6 +294,26 @@ def test_whatever_the_registry_does_the_right_file_is_built(
     assert not list((folder / "second").rglob("*.coming")) or "cut" in what or "slow" in what
 
 
+def test_a_registry_whose_answer_drips_holds_nobody_up(warm, folder, monkeypatch, capsys):
+    """A byte now and then breaks no silence: in the body, and in the head of the answer."""
+    monkeypatch.setattr(remote, "PATIENCE", 1.0)
+    for where in ("body", "head"):
+        warm.fault("GET", "manifests/", times=9, drip=where)
+        Shared(chain(), folder / where).build()
+        assert Path("c.two").read_text() == RIGHT
+        assert "takes more than 1 s to answer" in capsys.readouterr().err
+        warm.faults.clear()
+
+
+def test_a_registry_that_asks_for_a_long_wait_is_waited_for_a_short_one(warm, folder, monkeypatch):
+    monkeypatch.setattr(remote, "SILENCE", 0.2)
+    asked_for, slept, pause = {"Retry-After": "60"}, [], connections.pause
+    warm.fault("GET", "blobs/", times=99, status=429, headers=asked_for)
+    monkeypatch.setattr(connections, "pause", lambda *words: slept.append(pause(*words)) or 0)
+    Shared(chain(), folder / "second").build()
+    assert Path("c.two").read_text() == RIGHT and slept and max(slept) <= 0.2
+
+
 def records(proxy):
     """(tag, index) of all that was looked up under a recipe or a key."""
     place = reference.parse(os.environ[settings.NAME])

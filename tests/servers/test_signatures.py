@@ -11,7 +11,7 @@ from test_registry import artifact, get, needs_servers, push, quick, server, to
 
 from conftest import ROOT
 from ingot.driver.origin import on_record
-from ingot.publishing import listed, published, trusted
+from ingot.publishing import listed, modelpack, published, trusted
 from ingot.publishing.modelpack import MODEL, PROVENANCE, ROLE
 from ingot.refused import Refused
 from ingot.registry import transfer
@@ -135,7 +135,87 @@ def twice(found, index):
     index["manifests"].append(index["manifests"][0])
 
 
+def said_too(role, **words):
+    """An entry that says more than it did."""
+
+    def run(found, index):
+        (entry,) = [one for one in index["manifests"] if one["annotations"][ROLE] == role]
+        entry.update(words)
+
+    return run
+
+
+def called_provenance(kind="image", first=True):
+    """An image of somebody else's that calls itself a provenance: what any tool would pick by platform."""
+
+    def run(found, index):
+        config = transfer.of_bytes(modelpack.image_config([]))
+        manifest = modelpack.manifest(modelpack.described(
+            modelpack.IMAGE_CONFIG, config.digest, config.size), [])  # fmt: skip
+        if kind == "a bundle's layer":  # the signed statement, and a config that runs
+            bundle = transfer.of_bytes(bundle_of(found))
+            layer = modelpack.described(envelope.BUNDLE, bundle.digest, bundle.size)
+            manifest["layers"] = [layer]
+        transfer.push(found.connection, [config])
+        digest, size = transfer.put_manifest(found.connection, manifest)
+        entry = modelpack.described(modelpack.MANIFEST, digest, size, **{ROLE: PROVENANCE})
+        if kind == "image":
+            entry["platform"] = {"architecture": "amd64", "os": "linux"}
+        index["manifests"].insert(0 if first else len(index["manifests"]), entry)
+
+    return run
+
+
+def other_text(manifest, found):
+    """A provenance that is a text of somebody else's."""
+    content = transfer.of_bytes(b"#!/bin/sh")
+    transfer.push(found.connection, [content])
+    manifest["layers"][0].update(digest=content.digest, size=content.size)
+
+
+def one_more(role, edit):
+    """A changed copy of a role's manifest, beside it."""
+
+    def run(found, index):
+        before = json.loads(json.dumps(index["manifests"]))
+        replaced(role, edit)(found, index)
+        index["manifests"] = [*before, *(one for one in index["manifests"] if one not in before)]
+
+    return run
+
+
+ARM = {"architecture": "arm64", "os": "linux"}
 ATTACKS = {
+    "an image as provenance": (called_provenance(), "platform of provenance, which no signature"),
+    "the same, last": (
+        called_provenance(first=False),
+        "platform of provenance, which no signature",
+    ),
+    "an image as provenance without platform": (
+        called_provenance("plain"),
+        "has 0 layers, expected one",
+    ),
+    "a config that runs, around our bundle": (
+        called_provenance("a bundle's layer"),
+        "expected one statement and an empty config",
+    ),
+    "a text as one more provenance": (one_more("provenance", other_text), "no Sigstore bundle"),
+    "the image on another platform": (said_too("image", platform=ARM), "platform of image"),
+    "a platform for the model": (said_too("model", platform=ARM), "platform of model"),
+    "an address to load from": (said_too("model", urls=["https://h/x"]), "its index says urls"),
+    "data in the entry": (said_too("model", data="eA=="), "its index says data"),
+    "another media type": (
+        said_too("model", mediaType="application/vnd.docker.distribution.manifest.v2+json"),
+        "its index says application/vnd.docker",
+    ),
+    "another title": (
+        said_too("model", annotations={ROLE: "model", modelpack.TITLE: "x"}),
+        "its index says org.opencontainers",
+    ),
+    "an index with a word more": (
+        lambda found, index: index.update(artifactType="x"),
+        "its index says artifactType",
+    ),
     "another file": (replaced("model", other_layer), "its model is sha256:.* was signed"),
     "another tar": (replaced("image", other_layer), "its image is sha256:.* was signed"),
     "another record": (replaced("verification", other_layer), "its verification is sha256"),

@@ -9,7 +9,7 @@ import yaml
 import checkpoints
 from conftest import ROOT
 from fake_hub import COMMIT, Hub
-from ingot.driver.catalogue import schema
+from ingot.driver.catalogue import machine, schema
 from ingot.driver.commands import add
 from ingot.driver.known import found
 from ingot.refused import Refused
@@ -146,6 +146,8 @@ def test_a_folder_is_named_by_its_place_and_the_file_keeps_what_it_had(
     models = schema.load(ROOT)["models"]
     assert models["first"]["path"] == models["second"]["path"] == "mine"
     assert models["demo"]["tp"] == [1] and models["demo"]["name"] == "Ingot Demo"
+    here = "gfx942" if machine.has_gpu() else "cpu"
+    assert models["first"]["hardware"] == here and f"of its programs: {here}, or" in done.stdout
     assert "first: in the catalogue already" in ingot("add", "mine", "--name", "first").stderr
     (tmp_path / LOCAL).write_text("models: {}\nkeep: all\n")
     done = ingot("add", "mine", "--name", "third")

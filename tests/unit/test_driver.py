@@ -286,6 +286,16 @@ def test_what_a_job_needs_is_asked_before_it_runs(monkeypatch):
     assert machine.why_not(Job("gguf_to_irpa")) is None
 
 
+def test_a_gpu_is_seen_by_its_drivers_device(tmp_path):
+    for name in ("null", "nvidiactl"):
+        (tmp_path / name).touch()
+    assert not machine.has_gpu(tmp_path)
+    for name in ("kfd", "nvidia0"):
+        (tmp_path / name).touch()
+        assert machine.has_gpu(tmp_path), name
+        (tmp_path / name).unlink()
+
+
 PIP = """\
 global.index-url='https://a/simple'
 install.index-url='https://b/simple'
@@ -445,6 +455,7 @@ def test_a_program_of_this_interpreter_is_in_the_path():
         ({"path": "models/demo\n"}, "does not match"),
         ({"trtllm": {"pp": 1.0}}, "1.0 is not of type 'integer'"),
         ({"tp": [True]}, "True is not one of"),
+        ({"hardwre": "cpu"}, "models.demo.hardwre: no such key, expected hardware; rename"),
     ],
 )
 def test_a_catalogue_is_held_to_its_schema_to_the_letter(changes, text, tmp_path):

@@ -451,7 +451,12 @@ def decide(dag: Any) -> None:
     try:
         done = session.jobs(dag._finished | running) | session.adopted
         session.decision = session.decider.decide(done)
-    except (ValueError, OSError) as error:  # a rule without a key, a file that cannot be read
+    except OSError as error:
+        named = (
+            error.filename and f"{error.filename}: {error.strerror}, expected to read it; see ls -l"
+        )
+        raise _stop(named or str(error)) from None
+    except ValueError as error:  # a rule without a key
         raise _stop(str(error)) from None
     run = {session.theirs[job]: why for job, why in session.decision.run.items()}
     again = dag._ready_jobs & dag._running  # jobs that failed and will be tried once more

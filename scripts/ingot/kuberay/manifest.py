@@ -12,6 +12,7 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
+from ingot import yaml_text
 from ingot.kuberay import definition
 from ingot.kuberay.placement import MOST, stuck
 from ingot.rayserve import serve_config
@@ -39,13 +40,7 @@ class Group:
 
 def read(path: Path) -> list[dict]:
     """Every document of a file.  Refused: what is no YAML, and a file without a RayService."""
-    import yaml
-
-    try:
-        found = [one for one in yaml.safe_load_all(path.read_text()) if one]
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        line = str(error).splitlines()[0]
-        raise Refused(f"{path}: not YAML ({line}), expected manifests") from None
+    found = [one for one in yaml_text.read(path, "manifests") if one]
     if not any(isinstance(one, dict) and one.get("kind") == "RayService" for one in found):
         raise Refused(f"{path}: no RayService in it, expected one; name the right file")
     return [one for one in found if isinstance(one, dict)]
@@ -53,8 +48,6 @@ def read(path: Path) -> list[dict]:
 
 def faults(document: dict, pinned: bool = False) -> Iterator[Fault]:
     """One per fault of a RayService; `pinned`: of a bundle of ours, whose images have digests."""
-    import yaml
-
     kind = document.get("kind", "RayService")
     found = list(walk(document, definition.ROOT, kind, definition.OBJECTS))
     yield from found
@@ -73,10 +66,9 @@ def faults(document: dict, pinned: bool = False) -> Iterator[Fault]:
         return
     cluster = document["spec"]["rayClusterConfig"]
     try:
-        config = yaml.safe_load(document["spec"].get("serveConfigV2") or "")
-        json.dumps(config, default=str)  # ValueError: an alias of what holds it
-    except (yaml.YAMLError, ValueError, TypeError) as error:
-        yield Fault("serveConfigV2", f"not YAML ({str(error).splitlines()[0]}), expected a mapping")
+        (config,) = yaml_text.documents(document["spec"].get("serveConfigV2") or "") or [None]
+    except ValueError as error:
+        yield Fault("serveConfigV2", f"not YAML ({error}), expected a mapping")
         return
     pods = [(name, group["template"].get("spec")) for name, group, _ in _groups(cluster)]
     if empty := [name for name, pod in pods if not pod or not pod["containers"]]:

@@ -22,6 +22,7 @@ FILE_METADATA = "org.cncf.model.file.metadata+json"
 PART_OF, WHOLE = "ingot.part.of", "ingot.part.whole"  # of a part's layer: the file, and its digest
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 INDEX = "application/vnd.oci.image.index.v1+json"
+EMPTY = "application/vnd.oci.empty.v1+json"  # a config's media type: nothing that runs
 IMAGE_CONFIG = "application/vnd.oci.image.config.v1+json"
 TAR = "application/vnd.oci.image.layer.v1.tar"
 WEIGHTS = (

@@ -16,6 +16,7 @@ from ingot.publishing import modelpack, parts
 from ingot.publishing.listed import Listed
 from ingot.publishing.modelpack import (
     ACTION,
+    EMPTY,
     FILES,
     IMAGE,
     MODEL,
@@ -38,7 +39,6 @@ from ingot.trust import envelope, model_signing, provenance
 
 VERIFIED = "application/vnd.ingot.verification.v1+json"
 BILL = "application/vnd.cyclonedx+json"
-EMPTY = "application/vnd.oci.empty.v1+json"
 STAND_IN = "+standin"
 SIGNATURE = ".model.sig"
 

@@ -10,13 +10,17 @@ from ingot.fields import held
 from ingot.files import sealed
 from ingot.publishing import modelpack
 from ingot.publishing.listed import Listed
-from ingot.publishing.modelpack import MODEL, PROVENANCE, ROLE, VERIFICATION
+from ingot.publishing.modelpack import IMAGE, MODEL, PROVENANCE, ROLE, TITLE, VERIFICATION
 from ingot.refused import Refused
+from ingot.registry import transfer
 from ingot.trust import envelope, provenance
 
 KEYS = "INGOT_TRUSTED_KEYS"  # a public key, or a folder of them: *.pem, *.pub
 SIGNS = "INGOT_SIGNING_KEY"  # a private key's path
 SUBJECT = "ingot:"  # before a role, among the subjects of the statement
+INDEX = {"schemaVersion", "mediaType", "manifests", "annotations"}
+ENTRY = {"mediaType", "digest", "size", "annotations", "platform"}
+PLATFORM = {"architecture": str, "os": str}
 RECORD = {"sha256": str, "result": str, "reference": str, "checks": {}}
 
 
@@ -63,15 +67,15 @@ def check(listed: Listed, trusted: list) -> Trusted:
 def signed(listed: Listed, trusted: list, kind: str) -> tuple[dict[str, Any], list[str]]:
     """The statement over all manifests of an index, and which trusted keys signed one of `kind`."""
     what, said, signers = listed.reference, None, []
-    documents = [listed.only_layer(digest) for digest in listed.digests(PROVENANCE)]
     reason = Refused(f"{what}: not signed, expected a signature of a trusted key; not taken")
-    for bundle in (text for kind, text in documents if kind == envelope.BUNDLE):
+    for form, text, _ in statements(listed):
+        if form != envelope.BUNDLE:
+            continue
         try:
-            found, key = envelope.opened(what, bundle, trusted)
+            found, key = envelope.opened(what, text, trusted)
         except Refused as error:
             reason = error
             continue
-        same_manifests(listed, found)
         if said in (None, found):
             said, signers = found, [*signers, envelope.name(key)]
     if said is None:
@@ -83,18 +87,73 @@ def signed(listed: Listed, trusted: list, kind: str) -> tuple[dict[str, Any], li
 
 def unchecked(listed: Listed, kind: str = provenance.KIND) -> dict[str, Any]:
     """The statement of an index, whoever made it, signed or not; it is about these manifests."""
-    bundles = listed.digests(PROVENANCE)
-    if not bundles:
+    said = [found for _, _, found in statements(listed)]
+    if not said:
         raise Refused(f"{listed.reference}: has no provenance, expected it; publish it again")
-    form, text = listed.only_layer(bundles[0])
-    payload = envelope.parts(listed.reference, text)[0] if form == envelope.BUNDLE else text
-    found = envelope.read_statement(listed.reference, payload)
-    if found["predicateType"] != kind:
+    if said[0]["predicateType"] != kind:
         raise Refused(
-            f"{listed.reference}: says {found['predicateType']}, expected {kind}; not taken"
+            f"{listed.reference}: says {said[0]['predicateType']}, expected {kind}; not taken"
         )
-    same_manifests(listed, found)
+    return said[0]
+
+
+def statements(listed: Listed) -> list[tuple[str, bytes, dict[str, Any]]]:
+    """Media type, bytes and statement of each provenance; each is about these manifests and no others.
+
+    A signature cannot cover what holds it, nor what others sign later: so the index says nothing but
+    manifests and roles, and a provenance is one statement about them, and nothing that runs.
+    """
+    _stop_on_more(listed)
+    found = []
+    for digest in listed.digests(PROVENANCE):
+        config = listed.manifest(digest)["config"]
+        form, text = listed.only_layer(digest)
+        empty = config["digest"] == transfer.of_bytes(b"{}").digest
+        if not empty or form not in (envelope.BUNDLE, envelope.PAYLOAD):
+            raise Refused(
+                f"{listed.reference}: {digest} calls itself its provenance, expected one statement and an "
+                "empty config; not taken"
+            )
+        payload = envelope.parts(listed.reference, text)[0] if form == envelope.BUNDLE else text
+        said = envelope.read_statement(listed.reference, payload)
+        same_manifests(listed, said)
+        found.append((form, text, said))
     return found
+
+
+def _stop_on_more(listed: Listed) -> None:
+    """Refuse an index, or an entry of it, with words that no signature covers.
+
+    Tools choose by them: a platform is that of the image's own config, and no other entry has one.
+    """
+    more = set(listed.index) - INDEX
+    for one in listed.index["manifests"]:
+        more |= set(one) - ENTRY
+        notes = one.get("annotations", {})
+        role = notes.get(ROLE, "")
+        if notes.get(TITLE, role.partition(":")[2]) != role.partition(":")[2]:
+            more.add(TITLE)
+        more |= set(notes) - {ROLE, TITLE}
+        if one["mediaType"] not in (modelpack.MANIFEST, modelpack.INDEX):
+            more.add(one["mediaType"])
+        if "platform" in one and (role != IMAGE or one["platform"] != _platform(listed)):
+            more.add(f"platform of {role or one['digest']}")
+    if more:
+        raise Refused(
+            f"{listed.reference}: its index says {', '.join(sorted(more))}, which no signature covers, "
+            "expected manifests and their roles; not taken"
+        )
+
+
+def _platform(listed: Listed) -> dict[str, str]:
+    """What the image's config says, which its manifest names by digest."""
+    text = transfer.get(listed.connection, listed.manifest(listed.one(IMAGE))["config"])
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    held(listed.reference, found, PLATFORM)
+    return {name: found[name] for name in PLATFORM}
 
 
 def same_manifests(listed: Listed, said: dict[str, Any]) -> None:

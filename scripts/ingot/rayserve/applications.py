@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from ingot import yaml_text
 from ingot.vllm import plan as plan_of
 from ingot.vllm.arguments import KNOWN
 from ingot.vllm.plan import Plan
@@ -105,17 +106,15 @@ def asks(plan: Plan | None, ray: dict[str, Any]) -> dict[str, float]:
 
 def keywords(words: list[str]) -> dict[str, Any]:
     """Arguments of a command line as those of a call: `--dtype float32 --enforce-eager`."""
-    import yaml
-
     found: dict[str, Any] = {}
     name = ""
     for word in words:
         if word.startswith("--"):
             name, _, value = word.removeprefix("--").partition("=")
             plain = name if name in KNOWN else name.removeprefix("no-")
-            found[plain] = yaml.safe_load(value) if value else plain == name
+            found[plain] = yaml_text.value(value) if value else plain == name
         else:
-            found[name] = yaml.safe_load(word)
+            found[name] = yaml_text.value(word)
     return {
         name.replace("-", "_"): one for name, one in found.items() if name not in RANK_ARGUMENTS
     }

@@ -61,10 +61,12 @@ class Connection:
         silence: float = SILENCE,
         tries: int = TRIES,
         slowest: float = 0,
+        longest_wait: float = LONGEST_WAIT,
     ):
         """`plain` permits HTTP without TLS to a host that is not this machine; `silence` in seconds;
-        `slowest` in bytes/s, below which a download is refused."""
-        self.tries, self.slowest = tries, slowest
+        `slowest` in bytes/s, below which a download is refused; `longest_wait` in seconds, whatever the
+        registry asks for."""
+        self.tries, self.slowest, self.longest_wait = tries, slowest, longest_wait
         self.reference, self.access, self.plain = reference, access, plain
         self.pool = urllib3.PoolManager(
             maxsize=8, block=True, retries=False, blocksize=BLOCK,
@@ -127,6 +129,8 @@ class Connection:
             if found.status in expected:
                 return found
             said, wait = _said(found), found.headers.get("Retry-After")
+            if found.status in (401, 403) and not found.ours:
+                raise Answer(found.status, what, "of another host, to which no password goes")
             if found.status == 401 and not renewed:  # also in the middle of an upload: it has ended
                 renewed = True
                 self._log_in(found, scope, token)
@@ -140,7 +144,7 @@ class Connection:
             elif found.status not in AGAIN or last:
                 raise Answer(found.status, what, said, wait)
             else:
-                time.sleep(pause(attempt, wait))
+                time.sleep(pause(attempt, wait, self.longest_wait))
         raise Cut(f"{what}: no answer but 401, expected one; try again")
 
     def _once(
@@ -174,6 +178,7 @@ class Connection:
                     f"{self.reference.host}: leads to {url.partition('?')[0]}, expected https; use "
                     "another registry"
                 )
+        found.ours = url.startswith(mine)  # only the registry itself may ask who we are
         if not stream or found.status not in expected:
             found.content = self._read(found)
         return found
@@ -246,7 +251,7 @@ class Connection:
                 continue
             if found.status not in AGAIN or attempt + 1 == self.tries:
                 break
-            time.sleep(pause(attempt, found.headers.get("Retry-After")))
+            time.sleep(pause(attempt, found.headers.get("Retry-After"), self.longest_wait))
         try:
             said = json.loads(content)
             token = said.get("token") or said.get("access_token")
@@ -261,9 +266,9 @@ class Connection:
         return token
 
 
-def pause(attempt: int, asked: str | None = None) -> float:
-    """Seconds: what the registry asks for, up to LONGEST_WAIT, or twice as long each time, and a
-    little by chance."""
+def pause(attempt: int, asked: str | None = None, longest: float = LONGEST_WAIT) -> float:
+    """Seconds: what the registry asks for, up to `longest`, or twice as long each time, and a little
+    by chance."""
     if asked:
         try:
             seconds = float(asked)
@@ -272,8 +277,8 @@ def pause(attempt: int, asked: str | None = None) -> float:
                 seconds = parsedate_to_datetime(asked).timestamp() - time.time()
             except (ValueError, OverflowError, TypeError):
                 seconds = WAIT
-        return min(max(seconds, 0.0), LONGEST_WAIT) if isfinite(seconds) else LONGEST_WAIT
-    return min(WAIT * 2**attempt, LONGEST_WAIT) * (0.5 + random.random() / 2)
+        return min(max(seconds, 0.0), longest) if isfinite(seconds) else longest
+    return min(WAIT * 2**attempt, longest) * (0.5 + random.random() / 2)
 
 
 def _said(answer) -> str:

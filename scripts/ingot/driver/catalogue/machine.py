@@ -14,6 +14,14 @@ from ingot.triton.schema import ENGINE_BACKEND
 BUNDLED = "nvidia-pytriton"  # the server that comes with envs/triton; it has no GPU
 
 
+GPUS = ("kfd", "nvidia[0-9]*", "dxg")  # devices of AMD's driver, of NVIDIA's, of both in WSL
+
+
+def has_gpu(devices: Path = Path("/dev")) -> bool:
+    """Whether this machine has a GPU that some hardware of the catalogue could be."""
+    return any(any(devices.glob(name)) for name in GPUS)
+
+
 def why_not(job: Job) -> str | None:
     """Why `job` cannot run here, and what to do; or None."""
     if capability := job.params.get("compute_capability"):

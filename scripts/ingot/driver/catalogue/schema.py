@@ -1,10 +1,12 @@
 """The catalogue: read, validated against its schema, its defaults filled in."""
 
+import difflib
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ingot import yaml_text
 from ingot.driver.formats.iree import PROGRAMS
 from ingot.refused import Refused
 
@@ -45,42 +47,11 @@ def load(root: Path, own: str | None = None, local: dict | None = None) -> dict:
 
 def read(path: str) -> dict:
     """One file.  Refused: what is no catalogue by its form."""
-    import yaml
-
-    try:
-        found = yaml.load(Path(path).read_text(), _loader()) or {}
-    except OSError as error:
-        raise Refused(f"{path}: {error.strerror}, expected a catalogue; name another") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"{path}:{mark.line + 1}" if mark else path
-        line = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise Refused(f"{place}: not YAML ({line}), expected a catalogue") from None
+    found = yaml_text.only(Path(path), "a catalogue")
     if not isinstance(found, dict):
         kind = type(found).__name__
         raise Refused(f"{path}: holds a {kind}, expected a catalogue")
     return found
-
-
-def _loader() -> type:
-    """YAML's own, which takes the last of two entries of one name; this one takes neither."""
-    import yaml
-
-    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        def construct_mapping(self, node, deep=False):
-            seen = set()
-            for key, _ in node.value:
-                if (
-                    isinstance(key.value, str)
-                    and key.value in seen
-                    and key.tag != "tag:yaml.org,2002:merge"
-                ):
-                    said = f"{key.value} is there twice; rename or remove one"
-                    raise yaml.constructor.ConstructorError(None, None, said, key.start_mark)
-                seen.add(key.value if isinstance(key.value, str) else None)
-            return super().construct_mapping(node, deep)
-
-    return Loader
 
 
 def complete(catalogue: dict, root: Path) -> None:
@@ -93,11 +64,13 @@ def complete(catalogue: dict, root: Path) -> None:
 
     schema = json.loads((root / SCHEMA).read_bytes())
     if error := jsonschema.exceptions.best_match(_strict(schema).iter_errors(catalogue)):
-        key = ".".join(map(str, error.absolute_path)) or "the catalogue"
-        for name, why in DEAD.items() if error.validator == "additionalProperties" else ():
-            if name in error.instance and ".ray" in key:
-                raise Refused(f"{key}.{name}: {why}")
-        raise Refused(f"{key}: {error.message}; see {SCHEMA}")
+        key = ".".join(map(str, error.absolute_path))
+        if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
+            known = error.schema.get("properties", {})
+            _stop_on_unknown(
+                key, [name for name in error.instance if name not in known], list(known)
+            )
+        raise Refused(f"{key or 'the catalogue'}: {error.message}; see {SCHEMA}")
     validate(catalogue, str(root / SCHEMA))
     for name, entry in catalogue["models"].items():
         for table, key, word in (
@@ -119,6 +92,17 @@ def complete(catalogue: dict, root: Path) -> None:
                     f"{where}: {flag}, expected no flag that means this machine or one of its "
                     "files: it affects what is built, and no key would show it; name the value"
                 )
+
+
+def _stop_on_unknown(place: str, unknown: list[str], known: list[str]) -> None:
+    """Say which key nobody knows, and what may have been meant."""
+    prefix = f"{place}." if place else ""
+    for name in unknown:
+        if name in DEAD and ".ray" in place:
+            raise Refused(f"{prefix}{name}: {DEAD[name]}")
+    near = difflib.get_close_matches(unknown[0], known, 1)
+    expected = near[0] if near else f"one of {', '.join(known)}"
+    raise Refused(f"{prefix}{unknown[0]}: no such key, expected {expected}; rename or remove it")
 
 
 def _strict(schema: dict) -> Any:

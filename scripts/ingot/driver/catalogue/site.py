@@ -20,6 +20,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ingot import yaml_text
 from ingot.refused import Refused
 
 FILE = "INGOT_SITE"
@@ -67,13 +68,7 @@ def read() -> Site:
         if os.environ.get(FILE):
             raise Refused(f"{place}: missing, expected the site file that {FILE} names; write it")
         return Site()
-    import yaml
-
-    try:
-        found = yaml.safe_load(place.read_text()) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        line = str(error).splitlines()[0]
-        raise Refused(f"{place}: not YAML ({line}), expected a site file") from None
+    found = yaml_text.only(place, "a site file")
     if not isinstance(found, dict):
         raise Refused(f"{place}: holds a {type(found).__name__}, expected keys")
     for key, value in found.items():

@@ -18,7 +18,7 @@ from typing import Any
 from ingot.architecture.llama import parameters
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
-from ingot.driver.catalogue import schema, targets
+from ingot.driver.catalogue import machine, schema, targets
 from ingot.driver.formats.rows import OFFERED
 from ingot.driver.known import found as found_of
 from ingot.driver.known.model import planned
@@ -56,6 +56,8 @@ def run(root: Path, options: Namespace) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             revision = options.revision or revision
             entry, size = of_hub(root, hub, revision, Path(scratch), title)
+    if not machine.has_gpu():  # else a plain M_tp1.vmfb would be for a GPU that is not here
+        entry["hardware"] = "cpu"
     text = yaml_of(name, entry)
     write(root, name, text)
     catalogue = schema.load(root, None)
@@ -178,7 +180,8 @@ def about(root: Path, name: str, entry: dict[str, Any], size: int, catalogue: di
         if reason := targets.why_not(f"{targets.FOLDER}{name}{tp}.{row.name}", catalogue):
             lines.append(f"cannot: {row.name}: {reason.splitlines()[0]}")
     hardware = catalogue["models"][name]["hardware"]
-    lines.append(f"hardware of its programs: {hardware}, or as named: {name}_tp1.cpu.shortfin")
+    others = [one for one in catalogue["hardware"] if one != hardware]
+    lines.append(f"hardware of its programs: {hardware}, or as named: {name}_tp1.{others[0]}.vmfb")
     # the catalogue of its own lies beside no Snakefile where this was not run in a clone
     front = "" if Path("Snakefile").exists() else f"-s {root / 'Snakefile'} -- "
     return [*lines, f"next: snakemake {front}{targets.FOLDER}{name}.gguf"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ingot import yaml_text
 from ingot.driver.formats.rows import row_of
 from ingot.publishing.published import Artifact, Origin
 from ingot.refused import Refused
@@ -40,14 +41,12 @@ class Licence:
 
 def licence(folder: Path, catalogues: str) -> Licence:
     """What a checkpoint's own files state.  Refused where the catalogue says another."""
-    import yaml
-
     found, where = "", ""
     card = folder / "README.md"
     if card.is_file() and (match := FRONT.match(card.read_text(errors="replace"))):
         try:
-            said = yaml.safe_load(match[1])
-        except (yaml.YAMLError, ValueError):
+            said = (yaml_text.documents(match[1]) or [None])[0]
+        except yaml_text.NotYaml:
             said = None
         if isinstance(said, dict) and isinstance(said.get("license"), str):
             found, where = said["license"], "README.md"

@@ -9,6 +9,7 @@ cells: [demo.q8_0.gguf]                    # these, too, without artifacts/
 from pathlib import Path
 from typing import Any
 
+from ingot import yaml_text
 from ingot.driver.catalogue import targets
 from ingot.driver.formats.rows import FORMATS, RECORD
 from ingot.refused import Refused
@@ -21,13 +22,7 @@ def read(path: Path | None) -> dict[str, list]:
     """The matrix in a file; an empty one without it.  Refused: another form."""
     if path is None:
         return {}
-    import yaml
-
-    try:
-        found = yaml.safe_load(path.read_text()) or {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        line = str(error).splitlines()[0]
-        raise Refused(f"{path}: not YAML ({line}), expected a matrix") from None
+    found = yaml_text.only(path, "a matrix")
     for name, value in found.items() if isinstance(found, dict) else [(found, None)]:
         kind = KEYS.get(name) if isinstance(name, str) else None
         if kind is None or not isinstance(value, list) or {type(one) for one in value} - {kind}:

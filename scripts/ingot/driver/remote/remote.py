@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,7 @@ class Remote:
             if self._connection is None:
                 access = "pull,push" if self.writes else "pull"
                 self._connection = Connection(
-                    self.place, access, self.settings.plain, SILENCE, TRIES, SLOWEST
+                    self.place, access, self.settings.plain, SILENCE, TRIES, SLOWEST, SILENCE
                 )
             return self._connection
 
@@ -74,16 +73,30 @@ class Remote:
         new = [pair for pair in dict.fromkeys(wanted) if pair[1] not in self.answers]
         if not new or self.why_not:
             return
-        end = time.monotonic() + PATIENCE
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = pool.map(lambda pair: self._look_up(*pair, end), new)
-            for (_, tag), one in zip(new, found, strict=True):
-                self.answers[tag] = one
-                self.known |= {one.record.key} if one else set()
+        left: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+        found: queue.SimpleQueue[tuple[str, Found | None]] = queue.SimpleQueue()
+        for pair in new:
+            left.put(pair)
 
-    def _look_up(self, rule: str, tag: str, end: float) -> Found | None:
-        if not self.why_not and time.monotonic() > end:
-            self.give_up(f"{self.place.host} takes more than {PATIENCE:.0f} s to answer")
+        def work() -> None:
+            with suppress(queue.Empty):
+                while True:
+                    rule, tag = left.get_nowait()
+                    found.put((tag, self._look_up(rule, tag)))
+
+        for _ in range(min(AT_ONCE, len(new))):  # daemons: nobody waits for one whose answer drips
+            threading.Thread(target=work, name="look-up", daemon=True).start()
+        end = time.monotonic() + PATIENCE
+        for _ in new:
+            try:
+                tag, one = found.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                self.give_up(f"{self.place.host} takes more than {PATIENCE:.0f} s to answer")
+                return
+            self.answers[tag] = one
+            self.known |= {one.record.key} if one else set()
+
+    def _look_up(self, rule: str, tag: str) -> Found | None:
         if self.why_not:
             return None
         what = f"{self.place}:{tag[:15]}"

@@ -1,0 +1,119 @@
+"""How a job's nodes meet, with strangers at the door and on the line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT
+
+HEAD = """
+import json, socket, sys, threading, time
+from pathlib import Path
+import meeting
+from place import FIRST, Place, Refused, Site
+
+site = Site(Path("serve.conf"), {"meet_seconds": "30"})
+def place(rank):
+    return Place("7", rank, ("n1", "n2"))
+table = meeting.Head(place(0), site, "key")
+meets = threading.Thread(target=table.gather, args=("127.0.0.1",), daemon=True)
+meets.start()
+port = meeting.port_blocks(place(0).number)[0]
+def stranger(words=b""):
+    end = time.monotonic() + 10
+    while True:
+        try:
+            found = socket.create_connection(("127.0.0.1", port), timeout=2)
+            break
+        except ConnectionRefusedError:
+            assert time.monotonic() < end
+    found.sendall(words)
+    return found
+"""
+CAME = """
+worker = meeting.Worker(place(1), site, "key", "127.0.0.1")
+meets.join(20)
+assert not meets.is_alive() and list(table.lines) == [1]
+worker.line.say(free=True)
+print(json.dumps(table.lines[1].hear(5)))
+with socket.socket() as again:  # nobody listens at the door any more
+    again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    again.bind(("127.0.0.1", port))
+    again.listen()
+"""
+PAIR = """
+import json, socket, sys, threading
+import meeting
+door = socket.create_server(("127.0.0.1", 0))
+far = socket.create_connection(door.getsockname())
+near = door.accept()[0]
+head, worker = meeting.Line(near), meeting.Line(far)
+proves = threading.Thread(target=meeting.known, args=(worker, "key", "worker"))
+proves.start()
+assert meeting.known(head, "key", "head")
+proves.join(10)
+sent = []
+class Between:
+    def __init__(self, real): self.real = real
+    def settimeout(self, seconds): self.real.settimeout(seconds)
+    def sendall(self, data): sent.append(data)
+worker.connection = Between(far)
+worker.say(free=True)
+worker.say(free=True)
+line = sent[0]
+"""
+
+
+def run(*code):
+    done = subprocess.run(
+        [sys.executable, "-c", "".join(code)], capture_output=True, text=True, timeout=60, check=False,
+        env={"PYTHONPATH": f"{ROOT}/runtime/vllm"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+STRANGERS = {
+    "who says nothing, three hundred times": "left = [stranger() for _ in range(300)]\n",
+    "with a deep line": "stranger(b'[' * 200_000 + b'\\n')\n",
+    "with a long line": "stranger(b'x' * 2_000_000)\n",
+    "with a list": "stranger(b'[1]\\n')\n",
+    "who has gone": "stranger().close()\n",
+    "who says that he has proved it": 'stranger(b\'{"nonce": "1"}\\n{"proof": "1"}\\n{"rank": 1}\\n\')\n',
+}
+
+
+@pytest.mark.parametrize("stranger", STRANGERS.values(), ids=list(STRANGERS))
+def test_a_stranger_keeps_no_node_from_the_meeting(stranger):
+    words = f"try:\n    {stranger}except OSError:\n    pass\n"
+    assert json.loads(run(HEAD, words, CAME)) == {"free": True}
+
+
+LINES = {
+    "as it was sent": ("line", True),
+    "one letter changed": ("line.replace(b'true', b'null')", False),
+    "without its mark": ("line[64:]", False),
+    "the second before the first": ("sent[1]", False),
+    "one's own": ("head_said()", False),
+}
+
+
+@pytest.mark.parametrize("change, taken", LINES.values(), ids=list(LINES))
+def test_only_the_other_nodes_next_line_is_believed(change, taken):
+    code = (
+        "def head_said():\n"
+        "    head.connection = Between(near)\n    head.say(free=True)\n    head.connection = near\n"
+        "    return sent.pop()\n"
+        f"far.sendall({change})\n"
+        "try:\n    print(head.hear(5))\nexcept ConnectionError as error:\n    print(error)\n"
+    )
+    said = run(PAIR, code)
+    assert said == ("{'free': True}\n" if taken else "a line of somebody else\n")
+
+
+def test_the_same_line_twice_is_believed_once():
+    code = "far.sendall(line + line)\nhead.hear(5)\n"
+    code += "try:\n    head.hear(5)\nexcept ConnectionError as error:\n    print(error)\n"
+    assert run(PAIR, code) == "a line of somebody else\n"

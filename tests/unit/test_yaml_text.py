@@ -1,0 +1,68 @@
+"""YAML from outside: each reader refuses in one line what another would take, or never end with."""
+
+import re
+
+import pytest
+
+from ingot import yaml_text
+from ingot.driver.catalogue import schema, site
+from ingot.driver.origin import card
+from ingot.driver.release import matrix
+from ingot.kuberay import manifest
+from ingot.rayserve import applications
+from ingot.refused import Refused
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)
+)
+WRONG = {
+    "aliases of aliases": (BOMB, "more than 200000 values"),
+    "an alias of itself": ("a: &a [*a]\n", r"\*a is an alias of what holds it"),
+    "too deep": ("a: " + "[" * 3000, "more than 64 collections in one another"),
+    "too deep, by lines": (
+        "".join(f"{' ' * n}a:\n" for n in range(300)),
+        "more than 64 collections",
+    ),
+    "too long": ("a: " + "x" * (5 << 20), "5242883 bytes"),
+    "a key twice": ("a: 1\nb: 2\na: 3\n", "a is there twice"),
+    "no YAML": ("a: [\n", "expected"),
+    "a list as a key": ("? [1]\n: 2\n", "unhashable|not hashable"),
+    "no such tag": ("a: !!python/object:os.system x\n", "could not determine a constructor"),
+    "no such day": ("a: 2026-13-40\n", "month must be in"),
+}
+
+
+@pytest.mark.parametrize("text, why", WRONG.values(), ids=list(WRONG))
+def test_every_reader_refuses_it_in_one_line(text, why, tmp_path, monkeypatch):
+    place = tmp_path / "it.yaml"
+    place.write_text(text)
+    monkeypatch.setenv(site.FILE, str(place))
+    for reader in (lambda: schema.read(str(place)), site.read, lambda: matrix.read(place),
+                   lambda: manifest.read(place)):  # fmt: skip
+        with pytest.raises(Refused, match=f"not YAML.*({why})") as said:
+            reader()
+        assert "\n" not in str(said.value)
+    (tmp_path / "README.md").write_text(f"---\n{text}\n---\n")
+    assert card.licence(tmp_path, "mit").name == "mit"
+    document = {"apiVersion": "ray.io/v1", "kind": "RayService", "metadata": {"name": "x"},
+                "spec": {"serveConfigV2": text, "rayClusterConfig": {"headGroupSpec": {
+                    "template": {"spec": {"containers": [{"name": "a", "image": "b"}]}}}}}}  # fmt: skip
+    said = [str(fault) for fault in manifest.faults(document)]
+    assert re.search(f"not YAML.*({why})", " ".join(said)), said
+
+
+def test_a_fault_is_named_by_its_line(tmp_path):
+    (tmp_path / "x.yaml").write_text("a: 1\nb: 2\na: 3\n")
+    with pytest.raises(Refused, match=r"x\.yaml:3: not YAML \(a is there twice"):
+        yaml_text.only(tmp_path / "x.yaml", "a catalogue")
+
+
+def test_aliases_and_merges_are_taken():
+    (found,) = yaml_text.documents("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: [*a, *a]\n")
+    assert found["b"] == {"x": 1, "y": 3} and found["c"] == [found["a"]] * 2
+
+
+def test_an_option_that_is_no_yaml_is_a_text():
+    words = ["--dtype", "float32", "--chat-template", "{% if x %}", "--max-num-seqs=4", "--no-x"]
+    found = applications.keywords(words)
+    assert found["chat_template"] == "{% if x %}" and found["max_num_seqs"] == 4

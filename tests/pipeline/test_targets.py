@@ -20,7 +20,7 @@ def test_the_command_stops_with_one_line_before_any_work(snakemake, tmp_path):
     "entry, expected",
     [
         ("{path: x, name: X, architecture: LlamaForCausalLM, pre_tokenizer: default, tpp: [1]}",
-         "models.mine:"),
+         "models.mine.tpp: no such key, expected tp"),
         ("{name: X, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe}", "models.mine:"),
         ("{path: x, name: X, architecture: Mamba, pre_tokenizer: default}",
          "models.mine.architecture: 'Mamba'"),

@@ -89,7 +89,7 @@ def test_a_custom_resource_is_asked_for_as_ray_reads_it(reference, engines):
         ("acpu", "amd_cpu", 1, "write resources: {amd_cpu: 1}"),
         ("cpu", "hf_token", "hf_x", "a secret in a catalogue"),
         ("cpu", "target_device", "INTEL", "its application says it: cpu or acpu"),
-        ("cpu", "num_gpu", 1, "'num_gpu' was unexpected"),
+        ("cpu", "num_gpu", 1, "num_gpu: no such key, expected num_cpus"),
         ("cpu", "num_cpus", 0, "less than or equal to the minimum"),
         ("cpu", "temperature", -1, "less than the minimum"),
         (None, "gpu_count", 4, "it is the target's tensor parallel size"),

@@ -27,7 +27,7 @@ NEUTRAL = {  # what others offer: taken where it asks for nothing
     "tool_choice": "none", "parallel_tool_calls": True, "service_tier": "auto",
 }  # fmt: skip
 STOPS = 16
-AROUND = 1 << 20
+AROUND = 1 << 20  # bytes of a body beside its prompt
 LETTERS = 64  # of a token at most: what is longer is not tokenized to learn that it is too long
 
 

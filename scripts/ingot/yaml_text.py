@@ -3,6 +3,7 @@
 Other readers take the last of two entries of one name, and expand aliases of aliases without an end.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from ingot.refused import Refused
 LONGEST = 4 << 20  # bytes
 DEEPEST = 64  # collections in collections
 MOST = 200_000  # values, with those that aliases repeat
-MERGE = "tag:yaml.org,2002:merge"
+PLAIN = 1 << 16  # letters of a value without quotes: 1:00:00:... is a number, in quadratic time
+MERGE = "<<"
 
 
 class NotYaml(ValueError):
@@ -53,63 +55,61 @@ def documents(text: str | bytes) -> list[Any]:
     """NotYaml for what is none, for two entries of one name, and for what is too deep or too much."""
     import yaml
 
-    base = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-    class Loader(base):
-        def construct_mapping(self, node, deep=False):
-            names = [
-                key.value
-                for key, _ in node.value
-                if key.tag != MERGE and isinstance(key.value, str)
-            ]
-            for number, name in enumerate(names):
-                if name in names[:number]:
-                    mark = next(
-                        key for key, _ in reversed(node.value) if key.value == name
-                    ).start_mark
-                    said = f"{name} is there twice; rename or remove one"
-                    raise yaml.constructor.ConstructorError(None, None, said, mark)
-            return super().construct_mapping(node, deep)
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     if len(text) > LONGEST:
         raise NotYaml(f"{len(text)} bytes, at most {LONGEST}")
     try:
-        _stop_on_too_much(yaml, yaml.parse(text, base))
-        return list(yaml.load_all(text, Loader))
+        _hold(yaml, yaml.parse(text, loader))
+        return list(yaml.load_all(text, loader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         said = getattr(error, "problem", None) or (str(error).splitlines() or ["no YAML"])[0]
         raise NotYaml(said, mark.line + 1 if mark else 0) from None
     except NotYaml:
         raise
-    except (
-        ValueError,
-        TypeError,
-        RecursionError,
-    ) as error:  # a date of month 13; a list as key
+    except (ValueError, TypeError, RecursionError) as error:  # a month 13; a list as a key
         raise NotYaml((str(error).splitlines() or [type(error).__name__])[0]) from None
 
 
-def _stop_on_too_much(yaml: Any, events: Any) -> None:
-    """By its events, before anything is made of them: an alias counts as what it repeats."""
-    known: dict[str, int] = {}  # values below an anchor
-    inside: list[
-        tuple[str | None, int]
-    ] = []  # anchors of open collections, and the count before each
+@dataclass
+class _Open:
+    """A list or mapping that has not ended."""
+
+    anchor: str | None
+    before: int  # values before it
+    names: set[str] | None  # of a mapping, so far
+    children: int = 0
+
+
+def _hold(yaml: Any, events: Any) -> None:
+    """By its events, before anything is made of them; an alias counts as what it repeats."""
+    sizes: dict[str | None, int] = {}  # values below an anchor
+    inside: list[_Open] = []
     count = 0
     for event in events:
         line = event.start_mark.line + 1
+        if isinstance(event, yaml.CollectionEndEvent):
+            ended = inside.pop()
+            sizes[ended.anchor] = count - ended.before
+        if not isinstance(event, yaml.NodeEvent):
+            continue
+        alias, scalar = isinstance(event, yaml.AliasEvent), isinstance(event, yaml.ScalarEvent)
+        if alias and event.anchor in [one.anchor for one in inside]:
+            raise NotYaml(f"*{event.anchor} is an alias of what holds it", line)
+        if scalar and event.implicit[0] and len(event.value) > PLAIN:
+            raise NotYaml(f"{len(event.value)} letters without quotes, at most {PLAIN}", line)
+        if inside:
+            holder = inside[-1]
+            if holder.names is not None and scalar and holder.children % 2 == 0:
+                if event.value in holder.names and event.value != MERGE:
+                    raise NotYaml(f"{event.value} is there twice; rename or remove one", line)
+                holder.names.add(event.value)
+            holder.children += 1
         if isinstance(event, yaml.CollectionStartEvent):
-            inside.append((event.anchor, count))
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = inside.pop()
-            known[anchor or ""] = count - before + 1
-        elif isinstance(event, yaml.AliasEvent):
-            if event.anchor in [anchor for anchor, _ in inside]:
-                raise NotYaml(f"*{event.anchor} is an alias of what holds it", line)
-            count += known.get(event.anchor, 1)
-        if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
-            count += 1
+            names = set() if isinstance(event, yaml.MappingStartEvent) else None
+            inside.append(_Open(event.anchor, count, names))
+        count += sizes.get(event.anchor, 1) if alias else 1
         if len(inside) > DEEPEST:
             raise NotYaml(f"more than {DEEPEST} collections in one another", line)
         if count > MOST:

@@ -24,6 +24,11 @@ WRONG = {
         "more than 64 collections",
     ),
     "too long": ("a: " + "x" * (5 << 20), "5242883 bytes"),
+    "a number that takes for ever": ("a: 1" + ":00" * 100_000 + "\n", "300001 letters without"),
+    "a key twice, far apart": (
+        "a: 1\n" + "".join(f"b{n}: 1\n" for n in range(90_000)) + "a: 1\n",
+        "a is there twice",
+    ),
     "a key twice": ("a: 1\nb: 2\na: 3\n", "a is there twice"),
     "no YAML": ("a: [\n", "expected"),
     "a list as a key": ("? [1]\n: 2\n", "unhashable|not hashable"),
@@ -58,7 +63,10 @@ def test_a_fault_is_named_by_its_line(tmp_path):
 
 
 def test_aliases_and_merges_are_taken():
-    (found,) = yaml_text.documents("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: [*a, *a]\n")
+    (found,) = yaml_text.documents(
+        "a: &a {x: 1, y: 2}\nb: &b {<<: *a, y: 3}\nc: [*a, *a]\nd: {<<: *b, y: 4}\n"
+    )
+    assert found["d"] == {"x": 1, "y": 4}
     assert found["b"] == {"x": 1, "y": 3} and found["c"] == [found["a"]] * 2
 
 

@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 READY := $(VENV)/ready
-TOOLCHAINS := hub convert llamacpp iree modelopt triton onnx openvino optimum rtx vllm rayserve slurm kubernetes ci
+TOOLCHAINS := hub convert llamacpp transformers iree modelopt triton onnx openvino optimum rtx vllm rayserve slurm kubernetes ci
 JOBS ?= 2
 INGOT_WHEELS ?= wheels
 OFFLINE := $(if $(wildcard $(INGOT_WHEELS)/uv-*),--no-index --find-links $(INGOT_WHEELS))

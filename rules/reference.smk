@@ -1,15 +1,35 @@
-"""What verifications compare with: artifacts/M.reference.npz, M.texts.json and M.scores.npy."""
+"""What verifications compare with: artifacts/M.reading.json, M.reference.npz, M.texts.json and M.scores.npy."""
+
+
+rule read_config:
+    input:
+        code=code("read_config.py"),
+        lock=lock("transformers"),
+        env=env("transformers"),
+        config=inputs.config_json,
+    output:
+        "artifacts/{model}.reading.json",
+    log:
+        "logs/read_config/{model}.log",
+    shell:
+        """
+        {PYTHON[transformers]:q} {input.code[0]:q} \
+            --config {input.config:q} \
+            --reading {output:q} \
+            >{log:q}
+        """
 
 
 rule generate_reference:
     input:
         code=code("generate_reference.py"),
-        lock=lock("iree"),
-        env=env("iree"),
+        lock=lock("transformers"),
+        env=env("transformers"),
         config=inputs.config_json,
         tokenizer=inputs.tokenizer,
         weights=inputs.weights,
         prompts=inputs.prompts,
+        reading="artifacts/{model}.reading.json",
     output:
         "artifacts/{model}.reference.npz",
     log:
@@ -18,8 +38,9 @@ rule generate_reference:
         "logs/generate_reference/{model}.tsv"
     shell:
         """
-        {PYTHON[iree]:q} {input.code[0]:q} \
+        {PYTHON[transformers]:q} {input.code[0]:q} \
             --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
+            --reading {input.reading:q} \
             --prompts {input.prompts:q} \
             --reference {output:q} \
             >{log:q}
@@ -29,10 +50,11 @@ rule generate_reference:
 rule encode_texts:
     input:
         code=code("encode_texts.py"),
-        lock=lock("iree"),
-        env=env("iree"),
+        lock=lock("transformers"),
+        env=env("transformers"),
         config=inputs.config_json,
         tokenizer=inputs.tokenizer,
+        reading="artifacts/{model}.reading.json",
         corpus=inputs.corpus,
     output:
         "artifacts/{model}.texts.json",
@@ -44,8 +66,9 @@ rule encode_texts:
         tokens=setting("corpus_tokens"),
     shell:
         """
-        {PYTHON[iree]:q} {input.code[0]:q} \
+        {PYTHON[transformers]:q} {input.code[0]:q} \
             --checkpoint {input.config:q} {input.tokenizer:q} \
+            --reading {input.reading:q} \
             --corpus {input.corpus:q} \
             --tokens {params.tokens} \
             --texts {output:q} \
@@ -56,8 +79,8 @@ rule encode_texts:
 rule score_corpus:
     input:
         code=code("score_corpus.py"),
-        lock=lock("iree"),
-        env=env("iree"),
+        lock=lock("transformers"),
+        env=env("transformers"),
         config=inputs.config_json,
         weights=inputs.weights,
         texts="artifacts/{model}.texts.json",
@@ -69,7 +92,7 @@ rule score_corpus:
         "logs/score_corpus/{model}.tsv"
     shell:
         """
-        {PYTHON[iree]:q} {input.code[0]:q} \
+        {PYTHON[transformers]:q} {input.code[0]:q} \
             --checkpoint {input.config:q} {input.weights:q} \
             --texts {input.texts:q} \
             --scores {output:q} \

@@ -135,8 +135,8 @@ rule verify_trtllm:
 rule verify_quantised:
     input:
         code=code("verify_trtllm.py"),
-        lock=lock("iree"),
-        env=env("iree"),
+        lock=lock("transformers"),
+        env=env("transformers"),
         config=inputs.config_json,
         weights=inputs.weights,
         checkpoint="artifacts/{model}_tp{tp}{variant}.trtllm-ckpt",
@@ -154,7 +154,7 @@ rule verify_quantised:
         limits=inputs.limits,
     shell:
         """
-        {PYTHON[iree]:q} {input.code[0]:q} \
+        {PYTHON[transformers]:q} {input.code[0]:q} \
             --checkpoint {input.config:q} {input.weights:q} \
             --trtllm-checkpoint {input.checkpoint:q} \
             --texts {input.texts:q} \

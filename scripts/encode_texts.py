@@ -1,29 +1,32 @@
-"""Token ids of hard texts and of a corpus, and rendered dialogues, by transformers.  Runs in envs/iree.
+"""Token ids of hard texts and of a corpus, and rendered dialogues, by transformers.  Runs in envs/transformers.
 
-What the tokenizers and chat templates of other formats are held against.
+What the tokenizers and chat templates of other formats are compared with.
 """
 
 import argparse
 import hashlib
 import json
 from pathlib import Path
+from unittest import mock
 
-from ingot.architecture.config import ALL, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.entry import run
 from ingot.files.atomic import replacing
+from ingot.verify import clock
+from ingot.verify import reading as reading_of
 from ingot.parity.hard_texts import DIALOGUES, STRINGS
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
-from ingot.verify.clock import strftime_now
 
 WINDOW = 512  # tokens, or the context where it is shorter
 LARGEST = 10**9  # bytes of float32 distributions, as score_corpus.py writes them
 LEAST = 256  # tokens of a corpus, below which its numbers say nothing
 
 
-def encode_texts(checkpoint: Checkpoint, corpus: Path, tokens: int, texts: Path) -> None:
-    config = read_config(checkpoint["config.json"], takes=ALL)
+def encode_texts(
+    checkpoint: Checkpoint, reading: Path, corpus: Path, tokens: int, texts: Path
+) -> None:
+    model = reading_of.read(reading)
     data = corpus.read_bytes()
     try:
         words = data.decode()
@@ -39,10 +42,10 @@ def encode_texts(checkpoint: Checkpoint, corpus: Path, tokens: int, texts: Path)
         start = tokenizer.encode("")[:1]
     if len(ids) < LEAST:
         raise Refused(f"{corpus}: {len(ids)} tokens, expected {LEAST} or more; name a longer text")
-    length = min(WINDOW, config.context) - len(start)
+    length = min(WINDOW, model["context"]) - len(start)
     starts = range(0, len(ids), length)
     windows = [start + ids[at : at + length] for at in starts if at + length <= len(ids)]
-    count = max(min(tokens, LARGEST // (4 * config.vocab)) // WINDOW, 1)
+    count = max(min(tokens, LARGEST // (4 * model["vocab"])) // WINDOW, 1)
     if count < len(windows):  # spread over the whole text
         windows = [windows[at * len(windows) // count] for at in range(count)]
     found = {
@@ -75,9 +78,10 @@ def rendered(tokenizer, messages: list[dict[str, str]]) -> str | None:
     if not template or (isinstance(template, dict) and "default" not in template):
         return None
     try:
-        return tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, strftime_now=strftime_now
-        )
+        with mock.patch("transformers.utils.chat_template_utils.datetime", clock.Noon):
+            return tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
     except TemplateError:
         return None
 
@@ -85,6 +89,7 @@ def rendered(tokenizer, messages: list[dict[str, str]]) -> str | None:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
+    parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
     parser.add_argument("--corpus", type=Path, required=True, help="a text, UTF-8")
     parser.add_argument("--tokens", type=int, required=True, help="of it at most, spread evenly")
     parser.add_argument("--texts", type=Path, required=True, help="the .json to write")

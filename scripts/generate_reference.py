@@ -1,4 +1,4 @@
-"""Greedy tokens and logits of a checkpoint by transformers in float32.  Runs in envs/iree.
+"""Greedy tokens and logits of a checkpoint by transformers in float32.  Runs in envs/transformers.
 
 The reference that programs are verified against.  Prompts come from a file, one per line, or are
 seeded random ids; their lengths reach several hundred tokens, since short ones hide a missing
@@ -9,11 +9,11 @@ import argparse
 import random
 from pathlib import Path
 
-from ingot.architecture.config import ALL, read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files.atomic import replacing
+from ingot.verify import reading as reading_of
 from ingot.parity import transformers_model
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
@@ -26,11 +26,13 @@ LONGEST = 300  # tokens that the longest prompt must have, where the context all
 PAGE = 64  # tokens kept free at the end of the context: programs stop some pages short of it
 
 
-def generate_reference(checkpoint: Checkpoint, prompts: list[Path], reference: Path) -> None:
+def generate_reference(
+    checkpoint: Checkpoint, reading: Path, prompts: list[Path], reference: Path
+) -> None:
     with stderr_to_log(f"{reference}: generating by transformers"):
         import numpy as np
 
-        asked = read_prompts(checkpoint, prompts)
+        asked = read_prompts(checkpoint, reading_of.read(reading), prompts)
         tokens, logits = greedy(checkpoint, asked)
     with replacing(reference) as partial, partial.open("wb") as file:
         np.savez(
@@ -43,19 +45,20 @@ def generate_reference(checkpoint: Checkpoint, prompts: list[Path], reference: P
         )
 
 
-def read_prompts(checkpoint: Checkpoint, files: list[Path]) -> list[list[int]]:
+def read_prompts(
+    checkpoint: Checkpoint, reading: reading_of.Reading, files: list[Path]
+) -> list[list[int]]:
     """Token ids of each prompt; stops when they are too few or too short to show anything."""
-    config = read_config(checkpoint["config.json"], takes=ALL)
-    room = config.context - STEPS - PAGE
+    room = reading["context"] - STEPS - PAGE
     if room < LENGTHS[0]:
         raise Refused(
-            f"{checkpoint['config.json']}: a context of {config.context} tokens, expected at least "
+            f"{checkpoint['config.json']}: a context of {reading['context']} tokens, expected at least "
             f"{LENGTHS[0] + STEPS + PAGE} to verify in"
         )
     if not files:
         rng = random.Random(0)
         lengths = [n if n <= room else rng.randint(LENGTHS[0], room) for n in LENGTHS]
-        return [[rng.randrange(config.vocab) for _ in range(n)] for n in lengths]
+        return [[rng.randrange(reading["vocab"]) for _ in range(n)] for n in lengths]
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(checkpoint["tokenizer.json"]))
@@ -108,6 +111,7 @@ def end_tokens(checkpoint: Checkpoint) -> set[int]:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
+    parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
     parser.add_argument("--prompts", type=Path, nargs="*", default=[], help="one prompt per line")
     parser.add_argument("--reference", type=Path, required=True, help="the .npz to write")
     generate_reference(**vars(parser.parse_args(argv)))

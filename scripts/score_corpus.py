@@ -1,6 +1,6 @@
-"""Log-probabilities of a checkpoint over a corpus by transformers in float32.  Runs in envs/iree.
+"""Log-probabilities of a checkpoint over a corpus by transformers in float32.  Runs in envs/transformers.
 
-What the distributions of lossy formats are held against.  Kept in float32: 16 bits would cost as
+What the distributions of lossy formats are compared with.  Kept in float32: 16 bits would cost as
 much as q8_0 itself.
 """
 

@@ -257,7 +257,9 @@ def main(argv: list[str] | None = None) -> None:
         help="the directory to verify",
     )  # fmt: skip
     parser.add_argument("--texts", type=Path, help="by encode_texts.py, of a quantised one")
-    parser.add_argument("--scores", type=Path, help="by score_corpus.py: runs it, in envs/iree")
+    parser.add_argument(
+        "--scores", type=Path, help="by score_corpus.py: runs it, in envs/transformers"
+    )
     parser.add_argument("--limit", nargs="*", help="name=value of a number")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
     verify_trtllm(**vars(parser.parse_args(argv)))

@@ -247,23 +247,38 @@ def convert(run, checkpoint, gguf, dtype="f16", pre=None, license=None, *flags):
 
 
 @pytest.fixture
-def peers(ok, tmp_path):
+def reading(ok, tmp_path):
+    """reading(folder) are the options of what transformers makes of its config.json, by the real step."""
+
+    def run(folder):
+        path = tmp_path / f"{Path(folder).name}.reading.json"
+        if not path.exists():
+            config = Path(folder) / "config.json"
+            ok("transformers", "read_config.py", "--config", config, "--reading", path)
+        return ["--reading", path]
+
+    return run
+
+
+@pytest.fixture
+def peers(ok, reading, tmp_path):
     """peers(checkpoint) are the options of what transformers makes of it, by the real steps."""
 
     def run(checkpoint, prompts=(), corpus=ROOT / "models/corpus.txt", tokens=1024):
         place = tmp_path / "peers"
         options = {name: place / name for name in ("reference", "texts", "scores")}
         folder = ("--checkpoint", checkpoint)
+        read = reading(checkpoint)
         ok(
-            "iree", "generate_reference.py", *folder, "--prompts", *prompts,
+            "transformers", "generate_reference.py", *folder, *read, "--prompts", *prompts,
             "--reference", options["reference"],
         )  # fmt: skip
         ok(
-            "iree", "encode_texts.py", *folder, "--corpus", corpus, "--tokens", tokens,
+            "transformers", "encode_texts.py", *folder, *read, "--corpus", corpus, "--tokens", tokens,
             "--texts", options["texts"],
         )  # fmt: skip
         written = ("--texts", options["texts"], "--scores", options["scores"])
-        ok("iree", "score_corpus.py", *folder, *written)
+        ok("transformers", "score_corpus.py", *folder, *written)
         return [word for name, path in options.items() for word in (f"--{name}", path)]
 
     return run

@@ -263,11 +263,11 @@ np.savez(sys.argv[2], **data)
     assert done.returncode == 1 and "25 of 26 prompts continue as transformers does" in done.stderr
 
 
-def test_prompts_that_show_nothing_are_refused(step, tmp_path):
+def test_prompts_that_show_nothing_are_refused(step, demo, tmp_path):
     (tmp_path / "few.txt").write_text("Name the capital of France.\n\n")
     done = step(
-        "iree", "generate_reference.py", "--checkpoint", DEMO, "--prompts", tmp_path / "few.txt",
-        "--reference", tmp_path / "r.npz",
+        "transformers", "generate_reference.py", "--checkpoint", DEMO, "--prompts", tmp_path / "few.txt",
+        "--reading", demo / "demo.reading.json", "--reference", tmp_path / "r.npz",
     )  # fmt: skip
     assert done.returncode == 1
     assert "few.txt: 1 prompts of at most" in done.stderr and "expected 20 or more" in done.stderr

@@ -42,7 +42,7 @@ CHAINS = {
     "demo.gguf": {"safetensors_to_gguf"},
     "demo.q4_k_m.gguf": {"quantize_gguf"},
     "demo.q4_k_m.gguf.verified.json": {
-        "quantize_gguf", "generate_reference", "encode_texts", "score_corpus", "verify_gguf",
+        "quantize_gguf", "read_config", "generate_reference", "encode_texts", "score_corpus", "verify_gguf",
     },
     "demo.quants": {"quantize_all"},
     "demo.q4_k_m.split": {"quantize_gguf", "split_gguf"},
@@ -58,9 +58,9 @@ CHAINS = {
     "demo_tp2.sm80.triton": {"safetensors_to_trtllm", "build_engine", "assemble_triton"},
     "demo.rtx": {"export_onnx", "build_rtx"},
     "demo.int8.openvino": {"export_openvino"},
-    "demo.torchpipe.verified.json": {"split_onnx", "generate_reference", "verify_torchpipe"},
+    "demo.torchpipe.verified.json": {"split_onnx", "read_config", "generate_reference", "verify_torchpipe"},
     "demo.rtx.verified.json": {
-        "export_onnx", "generate_reference", "encode_texts", "score_corpus", "verify_onnx",
+        "export_onnx", "read_config", "generate_reference", "encode_texts", "score_corpus", "verify_onnx",
         "build_rtx", "verify_rtx",
     },
     "demo_tp1.shortfin": {

@@ -320,8 +320,8 @@ def test_without_the_rope_scaling_the_check_fails(ok, export, step, tmp_path):
     onnx = export(folder, "onnx")
     reference = tmp_path / "reference.npz"
     ok(
-        "iree", "generate_reference.py", "--checkpoint", DEMO, "--prompts", DEMO / "prompts.txt",
-        "--reference", reference,
+        "transformers", "generate_reference.py", "--checkpoint", DEMO, "--prompts", DEMO / "prompts.txt",
+        *reading(DEMO), "--reference", reference,
     )  # fmt: skip
     texts = tmp_path / "texts.json"
     texts.write_text(

@@ -29,11 +29,11 @@ def cut(ok, tmp_path):
 
 
 @pytest.fixture
-def verify(tmp_path, ok):
+def verify(tmp_path, ok, reading):
     reference = tmp_path / "reference.npz"
     ok(
-        "iree", "generate_reference.py", "--checkpoint", checkpoints.DEMO, "--prompts", PROMPTS,
-        "--reference", reference,
+        "transformers", "generate_reference.py", "--checkpoint", checkpoints.DEMO, "--prompts", PROMPTS,
+        *reading(checkpoints.DEMO), "--reference", reference,
     )  # fmt: skip
 
     def run(with_):

@@ -196,7 +196,13 @@ def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(
         tmp_path / "texts", "--quant", quant, "--tp", 2, "--trtllm-checkpoint", tmp_path / "out",
     )  # fmt: skip
     verify(
-        ok, folder, tmp_path / "out", tmp_path / "record.json", "iree", *peers(folder)[2:], *RANDOM
+        ok,
+        folder,
+        tmp_path / "out",
+        tmp_path / "record.json",
+        "transformers",
+        *peers(folder)[2:],
+        *RANDOM,
     )
     told = json.loads((tmp_path / "out/config.json").read_bytes())
     assert told["quantization"]["quant_algo"] == algorithm

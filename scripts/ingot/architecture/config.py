@@ -12,7 +12,9 @@ from ingot.architecture import known_fields
 from ingot.fields import Number, Whole, held, read_json
 from ingot.refused import Refused
 
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM")
+MODEL_TYPES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral"}
+ARCHITECTURES = tuple(MODEL_TYPES)
+DEFAULT_WINDOW = 4096  # tokens: transformers' for a Mistral that names none
 MOST_LAYERS = 10_000  # each is listed before the weights are looked at
 SCALING = (
     {
@@ -32,6 +34,7 @@ SCALING = (
 SIZE = Whole(high=1 << 24)
 FIELDS = {  # what is read of a config.json; shapes are those of `fields.held`
     "architectures?": ([str], None),
+    "model_type?": (str, None),
     "vocab_size": SIZE,
     "hidden_size": SIZE,
     "num_hidden_layers": Whole(high=MOST_LAYERS),
@@ -44,8 +47,7 @@ FIELDS = {  # what is read of a config.json; shapes are those of `fields.held`
     "rope_theta?": (Number(above=0), None),
     "rope_scaling?": SCALING,
     "rope_parameters?": SCALING,
-    "sliding_window?": (Whole(low=0), None),
-    "use_sliding_window?": (bool, None),
+    "sliding_window?": (Whole(), None),
     "tie_word_embeddings?": (bool, None),
     "attention_bias?": (bool, None),
     "mlp_bias?": (bool, None),
@@ -121,6 +123,11 @@ def read_config(
         raise Refused(
             f"{path}: architectures is {architecture}, expected {wanted}: no other is supported"
         )
+    if (kind := config.get("model_type")) not in (None, MODEL_TYPES[architecture]):
+        raise Refused(
+            f"{path}: model_type is {kind!s:.60}, expected {MODEL_TYPES[architecture]} of {architecture}; "
+            "transformers goes by it"
+        )
     known_fields.stop_on_other_arithmetic(path, config)
     held(path, config, FIELDS)
     mistral = architecture == "MistralForCausalLM"
@@ -129,8 +136,16 @@ def read_config(
         if has and (mistral or key not in takes):
             why = "a Mistral has none" if mistral else "this format has none; ask for GGUF"
             raise Refused(f"{path}: {key} is true, expected false: {why}")
-    context, window = config["max_position_embeddings"], config.get("sliding_window")
-    if mistral and window and config.get("use_sliding_window", True):
+    context, window = (
+        config["max_position_embeddings"],
+        config.get("sliding_window", DEFAULT_WINDOW),
+    )
+    if mistral and window is not None:
+        if "sliding_window" not in config and context > window:
+            raise Refused(
+                f"{path}: sliding_window is missing, expected null or a number: transformers takes {window}, "
+                "llama.cpp none"
+            )
         context = min(context, window)
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
     if kv_heads is None:
@@ -164,9 +179,18 @@ def read_config(
 
 
 def _rope(path: Path, config: dict, takes: tuple[str, ...]):
-    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = float(scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
-    kind = scaling.get("rope_type", scaling.get("type", "default"))
+    named = {
+        key: dict(config[key]) for key in ("rope_parameters", "rope_scaling") if config.get(key)
+    }
+    for key, one in named.items():
+        _agree(path, {f"{key}.{word}": one[word] for word in ("rope_type", "type") if word in one})
+        if "type" in one:
+            one["rope_type"] = one.pop("type")
+    thetas = {f"{key}.rope_theta": one.pop("rope_theta", None) for key, one in named.items()}
+    thetas = {"rope_theta": config.get("rope_theta"), **thetas}
+    theta = _agree(path, {key: float(value) for key, value in thetas.items() if value}) or 10000.0
+    scaling = _agree(path, named) or {}
+    kind = scaling.get("rope_type", "default")
     if unknown := sorted(set(scaling) - {key.rstrip("?") for key in SCALING[0]}):
         raise Refused(
             f"{path}: {unknown[0]} in rope_scaling, expected no such field; it would be left out"
@@ -180,8 +204,9 @@ def _rope(path: Path, config: dict, takes: tuple[str, ...]):
     if kind not in ("llama3", *(word for word in ("linear", "yarn") if word in takes)):
         known = "llama3 or default" + (", linear or yarn" if "linear" in takes else "")
         raise Refused(f"{path}: rope_type is {kind}, expected {known}; it would be dropped")
-    original = scaling.get("original_max_position_embeddings")
-    original = original or config.get("original_max_position_embeddings")
+    name = "original_max_position_embeddings"
+    originals = {name: config.get(name), f"rope_scaling.{name}": scaling.get(name)}
+    original = _agree(path, {key: value for key, value in originals.items() if value})
     try:
         if kind == "linear":
             rope = LinearRope(float(scaling["factor"]))
@@ -191,8 +216,7 @@ def _rope(path: Path, config: dict, takes: tuple[str, ...]):
             rope = YarnRope(float(scaling["factor"]), original, *more)
         else:
             numbers = ("factor", "low_freq_factor", "high_freq_factor")
-            context = int(scaling["original_max_position_embeddings"])
-            rope = Llama3Rope(*(float(scaling[key]) for key in numbers), context)
+            rope = Llama3Rope(*(float(scaling[key]) for key in numbers), scaling[name])
     except KeyError as key:
         raise Refused(f"{path}: rope_scaling lacks {key}, expected a number; add it") from None
     if kind == "yarn" and rope.attention_factor:
@@ -208,6 +232,18 @@ def _rope(path: Path, config: dict, takes: tuple[str, ...]):
             f"{path}: rope_scaling {scaling}, expected 0 < low < high and a factor above 0"
         )
     return theta, rope
+
+
+def _agree(path: Path, said: dict):
+    """The one value of what config.json says in several places, or None; refused where two differ."""
+    (first, value), *others = said.items() if said else [("", None)]
+    for other, found in others:
+        if found != value:
+            raise Refused(
+                f"{path}: {first} is {value} and {other} is {found}, expected one value; transformers' "
+                "versions differ in which they read"
+            )
+    return value
 
 
 def say_unknown(path: Path) -> None:

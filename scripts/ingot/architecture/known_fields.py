@@ -10,7 +10,6 @@ from ingot.refused import Refused
 # Below model_type: fields of other families, which transformers' Llama and Mistral do not read.
 NEUTRAL: dict[str, tuple] = {
     "hidden_act": ("silu", "swish"),
-    "model_type": (None, "llama", "mistral"),
     "quantization_config": (None, {}),
     "partial_rotary_factor": (None, 1.0),
     "attn_logit_softcapping": (None,),
@@ -45,6 +44,7 @@ WITHOUT_EFFECT = (  # sampling, training, names, and what the tokenizer says
     "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params", "temperature",
     "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype",
     "torchscript", "transformers_version", "typical_p", "use_bfloat16", "use_cache",
+    "use_sliding_window",
 )  # fmt: skip
 NAMES = (*NEUTRAL, *NEUTRAL_ITEMS, *WITHOUT_EFFECT)
 

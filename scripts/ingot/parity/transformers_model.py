@@ -1,90 +1,94 @@
-"""A checkpoint in transformers, float32, configured by our own reading of its config.json.
+"""A checkpoint in the newest transformers, as its users load it: AutoConfig and AutoModelForCausalLM, float32.
 
-transformers' reading ignores what later versions write (rope_parameters), and fills in a window that a
-Mistral does not have: a right program would be refused, and a wrong one pass.
+Nothing here reads config.json: what transformers makes of it is what records compare with.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from ingot.architecture.config import (
-    ALL,
-    LinearRope,
-    Llama3Rope,
-    ModelConfig,
-    YarnRope,
-    read_config,
-)
 from ingot.checkpoint.files import Checkpoint
+from ingot.verify.reading import Reading
 from ingot.refused import Refused
 
 
 def load(checkpoint: Checkpoint):
-    """The model, for inference."""
+    """The model, for inference.  Refused where a tensor is missing, of another shape, or not transformers'."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    with checkpoint.as_folder() as folder:
-        return AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=our_reading(checkpoint["config.json"]),
-            torch_dtype=torch.float32,
-            use_safetensors=True,
-        ).eval()
-
-
-def our_reading(path: Path):
-    """config.json as we read it, in the words of this transformers."""
-    from transformers import AutoConfig, LlamaConfig, MistralConfig
-
-    ours = read_config(path, takes=ALL)
-    words = {
-        "vocab_size": ours.vocab, "hidden_size": ours.hidden, "num_hidden_layers": ours.layers,
-        "intermediate_size": ours.ffn, "num_attention_heads": ours.heads,
-        "num_key_value_heads": ours.kv_heads, "head_dim": ours.head_dim,
-        "max_position_embeddings": original(ours), "rms_norm_eps": ours.rms_eps,
-        "rope_theta": ours.rope_theta, "rope_scaling": scaling(ours.rope), "tie_word_embeddings": ours.tied,
-        "hidden_act": "silu",
-    }  # fmt: skip
-    if ours.architecture == "MistralForCausalLM":
-        found = MistralConfig(**words, sliding_window=None)
-    else:
-        found = LlamaConfig(**words, attention_bias=ours.attention_bias, mlp_bias=ours.mlp_bias)
-    differs = [name for name, value in words.items() if getattr(found, name) != value]
-    if differs:
-        raise Refused(
-            f"{path}: {differs[0]}: transformers makes it another; expected {words[differs[0]]}"
+    with checkpoint.as_folder() as folder, understood(checkpoint["config.json"]):
+        model, found = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True
         )
-    theirs = AutoConfig.from_pretrained(path)
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        setattr(found, name, getattr(theirs, name, None))
-    return found
+    for what in ("missing", "mismatched", "unexpected"):
+        if names := sorted(str(name) for name in found[f"{what}_keys"]):
+            raise Refused(f"{checkpoint}: tensor {names[0]} is {what}, by transformers' own loader")
+    return model.eval()
 
 
-def original(config: ModelConfig) -> int:
-    """The context; with YaRN the one before it, from which transformers 4 takes it: where the scaling
-    names one it computes a factor of its own."""
-    return config.rope.original_context if isinstance(config.rope, YarnRope) else config.context
+def without_weights(config: Path):
+    """The model that config.json describes; its weights take no memory."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with understood(config):
+        found = AutoConfig.from_pretrained(config)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(found)
 
 
-def scaling(rope: Llama3Rope | LinearRope | YarnRope | None) -> dict | None:
-    """A rope scaling as transformers 4 spells it."""
-    if rope is None:
-        return None
-    if isinstance(rope, LinearRope):
-        return {"rope_type": "linear", "factor": rope.factor}
-    if isinstance(rope, YarnRope):
-        found = {
-            "rope_type": "yarn",
-            "factor": rope.factor,
-            "attention_factor": rope.attention_factor,
-            "beta_fast": rope.beta_fast,
-            "beta_slow": rope.beta_slow,
+def reading(config: Path) -> Reading:
+    """Every number of the model that Ingot uses, as transformers' modules have it.
+
+    `context` is in tokens: where a window ends it, the window.  `frequencies` are rope's, in radians by
+    token; `rope_scale` is what its sines and cosines are multiplied by.
+    """
+    import transformers
+
+    model = without_weights(config)
+    with understood(config):
+        inner = model.model
+        layer, theirs = inner.layers[0], model.config
+        attention, mlp, rope = layer.self_attn, layer.mlp, type(inner.rotary_emb)(theirs)
+        window = theirs.sliding_window if type(model).__name__ != "LlamaForCausalLM" else None
+        spans = [theirs.max_position_embeddings, *([] if window is None else [window])]
+        return {
+            "transformers": transformers.__version__,
+            "architecture": type(model).__name__,
+            "vocab": inner.embed_tokens.num_embeddings,
+            "hidden": inner.embed_tokens.embedding_dim,
+            "layers": len(inner.layers),
+            "ffn": mlp.gate_proj.out_features,
+            "heads": attention.q_proj.out_features // attention.head_dim,
+            "kv_heads": attention.k_proj.out_features // attention.head_dim,
+            "head_dim": attention.head_dim,
+            "context": min(spans),
+            "rms_eps": layer.input_layernorm.variance_epsilon,
+            "activation": theirs.hidden_act,
+            "tied": theirs.tie_word_embeddings,
+            "attention_bias": attention.q_proj.bias is not None,
+            "mlp_bias": mlp.gate_proj.bias is not None,
+            "attention_scale": attention.scaling,
+            "rope_type": theirs.rope_parameters["rope_type"],
+            "rope_theta": theirs.rope_parameters["rope_theta"],
+            "rope_scale": float(rope.attention_scaling),
+            "frequencies": rope.inv_freq.tolist(),
         }
-        return {key: value for key, value in found.items() if value is not None}
-    return {
-        "rope_type": "llama3",
-        "factor": rope.factor,
-        "low_freq_factor": rope.low_freq_factor,
-        "high_freq_factor": rope.high_freq_factor,
-        "original_max_position_embeddings": rope.original_context,
-    }
+
+
+@contextmanager
+def understood(config: Path) -> Iterator[None]:
+    """What transformers cannot load ends in one line, of its version and its own words."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, Refused | MemoryError) or getattr(error, "errno", None):
+            raise
+        import transformers
+
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        raise Refused(
+            f"{config}: transformers {transformers.__version__} cannot load it ({words:.300}), expected a "
+            "model that it runs"
+        ) from None

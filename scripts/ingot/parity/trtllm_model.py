@@ -2,7 +2,7 @@
 
 TensorRT-LLM itself needs a GPU.  What its kernels do with each linear layer is done in float32 instead:
 activations are multiplied by prequant_scaling_factor, divided by activation_scaling_factor where the
-format has one, rounded to float8 or int8, and met by the stored weights.  Runs in envs/iree.
+format has one, rounded to float8 or int8, and met by the stored weights.  Runs in envs/transformers.
 """
 
 from collections.abc import Callable, Iterable
@@ -34,9 +34,11 @@ def logits_of(
 ) -> Callable[[list[int]], np.ndarray]:
     """logits(ids), float32 [len(ids), vocabulary]; `config` is the source's config.json."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_config(transformers_model.our_reading(config)).float().eval()
+    with transformers_model.understood(config):
+        found = AutoConfig.from_pretrained(config)
+        model = AutoModelForCausalLM.from_config(found, dtype=torch.float32).eval()
     state = model.state_dict()
     for weight in weights:
         module = model.get_submodule(weight.name.removesuffix(".weight"))

@@ -1,14 +1,6 @@
 """Rows of what models come from: a checkpoint of the hub, and the reference for verifications."""
 
-from ingot.driver.formats.table import (
-    GB,
-    Cost,
-    Format,
-    Work,
-    run_through,
-    whole_model,
-    written,
-)  # fmt: skip
+from ingot.driver.formats.table import GB, Cost, Format, Work, run_through, whole_model, written
 from ingot.driver.job import Job
 from ingot.driver.known.model import Model
 
@@ -50,6 +42,13 @@ ROWS = (
         steps={"fetch_listing": listed, "fetch_file": fetched},
         sizes=whole_model,
         chart="checkpoint",
+        intermediate=True,
+    ),
+    Format(
+        name="reading.json",
+        what="every number of config.json, by transformers",
+        steps={"read_config": written(Cost(5, memory=450), 1e3)},
+        sizes=whole_model,
         intermediate=True,
     ),
     Format(

@@ -1,0 +1,109 @@
+"""What the newest transformers makes of a config.json, number by number.  Runs in envs/transformers.
+
+Refused where a number is not the one that Ingot's own reader finds: one of the two would make another model.
+"""
+
+import argparse
+import json
+import math
+from pathlib import Path
+
+from ingot.architecture import llama
+from ingot.architecture.config import (
+    ALL,
+    LinearRope,
+    Llama3Rope,
+    ModelConfig,
+    YarnRope,
+    read_config,
+)
+from ingot.entry import run
+from ingot.files.atomic import replacing
+from ingot.parity import transformers_model
+from ingot.verify.reading import Reading
+from ingot.refused import Refused
+from ingot.terminal.console import stderr_to_log
+
+EQUAL = 1e-5  # of rope's frequencies, which transformers computes in float32
+
+
+def read_config_by_transformers(config: Path, reading: Path) -> None:
+    with stderr_to_log(f"{reading}: reading by transformers"):
+        theirs = transformers_model.reading(config)
+    compare(config, ours(read_config(config, takes=ALL)), theirs)
+    with replacing(reading) as partial:
+        partial.write_text(json.dumps(theirs, indent=1) + "\n")
+
+
+def compare(config: Path, found: dict, theirs: Reading) -> None:
+    """Refused at the first number that differs, with both."""
+    for name, value in found.items():
+        other = theirs[name]
+        if name == "frequencies":
+            near = (math.isclose(a, b, rel_tol=EQUAL) for a, b in zip(value, other, strict=False))
+            at = next((n for n, same in enumerate(near) if not same), None)
+            if at is None and len(value) == len(other):
+                continue
+            name = f"rope's frequency {at or 0} of {len(other)}"
+            value, other = value[at or 0], other[at or 0]
+        elif name == "rope_scale":
+            if math.isclose(value, other, rel_tol=EQUAL):
+                continue
+        elif value == other:
+            continue
+        raise Refused(
+            f"{config}: {name} is {other} to transformers {theirs['transformers']} and {value} to Ingot; "
+            "expected one reading: write it as transformers saves it"
+        )
+
+
+def ours(config: ModelConfig) -> dict:
+    """The numbers of our reading, by the names of transformers_model.reading."""
+    same = (
+        "architecture", "vocab", "hidden", "layers", "ffn", "heads", "kv_heads", "head_dim", "context",
+        "rms_eps", "tied", "attention_bias", "mlp_bias", "rope_theta",
+    )  # fmt: skip
+    scale = 1.0
+    if isinstance(config.rope, YarnRope):
+        scale = config.rope.attention_factor or 0.1 * math.log(max(config.rope.factor, 1)) + 1
+    return {
+        **{name: getattr(config, name) for name in same},
+        "attention_scale": config.head_dim**-0.5,
+        "rope_scale": scale,
+        "frequencies": frequencies(config),
+    }
+
+
+def frequencies(config: ModelConfig) -> list[float]:
+    """Rope's, in radians by token, as libllama computes them from what our formats say."""
+    dim, theta, rope = config.head_dim, config.rope_theta, config.rope
+    plain = [theta ** (-i / dim) for i in range(0, dim, 2)]
+    if isinstance(rope, Llama3Rope):
+        return [f / by for f, by in zip(plain, llama.rope_freqs(config), strict=True)]
+    if isinstance(rope, LinearRope):
+        return [f / rope.factor for f in plain]
+    if not isinstance(rope, YarnRope):
+        return plain
+
+    def turning(turns: float) -> float:
+        """The dimension that turns so often within the original context."""
+        return dim * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(0, math.floor(turning(rope.beta_fast or 32)))
+    high = min(dim - 1, math.ceil(turning(rope.beta_slow or 1)))
+    found = []
+    for n, f in enumerate(plain):
+        kept = 1 - min(1, max(0, (n - low) / max(0.001, high - low)))
+        found.append(f / rope.factor * (1 - kept) + f * kept)
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--config", type=Path, required=True, help="the checkpoint's config.json")
+    parser.add_argument("--reading", type=Path, required=True, help="the .json to write")
+    read_config_by_transformers(**vars(parser.parse_args(argv)))
+
+
+if __name__ == "__main__":
+    run(main)

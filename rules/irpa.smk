@@ -60,9 +60,10 @@ for tp in SIZES[1:]:
 rule verify_irpa:
     input:
         code=code("verify_irpa.py"),
-        lock=lock("convert"),
-        env=env("convert"),
+        lock=lock("iree"),
+        env=env("iree"),
         gguf="artifacts/{model}{dtype}.gguf",
+        gguf_record="artifacts/{model}{dtype}.gguf.verified.json",
         irpa="artifacts/{model}{dtype}.irpa",
     output:
         "artifacts/{model}{dtype}.irpa.verified.json",
@@ -72,8 +73,9 @@ rule verify_irpa:
         "logs/verify_irpa/{model}{dtype}.tsv"
     shell:
         """
-        {PYTHON[convert]:q} {input.code[0]:q} \
+        {PYTHON[iree]:q} {input.code[0]:q} \
             --gguf {input.gguf:q} \
+            --gguf-record {input.gguf_record:q} \
             --irpa {input.irpa:q} \
             --record {output:q} \
             >{log:q}
@@ -87,9 +89,9 @@ for tp in SIZES[1:]:
             f"verify_shards_tp{tp}"
         input:
             code=code("verify_shards.py"),
-            lock=lock("convert"),
-            env=env("convert"),
-            config=inputs.config_json,
+            lock=lock("iree"),
+            env=env("iree"),
+            reading="artifacts/{model}.reading.json",
             weights=inputs.weights,
             root=archives("{model}", tp)[0],
             ranks=archives("{model}", tp)[1:],
@@ -99,10 +101,14 @@ for tp in SIZES[1:]:
             f"logs/verify_shards/{{model}}_tp{tp}.log",
         benchmark:
             f"logs/verify_shards/{{model}}_tp{tp}.tsv"
+        params:
+            dtype=inputs.dtype,
         shell:
             """
-            {PYTHON[convert]:q} {input.code[0]:q} \
-                --checkpoint {input.config:q} {input.weights:q} \
+            {PYTHON[iree]:q} {input.code[0]:q} \
+                --checkpoint {input.weights:q} \
+                --reading {input.reading:q} \
+                --dtype {params.dtype:q} \
                 --root {input.root:q} \
                 --ranks {input.ranks:q} \
                 --record {output:q} \

@@ -111,7 +111,7 @@ rule verify_trtllm:
         code=code("verify_trtllm.py"),
         lock=lock("convert"),
         env=env("convert"),
-        config=inputs.config_json,
+        reading="artifacts/{model}.reading.json",
         weights=inputs.weights,
         checkpoint="artifacts/{model}_tp{tp}{variant}.trtllm-ckpt",
     output:
@@ -122,10 +122,19 @@ rule verify_trtllm:
         "logs/verify_trtllm/{model}_tp{tp}{variant}.tsv"
     wildcard_constraints:
         variant=targets.optional(tensorrt.FLOATS),
+    params:
+        dtype=engines.dtype,
+        pp=setting("pp", "trtllm"),
+        embedding=setting("embedding", "trtllm"),
     shell:
         """
         {PYTHON[convert]:q} {input.code[0]:q} \
-            --checkpoint {input.config:q} {input.weights:q} \
+            --checkpoint {input.weights:q} \
+            --reading {input.reading:q} \
+            --dtype {params.dtype:q} \
+            --tp {wildcards.tp} \
+            --pp {params.pp} \
+            --embedding {params.embedding:q} \
             --trtllm-checkpoint {input.checkpoint:q} \
             --record {output:q} \
             >{log:q}
@@ -138,24 +147,34 @@ rule verify_quantised:
         lock=lock("transformers"),
         env=env("transformers"),
         config=inputs.config_json,
+        reading="artifacts/{model}.reading.json",
         weights=inputs.weights,
-        checkpoint="artifacts/{model}_tp{tp}{variant}.trtllm-ckpt",
+        checkpoint="artifacts/{model}_tp{tp}.{variant}.trtllm-ckpt",
         texts="artifacts/{model}.texts.json",
         scores="artifacts/{model}.scores.npy",
     output:
-        "artifacts/{model}_tp{tp}{variant}.trtllm-ckpt.verified.json",
+        "artifacts/{model}_tp{tp}.{variant}.trtllm-ckpt.verified.json",
     log:
-        "logs/verify_quantised/{model}_tp{tp}{variant}.log",
+        "logs/verify_quantised/{model}_tp{tp}.{variant}.log",
     benchmark:
-        "logs/verify_quantised/{model}_tp{tp}{variant}.tsv"
+        "logs/verify_quantised/{model}_tp{tp}.{variant}.tsv"
     wildcard_constraints:
-        variant=targets.one(tensorrt.QUANTS),
+        variant="|".join(tensorrt.QUANTS),
     params:
+        dtype=engines.dtype,
+        pp=setting("pp", "trtllm"),
+        embedding=setting("embedding", "trtllm"),
         limits=inputs.limits,
     shell:
         """
         {PYTHON[transformers]:q} {input.code[0]:q} \
             --checkpoint {input.config:q} {input.weights:q} \
+            --reading {input.reading:q} \
+            --dtype {params.dtype:q} \
+            --quant {wildcards.variant:q} \
+            --tp {wildcards.tp} \
+            --pp {params.pp} \
+            --embedding {params.embedding:q} \
             --trtllm-checkpoint {input.checkpoint:q} \
             --texts {input.texts:q} \
             --scores {input.scores:q} \

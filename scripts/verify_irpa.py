@@ -1,6 +1,7 @@
-"""Compare an IRPA archive with the GGUF file it was made from.  Runs in envs/convert.
+"""Compare an IRPA archive with the GGUF file it was made from, and open it.  Runs in envs/iree.
 
-The GGUF side is read by the gguf package, not by our own code.
+The GGUF side is read by the gguf package, not by our own code, and has a record of its own: what it says of
+the checkpoint this archive inherits.  Every byte of the archive is compared; iree.runtime and sharktank load it.
 """
 
 import argparse
@@ -8,17 +9,21 @@ import json
 from pathlib import Path
 
 from ingot.entry import run
+from ingot.iree import consumers
 from ingot.iree import irpa as irpa_format
 from ingot.refused import Refused
+from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
 from ingot.verify.values import forget
 
 CHUNK = 1 << 24  # bytes compared at a time
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as torch names them
 
 
-def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
+def verify_irpa(gguf: Path, gguf_record: Path, irpa: Path, record: Path) -> None:
     from gguf import GGUFReader
 
+    verification.rests_on(gguf, gguf_record)
     sha256 = verification.digest(irpa)
     properties, entries = irpa_format.read(irpa)
     source = GGUFReader(gguf)
@@ -48,19 +53,37 @@ def verify_irpa(gguf: Path, irpa: Path, record: Path) -> None:
     wanted = {"schema": "GGUF", "SHARK_DATASET_VERSION": 1}
     wanted |= {name: field.contents() for name, field in source.fields.items()}
     verification.same_properties(irpa, properties, wanted)
+    described = [(entry.name, entry.dtype, entry.shape) for entry in entries]
+    consumers.exact(irpa, irpa_format.layout(properties, described))
+    opened(irpa, entries, named)
     verification.write(
         record,
         irpa,
         sha256,
-        "its GGUF file, byte by byte, read by gguf-py",
+        "its GGUF file, byte by byte, read by gguf-py; loaded by iree.runtime and sharktank",
         {"tensors": len(entries), "tensors_equal": len(entries), "properties": len(source.fields)},
-        versions=verification.versions("gguf", "numpy"),
+        rests_on=[verification.digest(gguf)],
+        versions=verification.versions("gguf", "numpy", "iree-base-runtime", "sharktank"),
     )
+
+
+def opened(irpa: Path, entries: list[irpa_format.Entry], named: dict[str, str]) -> None:
+    """Load it as its users do; refused where they find other tensors than the file's."""
+    with stderr_to_log(f"{irpa}: loading by iree.runtime and sharktank"):
+        consumers.in_iree(irpa, entries)
+        found = consumers.in_sharktank(irpa)
+    by_name = {entry.name: entry for entry in entries}
+    for name, raw in named.items():
+        entry = by_name[raw]
+        wanted = ("PrimitiveTensor", DTYPES[entry.dtype], entry.shape)
+        if found.get(name, ())[1:] != wanted[1:] or "PrimitiveTensor" not in found[name][0]:
+            raise Refused(f"{irpa}: tensor {name} is {found.get(name)} to sharktank, expected {wanted}")
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gguf", type=Path, required=True, help="what it was made of")
+    parser.add_argument("--gguf-record", type=Path, required=True, help="by verify_gguf.py, of that")
     parser.add_argument("--irpa", type=Path, required=True, help="the archive to check")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
     verify_irpa(**vars(parser.parse_args(argv)))

@@ -1,73 +1,208 @@
-"""Merge a tensor-parallel set's ranks and compare them with the checkpoint.  Runs in envs/convert.
+"""Merge a tensor-parallel set's ranks, compare them with the checkpoint, and open it.  Runs in envs/iree.
 
-Every value of every tensor, put together as the root archive says, its q and k rows back in the
-checkpoint's order.
+Every value of every tensor, put together as the root archive says, its q and k rows back in the checkpoint's
+order.  What the set must hold is written down here again, by transformers' reading of config.json: no table,
+name or number is shared with shard_irpa.py.  Every byte is compared; iree.runtime and sharktank load it.
 """
 
 import argparse
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ingot.architecture import llama
-from ingot.architecture.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.entry import run
-from ingot.gguf import metadata
-from ingot.iree import irpa, tensor_parallel
+from ingot.iree import consumers, irpa
 from ingot.refused import Refused
 from ingot.tensors.dtypes import FLOATS
+from ingot.terminal.console import stderr_to_log
+from ingot.verify import reading as reading_of
 from ingot.verify import verification
+from ingot.verify.reading import Reading
 from ingot.verify.values import Comparison, as_float32, row_order
 
+LAYER = {  # of model.layers.N -> of blk.N, the axis that is split over the ranks, whose heads are interleaved
+    "self_attn.q_proj": ("attn_q", 0, "heads"),
+    "self_attn.k_proj": ("attn_k", 0, "kv_heads"),
+    "self_attn.v_proj": ("attn_v", 0, None),
+    "self_attn.o_proj": ("attn_output", 1, None),
+    "mlp.gate_proj": ("ffn_gate", 0, None),
+    "mlp.up_proj": ("ffn_up", 0, None),
+    "mlp.down_proj": ("ffn_down", 1, None),
+    "input_layernorm": ("attn_norm", None, None),
+    "post_attention_layernorm": ("ffn_norm", None, None),
+}
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as torch names them
 
-def verify_shards(checkpoint: Checkpoint, root: Path, ranks: list[Path], record: Path) -> None:
+
+@dataclass(frozen=True)
+class Expected:
+    """A tensor of the set, by its name there: of which tensor, of which shape, and how it is split."""
+
+    source: str
+    shape: tuple[int, ...]
+    axis: int | None
+    heads: int | None
+
+
+def expected(model: Reading) -> Iterator[tuple[str, Expected]]:
+    """Every tensor that a set of this model holds."""
+    hidden, ffn = model["hidden"], model["ffn"]
+    q, kv = (model[name] * model["head_dim"] for name in ("heads", "kv_heads"))
+    table = (model["vocab"], hidden)
+    shapes = {
+        "attn_q": (q, hidden), "attn_k": (kv, hidden), "attn_v": (kv, hidden), "attn_output": (hidden, q),
+        "ffn_gate": (ffn, hidden), "ffn_up": (ffn, hidden), "ffn_down": (hidden, ffn),
+    }  # fmt: skip
+    embedding = "model.embed_tokens.weight"
+    head = embedding if model["tied"] else "lm_head.weight"
+    yield "token_embd.weight", Expected(embedding, table, None, None)
+    yield "output_norm.weight", Expected("model.norm.weight", (hidden,), None, None)
+    yield "output.weight", Expected(head, table, 1, None)
+    for layer in range(model["layers"]):
+        for source, (name, axis, heads) in LAYER.items():
+            place = f"model.layers.{layer}.{source}.weight"
+            count = model[heads] if heads else None
+            shape = shapes.get(name, (hidden,))
+            yield f"blk.{layer}.{name}.weight", Expected(place, shape, axis, count)
+
+
+def properties(model: Reading, ranks: int) -> dict:
+    """What the root must say of the model: sharktank's words, transformers' numbers."""
+    numbers = {
+        "context_length": model["context"], "embedding_length": model["hidden"],
+        "block_count": model["layers"], "feed_forward_length": model["ffn"],
+        "attention.head_count": model["heads"],
+        "attention.layer_norm_rms_epsilon": float(np.float32(model["rms_eps"])),
+        "attention.head_count_kv": model["kv_heads"], "vocab_size": model["vocab"],
+        "expert_count": 0, "expert_used_count": 0, "rope.dimension_count": model["head_dim"],
+        "rope.freq_base": float(np.float32(model["rope_theta"])),
+    }  # fmt: skip
+    return {
+        "general.architecture": "llama",
+        **{f"llama.{name}": value for name, value in numbers.items()},
+        "kv_cache_type": "paged", "block_seq_stride": 32, "activation_dtype": "float16",
+        "attention_dtype": "float16", "fake_quant": True, "tensor_parallelism_size": ranks,
+        "pipeline_parallelism_size": 1, "block_to_pipeline_map": None, "pipeline_to_device_map": None,
+        "attention_kernel": "torch", "use_hf": False, "static_tables": True, "use_qk_norm": False,
+        "attention_chunk_size": None, "SHARK_DATASET_VERSION": 1,
+    }  # fmt: skip
+
+
+def verify_shards(
+    checkpoint: Checkpoint, reading: Path, dtype: str, root: Path, ranks: list[Path], record: Path
+) -> None:
     sha256 = verification.digest(root)
-    config = read_config(checkpoint["config.json"])
+    model, count = reading_of.read(reading), len(ranks)
     sources = read_checkpoint(checkpoint)
-    listed = irpa.texts(root)
-    tensors = json.loads(listed[irpa.TENSORS])
-    if json.loads(listed[irpa.RANKS]) != list(range(len(ranks))):
-        raise Refused(f"{root}: is of other ranks than the {len(ranks)} given; build the set again")
-    parts = [{entry.name: (path, entry) for entry in irpa.read(path)[1]} for path in ranks]
-    specs = [spec for spec in llama.specs(config, "f32") if spec.source]
-    if config.tied:
-        specs.append(llama.head_of_tied(config, "f32"))
-    if sorted(tensors) != sorted(spec.name for spec in specs):
-        raise Refused(f"{root}: {len(tensors)} tensors, expected {len(specs)}; build the set again")
-    first = [entry for _, entry in parts[0].values() if len(entry.shape) > 1]
-    properties = metadata.properties(config, first[0].dtype.lower())
-    wanted = tensor_parallel.root_properties(properties, len(ranks))
-    verification.same_properties(root, irpa.read(root)[0], wanted)
+    wanted = dict(expected(model))
+    entries = [described(root, ranks, rank, wanted, dtype.upper()) for rank in range(count)]
+    the_root(root, wanted, model, count)
+    parts = [
+        {entry.name: (path, entry) for entry in one}
+        for path, one in zip(ranks, entries, strict=True)
+    ]
     comparison = Comparison(root)
-    for spec in specs:
-        described = tensors[spec.name]
-        names = described["raw_tensors"]
-        held = [place_of(root, parts[int(rank or 0)], name) for rank, name in sorted(names.items())]
-        axis = described.get("shard_dim")
-        whole = merged_shape([part.shape for part in held], axis)
-        if whole != spec.shape or len(held) != (1 if axis is None else len(ranks)):
-            raise Refused(
-                f"{root}: tensor {spec.name} merges to {list(whole)}; build the set again"
-            )
-        order = row_order(spec.heads, config.head_dim, spec.shape)
-        kind = held[0].kind
+    for name, one in wanted.items():
+        held = [place_of(root, parts[rank], raw) for rank, raw in raw_names(name, one, count)]
+        order = row_order(one.heads, model["head_dim"], one.shape)
 
-        def rows(first: int, last: int, held=held, axis=axis, order=order):
+        def rows(first: int, last: int, held=held, axis=one.axis, order=order):
             return merged(held, axis, order[first:last])
 
-        comparison.tensor(spec.name, kind, sources[spec.source], rows)
+        comparison.tensor(name, held[0].kind, sources[one.source], rows)
+    opened(root, ranks, entries, wanted, dtype)
     verification.write(
         record,
         root,
         sha256,
-        "the checkpoint, value by value, the ranks merged",
-        {**comparison.checks(), "ranks": len(ranks)},
+        "the checkpoint, value by value, the ranks merged; loaded by iree.runtime and sharktank",
+        {**comparison.checks(), "ranks": count},
         ranks_sha256=[verification.digest(path) for path in ranks],
-        versions=verification.versions("numpy"),
+        versions=verification.versions("numpy", "iree-base-runtime", "sharktank"),
     )
+
+
+def raw_names(name: str, one: Expected, ranks: int) -> list[tuple[int, str]]:
+    """The rank and the name of each part of a tensor."""
+    if one.axis is None:
+        return [(0, name)]
+    return [(rank, f"{name}.shard.{rank}") for rank in range(ranks)]
+
+
+def described(
+    root: Path, ranks: list[Path], rank: int, wanted: dict[str, Expected], dtype: str
+) -> list[irpa.Entry]:
+    """The tensors of one rank's archive; refused unless they are those expected, and nothing else is there."""
+    path, names = ranks[rank], {}
+    for name, one in wanted.items():
+        shape = tuple(n // len(ranks) if axis == one.axis else n for axis, n in enumerate(one.shape))
+        kind = dtype if len(shape) > 1 else "F32"
+        names |= {raw: (kind, shape) for r, raw in raw_names(name, one, len(ranks)) if r == rank}
+    entries = irpa.read(path)[1]
+    found = {entry.name: (entry.dtype, entry.shape) for entry in entries}
+    for name in [*names, *found]:
+        if found.get(name) != names.get(name):
+            raise Refused(
+                f"{path}: tensor {name} is {found.get(name, 'missing')}, expected {names.get(name, 'none')}"
+            )
+    consumers.exact(path, irpa.archive([(e.name, e.dtype, e.shape) for e in entries], {}))
+    return entries
+
+
+def the_root(root: Path, wanted: dict[str, Expected], model: Reading, ranks: int) -> None:
+    """Refuse a root that does not say exactly this of the set."""
+    said, entries = irpa.read(root)
+    if entries:
+        raise Refused(f"{root}: holds tensor {entries[0].name}, expected none of its own")
+    verification.same_properties(root, said, properties(model, ranks))
+    texts = irpa.texts(root)
+    listed = json.loads(texts[irpa.TENSORS])
+    for name in [*wanted, *listed]:
+        one = wanted.get(name)
+        how = None
+        if one and one.axis is None:
+            how = {"type_name": "ReplicatedTensor", "raw_tensors": {"": name}, "shard_count": ranks}
+        elif one:
+            parts = {str(rank): raw for rank, raw in raw_names(name, one, ranks)}
+            how = {"type_name": "SplitPrimitiveTensor", "raw_tensors": parts, "shard_count": ranks}
+            how |= {"shape": list(one.shape), "shard_dim": one.axis}
+        if repr(listed.get(name)) != repr(how):
+            raise Refused(f"{root}: {irpa.TENSORS}: {name} is {listed.get(name)}, expected {how}")
+    again = {
+        irpa.DATASET: json.dumps(said, indent=2).encode(),
+        irpa.RANKS: json.dumps(list(range(ranks))).encode(),
+        irpa.TENSORS: json.dumps(listed, indent=2).encode(),
+    }
+    if list(texts) != list(again):
+        raise Refused(f"{root}: holds {', '.join(texts)}, expected {', '.join(again)}")
+    consumers.exact(root, irpa.archive([], again))
+
+
+def opened(
+    root: Path,
+    ranks: list[Path],
+    entries: list[list[irpa.Entry]],
+    wanted: dict[str, Expected],
+    dtype: str,
+) -> None:
+    """Load it as its users do; refused where they find other tensors."""
+    with stderr_to_log(f"{root}: loading by iree.runtime and sharktank"):
+        for path, one in zip([root, *ranks], [[], *entries], strict=True):
+            consumers.in_iree(path, one)
+        found = consumers.in_sharktank(root)
+    for name, one in wanted.items():
+        kind = DTYPES[dtype.upper() if len(one.shape) > 1 else "F32"]
+        split = "ReplicatedTensor" if one.axis is None else "SplitPrimitiveTensor"
+        if found.get(name) != (split, kind, one.shape):
+            raise Refused(
+                f"{root}: tensor {name} is {found.get(name)} to sharktank, expected {split} of {kind} "
+                f"{list(one.shape)}"
+            )
 
 
 class Part:
@@ -88,13 +223,6 @@ def place_of(root: Path, parts: dict, name: str) -> Part:
     return Part(*parts[name])
 
 
-def merged_shape(shapes: list[tuple[int, ...]], axis: int | None) -> tuple[int, ...]:
-    whole = list(shapes[0])
-    if axis is not None:
-        whole[axis] = sum(shape[axis] for shape in shapes)
-    return tuple(whole)
-
-
 def merged(held: list[Part], axis: int | None, index: np.ndarray) -> np.ndarray:
     """Rows `index` of the whole tensor."""
     if axis == 1:
@@ -110,6 +238,8 @@ def merged(held: list[Part], axis: int | None, index: np.ndarray) -> np.ndarray:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
+    parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
+    parser.add_argument("--dtype", choices=["f16", "bf16", "f32"], required=True, help="of the matrices")
     parser.add_argument("--root", type=Path, required=True, help="the set's root archive")
     parser.add_argument("--ranks", type=Path, nargs="+", required=True, help="one archive per rank")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")

@@ -6,12 +6,11 @@ table.  A quantised weight is multiplied out by its scales, and must be within h
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from ingot.architecture.config import read_config
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.entry import run
@@ -21,6 +20,8 @@ from ingot.parity.trtllm_model import Weight
 from ingot.refused import Refused
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.tensorrt.checkpoint import TrtllmCheckpoint
+from ingot.tensorrt.trtllm import Mapping, add_mapping, mapping_of
+from ingot.verify import reading as reading_of
 from ingot.verify import verification
 from ingot.verify.trtllm_weights import check_scales, multiplied, rows_of
 from ingot.verify.values import Comparison, chunks, values
@@ -36,6 +37,22 @@ MERGED = {  # tensor of a layer -> the checkpoint's that lie in it one below the
 }
 
 
+READ = {  # of its config.json -> of transformers' reading
+    "architecture": "architecture",
+    "hidden_size": "hidden",
+    "num_hidden_layers": "layers",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_size": "head_dim",
+    "intermediate_size": "ffn",
+    "max_position_embeddings": "context",
+    "norm_epsilon": "rms_eps",
+    "rotary_base": "rope_theta",
+}
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
+ALGORITHMS = {"fp8": "FP8", "int8_sq": "W8A8_SQ_PER_CHANNEL", "int4_awq": "W4A16_AWQ"}
+
+
 @dataclass(frozen=True)
 class Piece:
     """Rows start.. of one rank's tensor, that are `rows` rows of the source's."""
@@ -46,39 +63,34 @@ class Piece:
     rows: int
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What the checkpoint's maker was asked for."""
+
+    dtype: str
+    quant: str | None
+    mapping: Mapping
+
+
 def verify_trtllm(
     checkpoint: Checkpoint,
+    reading: Path,
     trtllm_checkpoint_: Path,
     record: Path,
+    asked: Asked,
     texts: Path | None = None,
     scores: Path | None = None,
     limit: list[str] | None = None,
 ) -> None:
     sha256 = verification.digest(trtllm_checkpoint_)
     built = trtllm_checkpoint.read(trtllm_checkpoint_)
-    source_config = read_config(checkpoint["config.json"])
-    if built.quant and source_config.vocab <= built.config.vocab < source_config.vocab + 64:
-        source_config = replace(source_config, vocab=built.config.vocab)  # ModelOpt pads it
-    for key, name in trtllm_checkpoint.NUMBERS.items():
-        if getattr(source_config, name) != getattr(built.config, name):
-            raise Refused(
-                f"{trtllm_checkpoint_ / 'config.json'}: {key} is {getattr(built.config, name)}, "
-                f"expected {getattr(source_config, name)} by the source"
-            )
-    if built.config.architecture != source_config.architecture:
-        raise Refused(
-            f"{trtllm_checkpoint_ / 'config.json'}: architecture is {built.config.architecture}, "
-            f"expected {source_config.architecture} by the source"
-        )
-    if source_config.rope != built.config.rope:
-        raise Refused(
-            f"{trtllm_checkpoint_ / 'config.json'}: rotary_scaling is {built.config.rope}, expected "
-            f"{source_config.rope} by the source"
-        )
+    model = reading_of.read(reading)
+    as_asked(built, asked)
+    as_read(built, model)
     sources = read_checkpoint(checkpoint)
     vocab = sources["model.embed_tokens.weight"].shape[0]
     comparison, padding = Comparison(trtllm_checkpoint_), 0
-    for source, axis, pieces in merges(built, source_config.tied, vocab):
+    for source, axis, pieces in merges(built, model["tied"], vocab):
         compare(built, comparison, sources[source], axis, pieces)
     for rank, name, used in padded(built, vocab):
         rest = rows_of(built.ranks[rank][name], used, built.ranks[rank][name].shape[0])
@@ -91,7 +103,7 @@ def verify_trtllm(
         quantised = {"quant_algo": algorithm, "limit": "half a step of the quantised weight"}
     if scores:
         logits = trtllm_model.logits_of(
-            checkpoint["config.json"], built, weights(built, sources, source_config.tied, vocab)
+            checkpoint["config.json"], built, weights(built, sources, model["tied"], vocab)
         )
         numbers = divergence.measure(trtllm_checkpoint_, texts_of.read(texts), scores, logits)
         known = limits.numbers(algorithm.lower(), limits.pairs(limit or []))
@@ -100,7 +112,7 @@ def verify_trtllm(
         record,
         trtllm_checkpoint_,
         sha256,
-        "the checkpoint, value by value, the ranks merged",
+        "the checkpoint, value by value, the ranks merged; its numbers, by transformers",
         {
             **comparison.checks(),
             **quantised,
@@ -109,6 +121,54 @@ def verify_trtllm(
         },
         versions=verification.versions("numpy"),
     )
+
+
+def as_asked(built: TrtllmCheckpoint, asked: Asked) -> None:
+    """Refuse the checkpoint of another dtype, quantisation or layout."""
+    mapping, wanted = built.mapping, asked.mapping
+    found = {
+        "dtype": (built.dtype, DTYPES[asked.dtype]),
+        "quant_algo": (built.document["quantization"]["quant_algo"], ALGORITHMS.get(asked.quant)),
+        "tp_size": (mapping.tp, wanted.tp),
+        "pp_size": (mapping.pp, wanted.pp),
+        "the embedding's layout": (mapping.embedding, wanted.embedding),
+    }
+    for name, (said, expected) in found.items():
+        if said != expected:
+            raise Refused(
+                f"{built.folder / 'config.json'}: {name} is {said}, expected {expected} as asked for"
+            )
+
+
+def as_read(built: TrtllmCheckpoint, model: reading_of.Reading) -> None:
+    """Refuse a config.json whose numbers are not transformers' of the source."""
+    path, said = built.folder / "config.json", built.document
+    rows = model["vocab"]
+    if built.quant and rows <= said["vocab_size"] < rows + 64:  # ModelOpt pads it
+        rows = said["vocab_size"]
+    wanted = {**{key: model[name] for key, name in READ.items()}, "vocab_size": rows}
+    for key, value in wanted.items():
+        if said[key] != value:
+            raise Refused(f"{path}: {key} is {said[key]}, expected {value} by transformers")
+    scaling = said["rotary_scaling"] or {}
+    if scaling.get("rope_type", "default") != model["rope_type"] or not np.allclose(
+        frequencies(said["rotary_base"], said["head_size"], scaling), model["frequencies"], rtol=1e-5, atol=0
+    ):
+        raise Refused(
+            f"{path}: rotary_scaling is {said['rotary_scaling']}, whose frequencies are not those of "
+            f"transformers ({model['rope_type']})"
+        )
+
+
+def frequencies(base: float, size: int, scaling: dict) -> np.ndarray:
+    """Rope's, as TensorRT-LLM computes them of its config.json: plain, or Llama 3.1's."""
+    plain = base ** -(np.arange(0, size, 2) / size)
+    if not scaling:
+        return plain
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    turns = scaling["original_max_position_embeddings"] * plain / (2 * np.pi)
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    return plain * (kept + (1 - kept) / scaling["factor"])
 
 
 def merges(
@@ -256,13 +316,19 @@ def main(argv: list[str] | None = None) -> None:
         "--trtllm-checkpoint", type=Path, required=True, dest="trtllm_checkpoint_",
         help="the directory to verify",
     )  # fmt: skip
+    parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
+    parser.add_argument("--dtype", choices=[*DTYPES], default="f16", help="that was asked for")
+    parser.add_argument("--quant", choices=[*ALGORITHMS], help="that was asked for")
+    add_mapping(parser)
     parser.add_argument("--texts", type=Path, help="by encode_texts.py, of a quantised one")
     parser.add_argument(
         "--scores", type=Path, help="by score_corpus.py: runs it, in envs/transformers"
     )
     parser.add_argument("--limit", nargs="*", help="name=value of a number")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_trtllm(**vars(parser.parse_args(argv)))
+    options = vars(parser.parse_args(argv))
+    asked = Asked(options.pop("dtype"), options.pop("quant"), mapping_of(parser, options))
+    verify_trtllm(**options, asked=asked)
 
 
 if __name__ == "__main__":

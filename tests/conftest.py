@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -247,15 +248,17 @@ def convert(run, checkpoint, gguf, dtype="f16", pre=None, license=None, *flags):
 
 
 @pytest.fixture
-def reading(ok, tmp_path):
+def reading(ok, tmp_path_factory):
     """reading(folder) are the options of what transformers makes of its config.json, by the real step."""
 
     def run(folder):
-        path = tmp_path / f"{Path(folder).name}.reading.json"
-        if not path.exists():
-            config = Path(folder) / "config.json"
-            ok("transformers", "read_config.py", "--config", config, "--reading", path)
-        return ["--reading", path]
+        config = Path(folder) / "config.json"
+        name = f"reading-{hashlib.sha256(config.read_bytes()).hexdigest()[:16]}"
+        with once(tmp_path_factory, name) as (place, done):
+            if not done:
+                found = ("--config", config, "--reading", place / "reading.json")
+                ok("transformers", "read_config.py", *found)
+        return ["--reading", place / "reading.json"]
 
     return run
 

@@ -73,11 +73,12 @@ def test_the_set_is_that_of_sharktanks_own_tool_from_both_sources(kind, tp, ok, 
         assert (tmp_path / "checkpoint_" / name).read_bytes() == wanted, name
 
 
-def test_the_record_says_that_the_merged_ranks_are_the_checkpoint(ok, step, tmp_path):
+def test_the_record_says_that_the_merged_ranks_are_the_checkpoint(ok, reading, step, tmp_path):
     shard(ok, 4, tmp_path / "m.irpa", "--checkpoint", DEMO)
     ranks = tensor_parallel.rank_files(tmp_path / "m.irpa", 4)
-    words = ("--checkpoint", DEMO, "--root", tmp_path / "m.irpa", "--ranks", *ranks, "--record")
-    ok("convert", "verify_shards.py", *words, tmp_path / "record.json")
+    told = ("--checkpoint", DEMO, *reading(DEMO), "--dtype", "f16")
+    words = (*told, "--root", tmp_path / "m.irpa", "--ranks", *ranks, "--record")
+    ok("iree", "verify_shards.py", *words, tmp_path / "record.json")
     checks = json.loads((tmp_path / "record.json").read_bytes())["checks"]
     assert (checks["tensors"], checks["ranks"]) == (39, 4)
     with ranks[2].open("r+b") as file:
@@ -85,17 +86,22 @@ def test_the_record_says_that_the_merged_ranks_are_the_checkpoint(ok, step, tmp_
         byte = file.read(1)[0]
         file.seek(1_000_000)
         file.write(bytes([byte ^ 0x40]))
-    done = step("convert", "verify_shards.py", *words, tmp_path / "second.json")
+    done = step("iree", "verify_shards.py", *words, tmp_path / "second.json")
     assert done.returncode == 1 and "is not the checkpoint's in F16" in done.stderr
     assert not (tmp_path / "second.json").exists()
 
 
-def test_ranks_in_the_wrong_order_are_found(ok, step, tmp_path):
+@pytest.mark.parametrize("dtype, turned, said", [
+    ("f16", -1, "token_embd.weight is missing, expected"),  # ranks in the wrong order
+    ("bf16", 1, "is ('F16', (1024, 512)), expected ('BF16', (1024, 512))"),  # the set of another dtype
+])  # fmt: skip
+def test_a_set_that_is_not_the_one_asked_for_is_refused(dtype, turned, said, ok, reading, step, tmp_path):
     shard(ok, 2, tmp_path / "m.irpa", "--checkpoint", DEMO)
-    ranks = tensor_parallel.rank_files(tmp_path / "m.irpa", 2)[::-1]
-    words = ("--checkpoint", DEMO, "--root", tmp_path / "m.irpa", "--ranks", *ranks)
-    done = step("convert", "verify_shards.py", *words, "--record", tmp_path / "r.json")
-    assert done.returncode == 1 and "which its rank does not hold" in done.stderr
+    ranks = tensor_parallel.rank_files(tmp_path / "m.irpa", 2)[::turned]
+    told = ("--checkpoint", DEMO, *reading(DEMO), "--dtype", dtype)
+    words = (*told, "--root", tmp_path / "m.irpa", "--ranks", *ranks)
+    done = step("iree", "verify_shards.py", *words, "--record", tmp_path / "r.json")
+    assert done.returncode == 1 and said in done.stderr
 
 
 @pytest.mark.parametrize("tp", [3, 16])

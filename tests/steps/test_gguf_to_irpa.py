@@ -1,5 +1,6 @@
 """IRPA archives: sharktank's bytes, and one clear line for what is no float GGUF."""
 
+import hashlib
 import json
 import subprocess
 
@@ -43,9 +44,30 @@ def test_the_archive_holds_the_gguf_files_tensors_and_properties(ok, tmp_path):
     convert(ok, checkpoints.DEMO, tmp_path / "m.gguf")
     rewrite(ok, tmp_path / "m.gguf", tmp_path / "m.irpa")
     record = tmp_path / "m.irpa.verified.json"
-    words = ("--gguf", tmp_path / "m.gguf", "--irpa", tmp_path / "m.irpa", "--record", record)
-    ok("convert", "verify_irpa.py", *words)
+    ok("iree", "verify_irpa.py", *words(tmp_path))
     assert '"tensors_equal": 40' in record.read_text()
+
+
+def words(folder):
+    """The options of verify_irpa.py, beside a record of the GGUF file."""
+    sha256 = hashlib.sha256((folder / "m.gguf").read_bytes()).hexdigest()
+    (folder / "m.gguf.json").write_text(json.dumps({"sha256": sha256, "result": "passed"}))
+    return (
+        "--gguf", folder / "m.gguf", "--gguf-record", folder / "m.gguf.json",
+        "--irpa", folder / "m.irpa", "--record", folder / "m.irpa.verified.json",
+    )  # fmt: skip
+
+
+def test_a_record_that_is_of_another_gguf_file_carries_no_archive(ok, step, tmp_path):
+    convert(ok, checkpoints.DEMO, tmp_path / "m.gguf")
+    rewrite(ok, tmp_path / "m.gguf", tmp_path / "m.irpa")
+    told = words(tmp_path)
+    for changed in ({"sha256": "0" * 64}, {"result": "failed"}):
+        record = json.loads((tmp_path / "m.gguf.json").read_text())
+        (tmp_path / "m.gguf.json").write_text(json.dumps({**record, **changed}))
+        done = step("iree", "verify_irpa.py", *told)
+        assert done.returncode == 1 and "m.gguf.json: not of " in done.stderr
+        words(tmp_path)
 
 
 def test_the_record_is_refused_when_one_byte_of_a_tensor_differs(ok, step, tmp_path):
@@ -56,11 +78,9 @@ def test_the_record_is_refused_when_one_byte_of_a_tensor_differs(ok, step, tmp_p
         byte = file.read(1)[0]
         file.seek(5_000_000)
         file.write(bytes([byte ^ 1]))
-    record = tmp_path / "m.irpa.verified.json"
-    words = ("--gguf", tmp_path / "m.gguf", "--irpa", tmp_path / "m.irpa", "--record", record)
-    done = step("convert", "verify_irpa.py", *words)
+    done = step("iree", "verify_irpa.py", *words(tmp_path))
     assert done.returncode == 1 and "differs from" in done.stderr
-    assert not record.exists()
+    assert not (tmp_path / "m.irpa.verified.json").exists()
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,15 @@ def convert(run, checkpoint, out, *flags):
     return run("convert", "safetensors_to_trtllm.py", *words)
 
 
-def verify(run, checkpoint, built, record, toolchain="convert", *peers):
-    words = ("--checkpoint", checkpoint, "--trtllm-checkpoint", built, "--record", record)
-    return run(toolchain, "verify_trtllm.py", *words, *peers)
+@pytest.fixture
+def verify(reading):
+    """verify(run, checkpoint, built, record, *asked): `asked` is what its maker was asked for."""
+
+    def verified(run, checkpoint, built, record, *asked, toolchain="convert"):
+        words = ("--checkpoint", checkpoint, *reading(checkpoint), "--trtllm-checkpoint", built)
+        return run(toolchain, "verify_trtllm.py", *words, "--record", record, *asked)
+
+    return verified
 
 
 def differing(ours, theirs):
@@ -88,7 +94,7 @@ def differing(ours, theirs):
 
 
 @pytest.mark.slow
-def test_every_tensor_of_every_rank_is_modelopts_bit_for_bit(ok, python, tmp_path):
+def test_every_tensor_of_every_rank_is_modelopts_bit_for_bit(ok, python, verify, tmp_path):
     places = {kind: make(tmp_path / kind) for kind, make in KINDS.items()}
     asked = [
         [str(places[k]), tp, pp, str(tmp_path / f"their_{k}_{tp}_{pp}")] for k, tp, pp in CASES
@@ -103,7 +109,7 @@ def test_every_tensor_of_every_rank_is_modelopts_bit_for_bit(ok, python, tmp_pat
             name = f"rank{rank}.safetensors"
             assert differing(ours / name, theirs / name) == [], (kind, tp, pp, rank)
             files += 1
-        verify(ok, places[kind], ours, tmp_path / "record.json")
+        verify(ok, places[kind], ours, tmp_path / "record.json", "--tp", tp, "--pp", pp)
         agree(ours, theirs)
     assert files == sum(tp * pp for _, tp, pp in CASES) >= 20
 
@@ -144,29 +150,29 @@ def test_both_spellings_of_config_json_give_the_same_settings(spelling, ok, tmp_
         ("--tp", 2, "--dtype", "f32"),
     ],
 )
-def test_the_record_says_that_the_merged_ranks_are_the_source(flags, ok, tmp_path):
+def test_the_record_says_that_the_merged_ranks_are_the_source(flags, ok, verify, tmp_path):
     convert(ok, DEMO, tmp_path / "out", *flags)
-    verify(ok, DEMO, tmp_path / "out", tmp_path / "record.json")
+    verify(ok, DEMO, tmp_path / "out", tmp_path / "record.json", *flags)
     checks = json.loads((tmp_path / "record.json").read_text())["checks"]
     assert checks["tensors"] >= 39
     assert checks["ranks"] == (prod(flags[1:4:2]) if "--pp" in flags else flags[1])
     subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=tmp_path / "out", check=True)
 
 
-def test_tied_embeddings_become_the_head_too(ok, tmp_path):
+def test_tied_embeddings_become_the_head_too(ok, verify, tmp_path):
     folder = checkpoints.tied(tmp_path / "checkpoint")
     convert(ok, folder, tmp_path / "out", "--tp", 2)
-    verify(ok, folder, tmp_path / "out", tmp_path / "record.json")
+    verify(ok, folder, tmp_path / "out", tmp_path / "record.json", "--tp", 2)
     with_head = read_header(tmp_path / "out/rank1.safetensors")
     assert (
         with_head["lm_head.weight"].shape == with_head["transformer.vocab_embedding.weight"].shape
     )
 
 
-def test_padding_is_zero_and_counted(ok, tmp_path):
+def test_padding_is_zero_and_counted(ok, verify, tmp_path):
     folder = KINDS["padded"](tmp_path / "checkpoint")
     convert(ok, folder, tmp_path / "out", "--tp", 8)
-    verify(ok, folder, tmp_path / "out", tmp_path / "record.json")
+    verify(ok, folder, tmp_path / "out", tmp_path / "record.json", "--tp", 8)
     checks = json.loads((tmp_path / "record.json").read_text())["checks"]
     assert checks["rows_of_padding"] == 2 * (8 * 17 - 130)
 
@@ -188,9 +194,9 @@ RANDOM = ("--limit", "mean_kl=2")  # whose weights lose more than a trained mode
     ("fp8", "FP8"), ("int8_sq", "W8A8_SQ_PER_CHANNEL"), ("int4_awq", "W4A16_AWQ"),
 ])  # fmt: skip
 def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(
-    quant, algorithm, ok, peers, step, tmp_path
+    quant, algorithm, ok, peers, step, verify, tmp_path
 ):
-    folder = to_quantise(tmp_path)
+    folder, asked = to_quantise(tmp_path), ("--quant", quant, "--tp", 2)
     ok(
         "modelopt", "quantize_trtllm.py", "--checkpoint", folder, "--calibration",
         tmp_path / "texts", "--quant", quant, "--tp", 2, "--trtllm-checkpoint", tmp_path / "out",
@@ -200,9 +206,10 @@ def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(
         folder,
         tmp_path / "out",
         tmp_path / "record.json",
-        "transformers",
+        *asked,
         *peers(folder)[2:],
         *RANDOM,
+        toolchain="transformers",
     )
     told = json.loads((tmp_path / "out/config.json").read_bytes())
     assert told["quantization"]["quant_algo"] == algorithm
@@ -218,7 +225,7 @@ def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(
         file.seek(place)
         file.write(bytes([byte ^ 0x33]))
     faults.reseal(tmp_path / "out")
-    done = verify(refused(step), folder, tmp_path / "out", tmp_path / "again.json")
+    done = verify(refused(step), folder, tmp_path / "out", tmp_path / "again.json", *asked)
     assert "half a step at most" in done
     for scale in [name for name in tensor if name.startswith("transformer.layers.1.mlp.fc.")]:
         if scale.endswith(".weight"):
@@ -231,13 +238,13 @@ def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(
         copy = shutil.copytree(whole, tmp_path / scale)
         rewrite(copy / "rank0.safetensors", poison)
         faults.reseal(copy)
-        done = verify(refused(step), folder, copy, tmp_path / "again.json")
+        done = verify(refused(step), folder, copy, tmp_path / "again.json", *asked)
         assert "values that are no scale" in done, scale
 
 
 @pytest.mark.slow
-def test_scales_so_coarse_that_all_weights_are_zero_are_refused(ok, step, tmp_path):
-    folder = to_quantise(tmp_path)
+def test_scales_so_coarse_that_all_weights_are_zero_are_refused(ok, step, verify, tmp_path):
+    folder, asked = to_quantise(tmp_path), ("--quant", "int8_sq")
     ok(
         "modelopt", "quantize_trtllm.py", "--checkpoint", folder, "--calibration",
         tmp_path / "texts", "--quant", "int8_sq", "--tp", 1, "--trtllm-checkpoint",
@@ -255,7 +262,7 @@ def test_scales_so_coarse_that_all_weights_are_zero_are_refused(ok, step, tmp_pa
 
     rewrite(tmp_path / "deep/out/rank0.safetensors", coarse)
     faults.reseal(tmp_path / "deep/out")
-    done = verify(refused(step), folder, tmp_path / "deep/out", tmp_path / "record.json")
+    done = verify(refused(step), folder, tmp_path / "deep/out", tmp_path / "record.json", *asked)
     assert "its scales are too coarse" in done
 
 
@@ -380,7 +387,7 @@ BROKEN = {
     "an unknown key": (settings(qk_layernorm=True), "qk_layernorm is no key that we write"),
     "another architecture": (
         settings(architecture="MistralForCausalLM"),
-        "architecture is MistralForCausalLM, expected LlamaForCausalLM by the source",
+        "architecture is MistralForCausalLM, expected LlamaForCausalLM by transformers",
     ),
     "half a layer": (settings(num_hidden_layers=2.5), "num_hidden_layers is 2.5, expected a number"),
     "a list": (settings(quantization=["FP8"]), "quantization is ['FP8'], expected one without"),
@@ -395,7 +402,10 @@ BROKEN = {
     "heads": (settings(num_attention_heads=8), "qkv.weight is F16 [512, 512], expected F16 [384"),
     "no rotary base": (settings(rotary_base=None), "rotary_base is None, expected a number"),
     "rotary base": (settings(rotary_base=10000.0), "rotary_base is 10000.0, expected 500000.0"),
-    "no rope scaling": (settings(rotary_scaling=None), "rotary_scaling is None, expected Llama3Rope"),
+    "no rope scaling": (settings(rotary_scaling=None), "whose frequencies are not those of transformers (llama3)"),
+    "another rope scaling": (settings(rotary_scaling__factor=16.0), "whose frequencies are not those of"),
+    "an attention factor": (settings(rotary_scaling__attention_factor=1.2), "and nothing else"),
+    "two rope types": (settings(rotary_scaling__type="linear"), "and nothing else"),
     "half a rope scaling": (settings(rotary_scaling={"factor": 8}), "expected rope_type llama3"),
     "activation": (settings(hidden_act="gelu"), "hidden_act is 'gelu', expected 'silu'"),
     "quantisation": (settings(quantization__quant_algo="NVFP4"), "quant_algo is NVFP4, expected"),
@@ -424,20 +434,31 @@ def whole(python, tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_checkpoint_is_refused_in_one_line(case, whole, step, tmp_path):
+def test_a_broken_checkpoint_is_refused_in_one_line(case, whole, step, verify, tmp_path):
     shutil.copytree(whole, tmp_path / "out")
     breaks, reason = BROKEN[case]
     breaks(tmp_path / "out")
     faults.reseal(tmp_path / "out")
-    said = verify(refused(step), DEMO, tmp_path / "out", tmp_path / "record.json")
+    said = verify(refused(step), DEMO, tmp_path / "out", tmp_path / "record.json", "--tp", 2)
     assert reason in said
     assert not (tmp_path / "record.json").exists()
 
 
-def test_a_file_changed_after_it_was_sealed_is_refused(whole, step, tmp_path):
+@pytest.mark.parametrize("asked, said", [
+    (("--tp", 2, "--dtype", "bf16"), "dtype is float16, expected bfloat16 as asked for"),
+    (("--tp", 4), "tp_size is 2, expected 4 as asked for"),
+    (("--tp", 2, "--pp", 2), "pp_size is 1, expected 2 as asked for"),
+    (("--tp", 2, "--embedding", "columns"), "the embedding's layout is rows, expected columns"),
+    (("--tp", 2, "--quant", "fp8"), "quant_algo is None, expected FP8 as asked for"),
+])  # fmt: skip
+def test_a_checkpoint_that_is_not_the_one_asked_for_is_refused(asked, said, whole, step, verify, tmp_path):
+    assert said in verify(refused(step), DEMO, whole, tmp_path / "record.json", *asked)
+
+
+def test_a_file_changed_after_it_was_sealed_is_refused(whole, step, verify, tmp_path):
     shutil.copytree(whole, tmp_path / "out")
     rewrite(tmp_path / "out/rank1.safetensors", flipped)
-    said = verify(refused(step), DEMO, tmp_path / "out", tmp_path / "record.json")
+    said = verify(refused(step), DEMO, tmp_path / "out", tmp_path / "record.json", "--tp", 2)
     assert "its bytes are not those of SHA256SUMS" in said
 
 
@@ -472,10 +493,10 @@ def test_values_of_the_source_are_found_at_the_places_that_upstream_documents(wh
         assert np.array_equal(rows(rank[f"{at}mlp.{ours}.weight"], 0, 128), wanted), ours
 
 
-def test_a_vocabulary_smaller_than_the_ranks_is_padded_too(ok, tmp_path):
+def test_a_vocabulary_smaller_than_the_ranks_is_padded_too(ok, verify, tmp_path):
     folder = checkpoints.llama31(tmp_path / "checkpoint", vocab_size=5, num_hidden_layers=2)
     convert(ok, folder, tmp_path / "out", "--tp", 8)
-    verify(ok, folder, tmp_path / "out", tmp_path / "record.json")
+    verify(ok, folder, tmp_path / "out", tmp_path / "record.json", "--tp", 8)
     checks = json.loads((tmp_path / "record.json").read_text())["checks"]
     assert checks["rows_of_padding"] == 2 * 3
 

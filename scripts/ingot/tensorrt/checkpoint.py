@@ -190,11 +190,13 @@ def _rope(path: Path, document: dict) -> Llama3Rope | None:
     keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
     if (
         not isinstance(scaling, dict)
-        or scaling.get("rope_type") != "llama3"
-        or not all(isinstance(scaling.get(key), int | float) for key in keys)
+        or set(scaling) != {"rope_type", *keys}
+        or scaling["rope_type"] != "llama3"
+        or not all(type(scaling[key]) in (int, float) for key in keys)
     ):
         raise Refused(
-            f"{path}: rotary_scaling is {scaling}, expected rope_type llama3 and its four numbers"
+            f"{path}: rotary_scaling is {scaling}, expected rope_type llama3, its four numbers and "
+            "nothing else"
         )
     return Llama3Rope(*(scaling[key] for key in keys))
 

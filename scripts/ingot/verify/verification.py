@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ingot.fields import read_json
 from ingot.files import sealed
 from ingot.files.atomic import replacing
 from ingot.refused import Refused
@@ -33,6 +34,13 @@ def write(
         partial.write_text(json.dumps(found, indent=2) + "\n")
     if not shown():
         print(f"{artifact}: verified against {reference}", file=sys.stderr)
+
+
+def rests_on(artifact: Path, record: Path) -> None:
+    """Refuse to go by `artifact` unless `record` is of it, and says that it passed."""
+    found = read_json(record, {"sha256": str, "result": str})
+    if (found["sha256"], found["result"]) != (digest(artifact), "passed"):
+        raise Refused(f"{record}: not of {artifact} as it is now, expected its record; verify it again")
 
 
 def digest(artifact: Path) -> str:

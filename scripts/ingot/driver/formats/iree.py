@@ -168,9 +168,9 @@ ROWS = (
         what="IREE's parameter archive: of the whole model, or a root and one archive per rank",
         steps={
             "gguf_to_irpa": convert,
-            "verify_irpa": read_through(Cost(0.2, 1.5, 45, 1005), verify_archive),
+            "verify_irpa": read_through(Cost(4, 1.5, 400, 1005), verify_archive),
             "shard_irpa": shard,
-            "verify_shards": read_through(Cost(0.2, 5.0, 43, 122)),
+            "verify_shards": read_through(Cost(4, 5.0, 400, 122)),
         },
         sizes=archive_sizes,
         variants=archive_variants,

@@ -28,8 +28,9 @@ class Engines:
         return self.inputs.model(wildcards)["trtllm"]
 
     def dtype(self, wildcards) -> str:
-        own = self.inputs.model(wildcards)["dtype"]
-        return wildcards.get("float", "").lstrip(".") or own
+        """Of a checkpoint's tensors that are not quantised."""
+        named = wildcards.get("float", wildcards.get("variant", "")).lstrip(".")
+        return named if named in trtllm.DTYPES else self.inputs.model(wildcards)["dtype"]
 
     @one_line("error: ")
     def calibration(self, wildcards) -> str:

@@ -194,6 +194,7 @@ rule verify_gguf:
         weights=inputs.weights,
         gguf="artifacts/{model}{gguf}.gguf",
         imatrix=inputs.imatrix_of_record,
+        reading="artifacts/{model}.reading.json",
         reference="artifacts/{model}.reference.npz",
         texts="artifacts/{model}.texts.json",
         scores="artifacts/{model}.scores.npy",
@@ -219,6 +220,7 @@ rule verify_gguf:
             --license={params.license:q} \
             --gguf {input.gguf:q} \
             --imatrix {input.imatrix:q} \
+            --reading {input.reading:q} \
             --reference {input.reference:q} \
             --texts {input.texts:q} \
             --scores {input.scores:q} \

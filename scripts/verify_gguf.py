@@ -34,13 +34,30 @@ from ingot.refused import Refused
 from ingot.tensors.dtypes import TYPES
 from ingot.terminal.progress import Progress
 from ingot.verify import clock, verification
+from ingot.verify import reading as reading_of
+from ingot.verify.reading import Reading
 from ingot.verify.values import Comparison, chunks, forget, row_order, values
 
+READ = {  # of its header -> of transformers' reading of config.json
+    "llama.block_count": "layers",
+    "llama.context_length": "context",
+    "llama.embedding_length": "hidden",
+    "llama.feed_forward_length": "ffn",
+    "llama.attention.head_count": "heads",
+    "llama.attention.head_count_kv": "kv_heads",
+    "llama.attention.key_length": "head_dim",
+    "llama.attention.value_length": "head_dim",
+    "llama.attention.layer_norm_rms_epsilon": "rms_eps",
+    "llama.rope.freq_base": "rope_theta",
+    "llama.rope.dimension_count": "head_dim",
+    "llama.vocab_size": "vocab",
+}
 COMPUTED = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}  # what libllama multiplies in
 
 
 def verify_gguf(
     checkpoint: Checkpoint,
+    reading: Path,
     gguf: Path,
     dtype: str,
     name: str,
@@ -64,6 +81,7 @@ def verify_gguf(
         types = planned(record, kvs, specs, dtype, matrix)
         kvs = quants.header(kvs, dtype, matrix)
     checks = {"metadata_pairs": len(kvs), **compared(checkpoint, config, gguf, kvs, types, matrix)}
+    as_read(gguf, reading_of.read(reading))
     checks |= ran(
         config, gguf, dtype, reference, texts_of.read(texts), scores, limits.pairs(limit or [])
     )
@@ -76,6 +94,22 @@ def verify_gguf(
         **({"imatrix": verification.digest(imatrix)} if imatrix else {}),
         versions={**verification.versions("gguf", "numpy"), "llama.cpp": libllama.version()},
     )
+
+
+def as_read(gguf: Path, model: Reading) -> None:
+    """Refuse a file whose numbers, read by gguf-py, are not transformers' of the checkpoint."""
+    from gguf import GGUFReader
+
+    said = {name: field.contents() for name, field in GGUFReader(gguf).fields.items()}
+    for key, name in READ.items():
+        value = np.float32(model[name]) if isinstance(said.get(key), float) else model[name]
+        if said.get(key) != value:
+            raise Refused(f"{gguf}: {key} is {said.get(key)}, expected {value} by transformers")
+    kind = {"default": None, "llama3": None}.get(model["rope_type"], model["rope_type"])
+    if said.get("llama.rope.scaling.type") != kind:
+        raise Refused(
+            f"{gguf}: rope scaling is {said.get('llama.rope.scaling.type')}, expected {kind} by transformers"
+        )
 
 
 def compared(
@@ -224,6 +258,7 @@ def continued(gguf: Path, model: Llama, answers: list, dtype: str) -> dict:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
+    parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
     parser.add_argument("--gguf", type=Path, required=True, help="the file to check")
     kinds = sorted({*FILE_TYPE, *quants.FTYPES})
     parser.add_argument("--dtype", choices=kinds, required=True, help="of the matrices")

@@ -77,13 +77,17 @@ def opened(irpa: Path, entries: list[irpa_format.Entry], named: dict[str, str]) 
         entry = by_name[raw]
         wanted = ("PrimitiveTensor", DTYPES[entry.dtype], entry.shape)
         if found.get(name, ())[1:] != wanted[1:] or "PrimitiveTensor" not in found[name][0]:
-            raise Refused(f"{irpa}: tensor {name} is {found.get(name)} to sharktank, expected {wanted}")
+            raise Refused(
+                f"{irpa}: tensor {name} is {found.get(name)} to sharktank, expected {wanted}"
+            )
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gguf", type=Path, required=True, help="what it was made of")
-    parser.add_argument("--gguf-record", type=Path, required=True, help="by verify_gguf.py, of that")
+    parser.add_argument(
+        "--gguf-record", type=Path, required=True, help="by verify_gguf.py, of that"
+    )
     parser.add_argument("--irpa", type=Path, required=True, help="the archive to check")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")
     verify_irpa(**vars(parser.parse_args(argv)))

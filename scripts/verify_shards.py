@@ -140,7 +140,9 @@ def described(
     """The tensors of one rank's archive; refused unless they are those expected, and nothing else is there."""
     path, names = ranks[rank], {}
     for name, one in wanted.items():
-        shape = tuple(n // len(ranks) if axis == one.axis else n for axis, n in enumerate(one.shape))
+        shape = tuple(
+            n // len(ranks) if axis == one.axis else n for axis, n in enumerate(one.shape)
+        )
         kind = dtype if len(shape) > 1 else "F32"
         names |= {raw: (kind, shape) for r, raw in raw_names(name, one, len(ranks)) if r == rank}
     entries = irpa.read(path)[1]
@@ -239,7 +241,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
     parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
-    parser.add_argument("--dtype", choices=["f16", "bf16", "f32"], required=True, help="of the matrices")
+    parser.add_argument(
+        "--dtype", choices=["f16", "bf16", "f32"], required=True, help="of the matrices"
+    )
     parser.add_argument("--root", type=Path, required=True, help="the set's root archive")
     parser.add_argument("--ranks", type=Path, nargs="+", required=True, help="one archive per rank")
     parser.add_argument("--record", type=Path, required=True, help="the record to write")

@@ -152,7 +152,10 @@ def as_read(built: TrtllmCheckpoint, model: reading_of.Reading) -> None:
             raise Refused(f"{path}: {key} is {said[key]}, expected {value} by transformers")
     scaling = said["rotary_scaling"] or {}
     if scaling.get("rope_type", "default") != model["rope_type"] or not np.allclose(
-        frequencies(said["rotary_base"], said["head_size"], scaling), model["frequencies"], rtol=1e-5, atol=0
+        frequencies(said["rotary_base"], said["head_size"], scaling),
+        model["frequencies"],
+        rtol=1e-5,
+        atol=0,
     ):
         raise Refused(
             f"{path}: rotary_scaling is {said['rotary_scaling']}, whose frequencies are not those of "

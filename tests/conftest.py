@@ -282,7 +282,7 @@ def peers(ok, reading, tmp_path):
         )  # fmt: skip
         written = ("--texts", options["texts"], "--scores", options["scores"])
         ok("transformers", "score_corpus.py", *folder, *written)
-        return [word for name, path in options.items() for word in (f"--{name}", path)]
+        return [*(word for name, path in options.items() for word in (f"--{name}", path)), *read]
 
     return run
 

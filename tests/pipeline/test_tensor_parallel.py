@@ -95,7 +95,9 @@ def test_the_record_says_that_the_merged_ranks_are_the_checkpoint(ok, reading, s
     ("f16", -1, "token_embd.weight is missing, expected"),  # ranks in the wrong order
     ("bf16", 1, "is ('F16', (1024, 512)), expected ('BF16', (1024, 512))"),  # the set of another dtype
 ])  # fmt: skip
-def test_a_set_that_is_not_the_one_asked_for_is_refused(dtype, turned, said, ok, reading, step, tmp_path):
+def test_a_set_that_is_not_the_one_asked_for_is_refused(
+    dtype, turned, said, ok, reading, step, tmp_path
+):
     shard(ok, 2, tmp_path / "m.irpa", "--checkpoint", DEMO)
     ranks = tensor_parallel.rank_files(tmp_path / "m.irpa", 2)[::turned]
     told = ("--checkpoint", DEMO, *reading(DEMO), "--dtype", dtype)

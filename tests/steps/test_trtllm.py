@@ -451,7 +451,9 @@ def test_a_broken_checkpoint_is_refused_in_one_line(case, whole, step, verify, t
     (("--tp", 2, "--embedding", "columns"), "the embedding's layout is rows, expected columns"),
     (("--tp", 2, "--quant", "fp8"), "quant_algo is None, expected FP8 as asked for"),
 ])  # fmt: skip
-def test_a_checkpoint_that_is_not_the_one_asked_for_is_refused(asked, said, whole, step, verify, tmp_path):
+def test_a_checkpoint_that_is_not_the_one_asked_for_is_refused(
+    asked, said, whole, step, verify, tmp_path
+):
     assert said in verify(refused(step), DEMO, whole, tmp_path / "record.json", *asked)
 
 

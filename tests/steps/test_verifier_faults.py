@@ -7,9 +7,15 @@ import sys
 
 import pytest
 
+import checkpoints
 import faults
-from conftest import ROOT
+import forgeries
+from conftest import ROOT, once
+from ingot.iree import consumers
+from ingot.iree import irpa as irpa_format
+from ingot.refused import Refused
 
+CASES = [(one, kind) for one in forgeries.FORGERIES for kind in one.kinds]
 
 @pytest.mark.slow
 def test_a_sample_of_every_kinds_faults_is_caught(tmp_path):
@@ -25,3 +31,54 @@ def test_a_sample_of_every_kinds_faults_is_caught(tmp_path):
     assert set(found) == set(kinds) <= set(faults.KINDS)
     for kind, row in found.items():
         assert row["caught"] == row["faults"] == 5 and not row["tracebacks"], (kind, done.stderr)
+
+
+@pytest.fixture
+def references(python, tmp_path_factory):
+    """What transformers makes of the demo: made once a run, by makers that nobody touched."""
+    with once(tmp_path_factory, "references") as (place, done):
+        paths = {name: place / name for name in ("reading", "reference", "texts", "scores")}
+        told = {name: [f"--{name}", str(path)] for name, path in paths.items()}
+        whole = ["--checkpoint", checkpoints.DEMO]
+        for script, *words in () if done else (
+            ("read_config.py", "--config", checkpoints.DEMO / "config.json", *told["reading"]),
+            ("generate_reference.py", *whole, *told["reading"], "--prompts",
+             checkpoints.DEMO / "prompts.txt", *told["reference"]),
+            ("encode_texts.py", *whole, *told["reading"], "--corpus", ROOT / "models/corpus.txt",
+             "--tokens", 1024, *told["texts"]),
+            ("score_corpus.py", *whole, *told["texts"], *told["scores"]),
+        ):  # fmt: skip
+            command = [python("transformers"), ROOT / "scripts" / script, *words]
+            subprocess.run([str(word) for word in command], check=True, capture_output=True)
+    return [word for name in ("reference", "texts", "scores") for word in told[name]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one, kind", CASES, ids=[f"{kind}: {one.name}" for one, kind in CASES])
+def test_what_a_wrong_maker_makes_has_no_record(one, kind, references, python, tmp_path):
+    assert forgeries.caught(one, kind, tmp_path / "forged", python, references), "it was verified"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["gguf", "irpa", "ranks", "trtllm-ckpt", "onnx"])
+def test_what_the_right_makers_make_has_one(kind, references, python, tmp_path):
+    right = forgeries.Forgery("none", (kind,), "refused.py", ())
+    assert forgeries.caught(right, kind, tmp_path / "right", python, references) is None
+
+
+def test_an_archive_with_a_byte_that_is_not_the_layouts_is_refused(tmp_path):
+    path, tensors = tmp_path / "m.irpa", [("a", "F32", (4,)), ("b", "F32", (3,))]
+    layout = irpa_format.archive(tensors, {"x": b"text"})
+    whole = bytearray(layout.size)
+    whole[: len(layout.head)] = layout.head
+    for at, text in layout.texts.items():
+        whole[at : at + len(text)] = text
+    path.write_bytes(whole)
+    consumers.exact(path, layout)
+    (b,) = (entry for entry in layout.entries if entry.name == "b")
+    for at, said in ((4, "byte 4 is"), (b.offset + b.nbytes, "are not zero"), (len(whole), "bytes, expected")):
+        wrong = whole + bytearray([0]) if at == len(whole) else bytearray(whole)
+        wrong[at] ^= 1
+        path.write_bytes(wrong)
+        with pytest.raises(Refused, match=said):
+            consumers.exact(path, layout)

@@ -21,7 +21,9 @@ def exact(path: Path, layout: FileLayout[list[Entry]]) -> None:
         for at, wanted in {0: layout.head, **layout.texts}.items():
             file.seek(at)
             if (found := file.read(len(wanted))) != wanted:
-                first = next(n for n, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b)
+                first = next(
+                    n for n, (a, b) in enumerate(zip(found, wanted, strict=True)) if a != b
+                )
                 raise Refused(
                     f"{path}: byte {at + first} is {found[first]}, expected {wanted[first]} by its layout"
                 )

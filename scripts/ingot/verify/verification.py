@@ -40,7 +40,9 @@ def rests_on(artifact: Path, record: Path) -> None:
     """Refuse to go by `artifact` unless `record` is of it, and says that it passed."""
     found = read_json(record, {"sha256": str, "result": str})
     if (found["sha256"], found["result"]) != (digest(artifact), "passed"):
-        raise Refused(f"{record}: not of {artifact} as it is now, expected its record; verify it again")
+        raise Refused(
+            f"{record}: not of {artifact} as it is now, expected its record; verify it again"
+        )
 
 
 def digest(artifact: Path) -> str:

@@ -32,11 +32,6 @@ def optional(words: Iterable[str]) -> str:
     return rf"(\.({'|'.join(words)}))?"
 
 
-def one(words: Iterable[str]) -> str:
-    """A pattern: a dot and one of the words."""
-    return rf"\.({'|'.join(words)})"
-
-
 def stop_on_wrong(argv: list[str], catalogue: dict) -> None:
     """Refuse a target on Snakemake's command line that cannot be built.
 

@@ -1,0 +1,173 @@
+"""Wrong makers: one edit each of a copy of scripts/, and who refuses what it then makes.
+
+A fault of a table, a permutation or a number that maker and verification might share: both run from the copy.
+What they are compared with (reference, texts, scores) was made before, by transformers.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DEMO = ROOT / "models/demo"
+HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
+SMALL = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+ALL = ("gguf", "ranks", "trtllm-ckpt", "onnx")
+
+
+@dataclass(frozen=True)
+class Forgery:
+    """`changes` are (old, new) in `file`, below scripts/ingot/; `kinds` those that it makes wrong."""
+
+    name: str
+    kinds: tuple[str, ...]
+    file: str
+    changes: tuple[tuple[str, str], ...]
+
+
+def _list() -> Iterator[Forgery]:
+    def of(kinds, file, name, *changes):
+        return Forgery(name, kinds, file, changes)
+
+    config, tables = "architecture/config.py", "architecture/llama.py"
+    numbers, ranks, checkpoint = "gguf/metadata.py", "iree/tensor_parallel.py", "tensorrt/trtllm.py"
+    graph, archive = "onnx/decoder.py", "iree/irpa.py"
+    both = ("gguf", "ranks")
+    yield of(ALL, config, "the base of rope is doubled", ("rope_theta=theta,", "rope_theta=2 * theta,"))
+    yield of(ALL, config, "epsilon is ten times as large",
+             ('rms_eps=config["rms_norm_eps"],', 'rms_eps=10 * config["rms_norm_eps"],'))
+    yield of(ALL, config, "half of the context is read", ("context=context,", "context=context // 2,"))
+    yield of(ALL, config, "the factor of Llama 3.1's rope is doubled",
+             ("Llama3Rope(*(float(scaling[key])", 'Llama3Rope(*(float(scaling[key]) * (1 + (key == "factor"))'))
+    yield of(ALL, config, "the scaling of rope is dropped", ("    return theta, rope\n", "    return theta, None\n"))
+    yield of(both, tables, "gate and up are exchanged",
+             ('"mlp.gate_proj": "ffn_gate"', '"mlp.gate_proj": "ffn_up"'),
+             ('"mlp.up_proj": "ffn_up"', '"mlp.up_proj": "ffn_gate"'))
+    yield of(both, tables, "the norms of a layer are exchanged",
+             ('"input_layernorm": "attn_norm"', '"input_layernorm": "ffn_norm"'),
+             ('"post_attention_layernorm": "ffn_norm"', '"post_attention_layernorm": "attn_norm"'))
+    yield of(both, tables, "k is not put in the order of pairs",
+             ('{"attn_q": c.heads, "attn_k": c.kv_heads}', '{"attn_q": c.heads}'))
+    yield of(both, tables, "q is not put in the order of pairs",
+             ('{"attn_q": c.heads, "attn_k": c.kv_heads}', '{"attn_k": c.kv_heads}'))
+    yield of(both, tables, "v is put in the order of pairs too",
+             ('"attn_k": c.kv_heads}', '"attn_k": c.kv_heads, "attn_v": c.kv_heads}'))
+    yield of(("gguf",), tables, "long wavelengths are not divided",
+             ("factors.append(rope.factor)", "factors.append(1.0)"))
+    yield of(both, "tensors/cast.py", "the order of pairs is that of one head of all",
+             ("bits.reshape(-1, 2, head_dim // 2, bits.shape[-1])", "bits.reshape(1, 2, -1, bits.shape[-1])"))
+    yield of(both, numbers, "the base of rope is written as 10000",
+             ('KV("llama.rope.freq_base", "f32", c.rope_theta)', 'KV("llama.rope.freq_base", "f32", 10000.0)'))
+    yield of(both, numbers, "twice the context is written",
+             ('"llama.context_length", "u32", c.context)', '"llama.context_length", "u32", 2 * c.context)'))
+    yield of(both, numbers, "another epsilon is written",
+             ('_epsilon", "f32", c.rms_eps)', '_epsilon", "f32", 1e-3)'))
+    yield of(both, numbers, "as many KV heads as heads are written",
+             ('"llama.attention.head_count_kv", "u32", c.kv_heads)', '"llama.attention.head_count_kv", "u32", c.heads)'))
+    yield of(("ranks",), ranks, "o is cut along its outputs", ('"attn_output": 1', '"attn_output": 0'))
+    yield of(("ranks",), ranks, "down is cut along its outputs", ('"ffn_down": 1', '"ffn_down": 0'))
+    yield of(("ranks",), ranks, "the head is whole", ('    "output": 1,\n', ""))
+    yield of(("ranks",), ranks, "the root says another base of rope",
+             ('float(of("rope.freq_base", 500000.0))', "10000.0"))
+    yield of(("ranks",), ranks, "the root says another length of a page",
+             ('"block_seq_stride": 32', '"block_seq_stride": 16'))
+    yield of(("ranks", "irpa"), archive, "the header says version 1.0", ('b"IRPA", 0, 0,', 'b"IRPA", 1, 0,'))
+    yield of(("ranks", "irpa"), archive, "the header says no size", ("0, 0, HEADER.size, 0, 0,", "0, 0, 0, 0, 0,"))
+    yield of(("ranks", "irpa"), archive, "torch would read another dtype",
+             ('{"type": "Tensor", "dtype": word,', '{"type": "Tensor", "dtype": "int8",'))
+    yield of(("irpa",), archive, "tensors are of a type that sharktank does not know",
+             ('{"type_name": "PrimitiveTensor"}', '{"type_name": "RawTensor"}'))
+    yield of(("trtllm-ckpt",), checkpoint, "fc and gate are exchanged",
+             ('f"{here}.mlp.fc", stage, 0)  # sic', 'f"{here}.mlp.x", stage, 0)'),
+             ('f"{here}.mlp.gate", stage, 0)', 'f"{here}.mlp.fc", stage, 0)'),
+             ('f"{here}.mlp.x", stage, 0)', 'f"{here}.mlp.gate", stage, 0)'))
+    yield of(("trtllm-ckpt",), checkpoint, "the norms of a layer are exchanged",
+             ('add(f"{there}.input_layernorm", (c.hidden,), f"{here}.input_layernorm", stage)',
+              'add(f"{there}.post_attention_layernorm", (c.hidden,), f"{here}.input_layernorm", stage)'),
+             ('f"{there}.post_attention_layernorm", (c.hidden,), f"{here}.post_layernorm", stage',
+              'f"{there}.input_layernorm", (c.hidden,), f"{here}.post_layernorm", stage'))
+    yield of(("trtllm-ckpt",), checkpoint, "k and v are exchanged",
+             ('f"{attention}.k_proj"', 'f"{attention}.z_proj"'), ('f"{attention}.v_proj"', 'f"{attention}.k_proj"'),
+             ('f"{attention}.z_proj"', 'f"{attention}.v_proj"'))
+    yield of(("trtllm-ckpt",), checkpoint, "another base of rope is written",
+             ('"rotary_base": c.rope_theta', '"rotary_base": 10000.0'))
+    yield of(("trtllm-ckpt",), checkpoint, "no scaling of rope is written",
+             ('"rotary_scaling": rope', '"rotary_scaling": None'))
+    yield of(("trtllm-ckpt",), checkpoint, "half of the context is written",
+             ('"max_position_embeddings": c.context', '"max_position_embeddings": c.context // 2'))
+    yield of(("trtllm-ckpt",), checkpoint, "another epsilon is written",
+             ('"norm_epsilon": c.rms_eps', '"norm_epsilon": 1e-3'))
+    yield of(("onnx",), graph, "gate and up are exchanged",
+             ('gate = weights.linear(y, f"{at}.mlp.gate_proj.weight")', 'gate = weights.linear(y, f"{at}.mlp.z_proj.weight")'),
+             ('f"{at}.mlp.up_proj.weight"', 'f"{at}.mlp.gate_proj.weight"'),
+             ('f"{at}.mlp.z_proj.weight"', 'f"{at}.mlp.up_proj.weight"'))
+    yield of(("onnx",), graph, "both norms of a layer are the first",
+             ('f"{at}.post_attention_layernorm.weight"', 'f"{at}.input_layernorm.weight"'))
+    yield of(("onnx",), graph, "another base of rope is computed", ("1 / c.rope_theta **", "1 / 10000.0 **"))
+    yield of(("onnx",), graph, "epsilon is ten times as large", ("epsilon=c.rms_eps", "epsilon=1000 * c.rms_eps"))
+
+
+FORGERIES = list(_list())
+
+
+def forge(one: Forgery, folder: Path) -> Path:
+    """A copy of scripts/ with the edit; a change that finds nothing to change is a fault of the list."""
+    scripts = folder / "scripts"
+    shutil.copytree(ROOT / "scripts", scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    path = scripts / "ingot" / one.file
+    text = path.read_text()
+    for old, new in one.changes:
+        if old not in text:
+            raise AssertionError(f"{path}: {old!r} is not in it")
+        text = text.replace(old, new)
+    path.write_text(text)
+    return scripts
+
+
+def steps(kind: str, folder: Path, peers: list) -> Iterator[tuple[str, str, list]]:
+    """Toolchain, script and options of each step of a kind: what reads, what makes, what verifies."""
+    reading = ["--reading", folder / "reading.json"]
+    record = ["--record", folder / "record.json"]
+    checkpoint = ["--checkpoint", DEMO]
+    yield "transformers", "read_config.py", ["--config", DEMO / "config.json", *reading]
+    gguf = ["--gguf", folder / "m.gguf"]
+    if kind in ("gguf", "irpa"):
+        made = [*checkpoint, *gguf, "--dtype", "f16", *HEADER]
+        yield "convert", "safetensors_to_gguf.py", made
+        of_gguf = ["--record", folder / "m.gguf.json"]
+        yield "llamacpp", "verify_gguf.py", [*made, *reading, *peers, *of_gguf]
+    if kind == "irpa":
+        irpa = [*gguf, "--irpa", folder / "m.irpa"]
+        yield "convert", "gguf_to_irpa.py", irpa
+        yield "iree", "verify_irpa.py", [*irpa, "--gguf-record", folder / "m.gguf.json", *record]
+    if kind == "ranks":
+        root, ranks = folder / "r.irpa", [folder / f"r.rank{rank}.irpa" for rank in range(2)]
+        made = [*checkpoint, "--dtype", "f16", "--root", root, "--ranks", *ranks]
+        yield "convert", "shard_irpa.py", [*made, "--tp", "2"]
+        yield "iree", "verify_shards.py", [*made, *reading, *record]
+    if kind == "trtllm-ckpt":
+        made = [*checkpoint, "--tp", "2", "--trtllm-checkpoint", folder / "t"]
+        yield "convert", "safetensors_to_trtllm.py", made
+        yield "convert", "verify_trtllm.py", [*made, *reading, *record]
+    if kind == "onnx":
+        made = [*checkpoint, "--tokenizer", *(DEMO / name for name in SMALL), "--onnx", folder / "o"]
+        yield "onnx", "export_onnx.py", made
+        yield "onnx", "verify_onnx.py", [*made, *peers, *record]
+
+
+def caught(one: Forgery, kind: str, folder: Path, python, peers: list) -> str | None:
+    """The step that refused what the wrong maker made, and its words; None where all passed."""
+    folder.mkdir(parents=True)
+    scripts = forge(one, folder)
+    for toolchain, script, words in steps(kind, folder, peers):
+        done = subprocess.run(
+            [str(word) for word in (python(toolchain), scripts / script, *words)],
+            capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            if "Traceback" in done.stderr:
+                raise AssertionError(f"{one.name}: {script}: {done.stderr[-1500:]}")
+            return f"{script}: {done.stderr.strip().splitlines()[-1]}"
+    return None

@@ -1,4 +1,4 @@
-"""Token ids of hard texts and of a corpus, and rendered dialogues, by transformers.  Runs in envs/transformers.
+"""What transformers makes of hard texts, a corpus and dialogues.  Runs in envs/transformers.
 
 What the tokenizers and chat templates of other formats are compared with.
 """
@@ -12,11 +12,11 @@ from unittest import mock
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.entry import run
 from ingot.files.atomic import replacing
-from ingot.verify import clock
-from ingot.verify import reading as reading_of
 from ingot.parity.hard_texts import DIALOGUES, STRINGS
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
+from ingot.verify import clock
+from ingot.verify import reading as reading_of
 
 WINDOW = 512  # tokens, or the context where it is shorter
 LARGEST = 10**9  # bytes of float32 distributions, as score_corpus.py writes them

@@ -1,6 +1,6 @@
 """What the newest transformers makes of a config.json, number by number.  Runs in envs/transformers.
 
-Refused where a number is not the one that Ingot's own reader finds: one of the two would make another model.
+Refused where a number is not the one that Ingot's own reader finds: one of them would make another model.
 """
 
 import argparse
@@ -20,9 +20,9 @@ from ingot.architecture.config import (
 from ingot.entry import run
 from ingot.files.atomic import replacing
 from ingot.parity import transformers_model
-from ingot.verify.reading import Reading
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
+from ingot.verify.reading import Reading
 
 EQUAL = 1e-5  # of rope's frequencies, which transformers computes in float32
 

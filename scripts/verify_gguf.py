@@ -107,9 +107,8 @@ def as_read(gguf: Path, model: Reading) -> None:
             raise Refused(f"{gguf}: {key} is {said.get(key)}, expected {value} by transformers")
     kind = {"default": None, "llama3": None}.get(model["rope_type"], model["rope_type"])
     if said.get("llama.rope.scaling.type") != kind:
-        raise Refused(
-            f"{gguf}: rope scaling is {said.get('llama.rope.scaling.type')}, expected {kind} by transformers"
-        )
+        found = said.get("llama.rope.scaling.type")
+        raise Refused(f"{gguf}: rope scaling is {found}, expected {kind} by transformers")
 
 
 def compared(

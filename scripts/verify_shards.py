@@ -1,8 +1,8 @@
 """Merge a tensor-parallel set's ranks, compare them with the checkpoint, and open it.  Runs in envs/iree.
 
-Every value of every tensor, put together as the root archive says, its q and k rows back in the checkpoint's
-order.  What the set must hold is written down here again, by transformers' reading of config.json: no table,
-name or number is shared with shard_irpa.py.  Every byte is compared; iree.runtime and sharktank load it.
+Every value of every tensor, the q and k rows back in the checkpoint's order.  What the set must hold is
+written down here again, by transformers' reading of config.json: no table, name or number is shared with
+shard_irpa.py.  Every byte is compared; iree.runtime and sharktank load it.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from ingot.verify import verification
 from ingot.verify.reading import Reading
 from ingot.verify.values import Comparison, as_float32, row_order
 
-LAYER = {  # of model.layers.N -> of blk.N, the axis that is split over the ranks, whose heads are interleaved
+LAYER = {  # of model.layers.N -> of blk.N, the axis that the ranks split, whose heads are interleaved
     "self_attn.q_proj": ("attn_q", 0, "heads"),
     "self_attn.k_proj": ("attn_k", 0, "kv_heads"),
     "self_attn.v_proj": ("attn_v", 0, None),
@@ -137,7 +137,7 @@ def raw_names(name: str, one: Expected, ranks: int) -> list[tuple[int, str]]:
 def described(
     root: Path, ranks: list[Path], rank: int, wanted: dict[str, Expected], dtype: str
 ) -> list[irpa.Entry]:
-    """The tensors of one rank's archive; refused unless they are those expected, and nothing else is there."""
+    """The tensors of one rank's archive; refused unless they are those expected, and nothing else is."""
     path, names = ranks[rank], {}
     for name, one in wanted.items():
         shape = tuple(

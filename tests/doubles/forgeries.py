@@ -1,6 +1,7 @@
 """Wrong makers: one edit each of a copy of scripts/, and who refuses what it then makes.
 
-A fault of a table, a permutation or a number that maker and verification might share: both run from the copy.
+A fault of a table, a permutation or a number that maker and verification might share: both run from the
+copy.
 What they are compared with (reference, texts, scores) was made before, by transformers.
 """
 
@@ -35,78 +36,236 @@ def _list() -> Iterator[Forgery]:
     numbers, ranks, checkpoint = "gguf/metadata.py", "iree/tensor_parallel.py", "tensorrt/trtllm.py"
     graph, archive = "onnx/decoder.py", "iree/irpa.py"
     both = ("gguf", "ranks")
-    yield of(ALL, config, "the base of rope is doubled", ("rope_theta=theta,", "rope_theta=2 * theta,"))
-    yield of(ALL, config, "epsilon is ten times as large",
-             ('rms_eps=config["rms_norm_eps"],', 'rms_eps=10 * config["rms_norm_eps"],'))
-    yield of(ALL, config, "half of the context is read", ("context=context,", "context=context // 2,"))
-    yield of(ALL, config, "the factor of Llama 3.1's rope is doubled",
-             ("Llama3Rope(*(float(scaling[key])", 'Llama3Rope(*(float(scaling[key]) * (1 + (key == "factor"))'))
-    yield of(ALL, config, "the scaling of rope is dropped", ("    return theta, rope\n", "    return theta, None\n"))
-    yield of(both, tables, "gate and up are exchanged",
-             ('"mlp.gate_proj": "ffn_gate"', '"mlp.gate_proj": "ffn_up"'),
-             ('"mlp.up_proj": "ffn_up"', '"mlp.up_proj": "ffn_gate"'))
-    yield of(both, tables, "the norms of a layer are exchanged",
-             ('"input_layernorm": "attn_norm"', '"input_layernorm": "ffn_norm"'),
-             ('"post_attention_layernorm": "ffn_norm"', '"post_attention_layernorm": "attn_norm"'))
-    yield of(both, tables, "k is not put in the order of pairs",
-             ('{"attn_q": c.heads, "attn_k": c.kv_heads}', '{"attn_q": c.heads}'))
-    yield of(both, tables, "q is not put in the order of pairs",
-             ('{"attn_q": c.heads, "attn_k": c.kv_heads}', '{"attn_k": c.kv_heads}'))
-    yield of(both, tables, "v is put in the order of pairs too",
-             ('"attn_k": c.kv_heads}', '"attn_k": c.kv_heads, "attn_v": c.kv_heads}'))
-    yield of(("gguf",), tables, "long wavelengths are not divided",
-             ("factors.append(rope.factor)", "factors.append(1.0)"))
-    yield of(both, "tensors/cast.py", "the order of pairs is that of one head of all",
-             ("bits.reshape(-1, 2, head_dim // 2, bits.shape[-1])", "bits.reshape(1, 2, -1, bits.shape[-1])"))
-    yield of(both, numbers, "the base of rope is written as 10000",
-             ('KV("llama.rope.freq_base", "f32", c.rope_theta)', 'KV("llama.rope.freq_base", "f32", 10000.0)'))
-    yield of(both, numbers, "twice the context is written",
-             ('"llama.context_length", "u32", c.context)', '"llama.context_length", "u32", 2 * c.context)'))
-    yield of(both, numbers, "another epsilon is written",
-             ('_epsilon", "f32", c.rms_eps)', '_epsilon", "f32", 1e-3)'))
-    yield of(both, numbers, "as many KV heads as heads are written",
-             ('"llama.attention.head_count_kv", "u32", c.kv_heads)', '"llama.attention.head_count_kv", "u32", c.heads)'))
-    yield of(("ranks",), ranks, "o is cut along its outputs", ('"attn_output": 1', '"attn_output": 0'))
+    yield of(
+        ALL, config, "the base of rope is doubled", ("rope_theta=theta,", "rope_theta=2 * theta,")
+    )
+    yield of(
+        ALL,
+        config,
+        "epsilon is ten times as large",
+        ('rms_eps=config["rms_norm_eps"],', 'rms_eps=10 * config["rms_norm_eps"],'),
+    )
+    yield of(
+        ALL, config, "half of the context is read", ("context=context,", "context=context // 2,")
+    )
+    yield of(
+        ALL,
+        config,
+        "the factor of Llama 3.1's rope is doubled",
+        (
+            "Llama3Rope(*(float(scaling[key])",
+            'Llama3Rope(*(float(scaling[key]) * (1 + (key == "factor"))',
+        ),
+    )
+    yield of(
+        ALL,
+        config,
+        "the scaling of rope is dropped",
+        ("    return theta, rope\n", "    return theta, None\n"),
+    )
+    yield of(
+        both,
+        tables,
+        "gate and up are exchanged",
+        ('"mlp.gate_proj": "ffn_gate"', '"mlp.gate_proj": "ffn_up"'),
+        ('"mlp.up_proj": "ffn_up"', '"mlp.up_proj": "ffn_gate"'),
+    )
+    yield of(
+        both,
+        tables,
+        "the norms of a layer are exchanged",
+        ('"input_layernorm": "attn_norm"', '"input_layernorm": "ffn_norm"'),
+        ('"post_attention_layernorm": "ffn_norm"', '"post_attention_layernorm": "attn_norm"'),
+    )
+    yield of(
+        both,
+        tables,
+        "k is not put in the order of pairs",
+        ('{"attn_q": c.heads, "attn_k": c.kv_heads}', '{"attn_q": c.heads}'),
+    )
+    yield of(
+        both,
+        tables,
+        "q is not put in the order of pairs",
+        ('{"attn_q": c.heads, "attn_k": c.kv_heads}', '{"attn_k": c.kv_heads}'),
+    )
+    yield of(
+        both,
+        tables,
+        "v is put in the order of pairs too",
+        ('"attn_k": c.kv_heads}', '"attn_k": c.kv_heads, "attn_v": c.kv_heads}'),
+    )
+    yield of(
+        ("gguf",),
+        tables,
+        "long wavelengths are not divided",
+        ("factors.append(rope.factor)", "factors.append(1.0)"),
+    )
+    yield of(
+        both,
+        "tensors/cast.py",
+        "the order of pairs is that of one head of all",
+        (
+            "bits.reshape(-1, 2, head_dim // 2, bits.shape[-1])",
+            "bits.reshape(1, 2, -1, bits.shape[-1])",
+        ),
+    )
+    yield of(
+        both,
+        numbers,
+        "the base of rope is written as 10000",
+        (
+            'KV("llama.rope.freq_base", "f32", c.rope_theta)',
+            'KV("llama.rope.freq_base", "f32", 10000.0)',
+        ),
+    )
+    yield of(
+        both,
+        numbers,
+        "twice the context is written",
+        (
+            '"llama.context_length", "u32", c.context)',
+            '"llama.context_length", "u32", 2 * c.context)',
+        ),
+    )
+    yield of(
+        both,
+        numbers,
+        "another epsilon is written",
+        ('_epsilon", "f32", c.rms_eps)', '_epsilon", "f32", 1e-3)'),
+    )
+    yield of(
+        both,
+        numbers,
+        "as many KV heads as heads are written",
+        (
+            '"llama.attention.head_count_kv", "u32", c.kv_heads)',
+            '"llama.attention.head_count_kv", "u32", c.heads)',
+        ),
+    )
+    yield of(
+        ("ranks",), ranks, "o is cut along its outputs", ('"attn_output": 1', '"attn_output": 0')
+    )
     yield of(("ranks",), ranks, "down is cut along its outputs", ('"ffn_down": 1', '"ffn_down": 0'))
     yield of(("ranks",), ranks, "the head is whole", ('    "output": 1,\n', ""))
-    yield of(("ranks",), ranks, "the root says another base of rope",
-             ('float(of("rope.freq_base", 500000.0))', "10000.0"))
-    yield of(("ranks",), ranks, "the root says another length of a page",
-             ('"block_seq_stride": 32', '"block_seq_stride": 16'))
-    yield of(("ranks", "irpa"), archive, "the header says version 1.0", ('b"IRPA", 0, 0,', 'b"IRPA", 1, 0,'))
-    yield of(("ranks", "irpa"), archive, "the header says no size", ("0, 0, HEADER.size, 0, 0,", "0, 0, 0, 0, 0,"))
-    yield of(("ranks", "irpa"), archive, "torch would read another dtype",
-             ('{"type": "Tensor", "dtype": word,', '{"type": "Tensor", "dtype": "int8",'))
-    yield of(("irpa",), archive, "tensors are of a type that sharktank does not know",
-             ('{"type_name": "PrimitiveTensor"}', '{"type_name": "RawTensor"}'))
-    yield of(("trtllm-ckpt",), checkpoint, "fc and gate are exchanged",
-             ('f"{here}.mlp.fc", stage, 0)  # sic', 'f"{here}.mlp.x", stage, 0)'),
-             ('f"{here}.mlp.gate", stage, 0)', 'f"{here}.mlp.fc", stage, 0)'),
-             ('f"{here}.mlp.x", stage, 0)', 'f"{here}.mlp.gate", stage, 0)'))
-    yield of(("trtllm-ckpt",), checkpoint, "the norms of a layer are exchanged",
-             ('add(f"{there}.input_layernorm", (c.hidden,), f"{here}.input_layernorm", stage)',
-              'add(f"{there}.post_attention_layernorm", (c.hidden,), f"{here}.input_layernorm", stage)'),
-             ('f"{there}.post_attention_layernorm", (c.hidden,), f"{here}.post_layernorm", stage',
-              'f"{there}.input_layernorm", (c.hidden,), f"{here}.post_layernorm", stage'))
-    yield of(("trtllm-ckpt",), checkpoint, "k and v are exchanged",
-             ('f"{attention}.k_proj"', 'f"{attention}.z_proj"'), ('f"{attention}.v_proj"', 'f"{attention}.k_proj"'),
-             ('f"{attention}.z_proj"', 'f"{attention}.v_proj"'))
-    yield of(("trtllm-ckpt",), checkpoint, "another base of rope is written",
-             ('"rotary_base": c.rope_theta', '"rotary_base": 10000.0'))
-    yield of(("trtllm-ckpt",), checkpoint, "no scaling of rope is written",
-             ('"rotary_scaling": rope', '"rotary_scaling": None'))
-    yield of(("trtllm-ckpt",), checkpoint, "half of the context is written",
-             ('"max_position_embeddings": c.context', '"max_position_embeddings": c.context // 2'))
-    yield of(("trtllm-ckpt",), checkpoint, "another epsilon is written",
-             ('"norm_epsilon": c.rms_eps', '"norm_epsilon": 1e-3'))
-    yield of(("onnx",), graph, "gate and up are exchanged",
-             ('gate = weights.linear(y, f"{at}.mlp.gate_proj.weight")', 'gate = weights.linear(y, f"{at}.mlp.z_proj.weight")'),
-             ('f"{at}.mlp.up_proj.weight"', 'f"{at}.mlp.gate_proj.weight"'),
-             ('f"{at}.mlp.z_proj.weight"', 'f"{at}.mlp.up_proj.weight"'))
-    yield of(("onnx",), graph, "both norms of a layer are the first",
-             ('f"{at}.post_attention_layernorm.weight"', 'f"{at}.input_layernorm.weight"'))
-    yield of(("onnx",), graph, "another base of rope is computed", ("1 / c.rope_theta **", "1 / 10000.0 **"))
-    yield of(("onnx",), graph, "epsilon is ten times as large", ("epsilon=c.rms_eps", "epsilon=1000 * c.rms_eps"))
+    yield of(
+        ("ranks",),
+        ranks,
+        "the root says another base of rope",
+        ('float(of("rope.freq_base", 500000.0))', "10000.0"),
+    )
+    yield of(
+        ("ranks",),
+        ranks,
+        "the root says another length of a page",
+        ('"block_seq_stride": 32', '"block_seq_stride": 16'),
+    )
+    yield of(
+        ("ranks", "irpa"),
+        archive,
+        "the header says version 1.0",
+        ('b"IRPA", 0, 0,', 'b"IRPA", 1, 0,'),
+    )
+    yield of(
+        ("ranks", "irpa"),
+        archive,
+        "the header says no size",
+        ("0, 0, HEADER.size, 0, 0,", "0, 0, 0, 0, 0,"),
+    )
+    yield of(
+        ("ranks", "irpa"),
+        archive,
+        "torch would read another dtype",
+        ('{"type": "Tensor", "dtype": word,', '{"type": "Tensor", "dtype": "int8",'),
+    )
+    yield of(
+        ("irpa",),
+        archive,
+        "tensors are of a type that sharktank does not know",
+        ('{"type_name": "PrimitiveTensor"}', '{"type_name": "RawTensor"}'),
+    )
+    yield of(
+        ("trtllm-ckpt",),
+        checkpoint,
+        "fc and gate are exchanged",
+        ('f"{here}.mlp.fc", stage, 0)  # sic', 'f"{here}.mlp.x", stage, 0)'),
+        ('f"{here}.mlp.gate", stage, 0)', 'f"{here}.mlp.fc", stage, 0)'),
+        ('f"{here}.mlp.x", stage, 0)', 'f"{here}.mlp.gate", stage, 0)'),
+    )
+    yield of(
+        ("trtllm-ckpt",),
+        checkpoint,
+        "the norms of a layer are exchanged",
+        (
+            'add(f"{there}.input_layernorm", (c.hidden,), f"{here}.input_layernorm", stage)',
+            'add(f"{there}.post_attention_layernorm", (c.hidden,), f"{here}.input_layernorm", stage)',
+        ),
+        (
+            'f"{there}.post_attention_layernorm", (c.hidden,), f"{here}.post_layernorm", stage',
+            'f"{there}.input_layernorm", (c.hidden,), f"{here}.post_layernorm", stage',
+        ),
+    )
+    yield of(
+        ("trtllm-ckpt",),
+        checkpoint,
+        "k and v are exchanged",
+        ('f"{attention}.k_proj"', 'f"{attention}.z_proj"'),
+        ('f"{attention}.v_proj"', 'f"{attention}.k_proj"'),
+        ('f"{attention}.z_proj"', 'f"{attention}.v_proj"'),
+    )
+    yield of(
+        ("trtllm-ckpt",),
+        checkpoint,
+        "another base of rope is written",
+        ('"rotary_base": c.rope_theta', '"rotary_base": 10000.0'),
+    )
+    yield of(
+        ("trtllm-ckpt",),
+        checkpoint,
+        "no scaling of rope is written",
+        ('"rotary_scaling": rope', '"rotary_scaling": None'),
+    )
+    yield of(
+        ("trtllm-ckpt",),
+        checkpoint,
+        "half of the context is written",
+        ('"max_position_embeddings": c.context', '"max_position_embeddings": c.context // 2'),
+    )
+    yield of(
+        ("trtllm-ckpt",),
+        checkpoint,
+        "another epsilon is written",
+        ('"norm_epsilon": c.rms_eps', '"norm_epsilon": 1e-3'),
+    )
+    yield of(
+        ("onnx",),
+        graph,
+        "gate and up are exchanged",
+        (
+            'gate = weights.linear(y, f"{at}.mlp.gate_proj.weight")',
+            'gate = weights.linear(y, f"{at}.mlp.z_proj.weight")',
+        ),
+        ('f"{at}.mlp.up_proj.weight"', 'f"{at}.mlp.gate_proj.weight"'),
+        ('f"{at}.mlp.z_proj.weight"', 'f"{at}.mlp.up_proj.weight"'),
+    )
+    yield of(
+        ("onnx",),
+        graph,
+        "both norms of a layer are the first",
+        ('f"{at}.post_attention_layernorm.weight"', 'f"{at}.input_layernorm.weight"'),
+    )
+    yield of(
+        ("onnx",),
+        graph,
+        "another base of rope is computed",
+        ("1 / c.rope_theta **", "1 / 10000.0 **"),
+    )
+    yield of(
+        ("onnx",),
+        graph,
+        "epsilon is ten times as large",
+        ("epsilon=c.rms_eps", "epsilon=1000 * c.rms_eps"),
+    )
 
 
 FORGERIES = list(_list())
@@ -126,12 +285,18 @@ def forge(one: Forgery, folder: Path) -> Path:
     return scripts
 
 
-def steps(kind: str, folder: Path, peers: list) -> Iterator[tuple[str, str, list]]:
-    """Toolchain, script and options of each step of a kind: what reads, what makes, what verifies."""
-    reading = ["--reading", folder / "reading.json"]
+def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[str, str, list]]:
+    """Toolchain, script and options of each step of a kind: what reads, what makes, what verifies.
+
+    `peers` are the options of what transformers made, by name.
+    """
+    reading = peers["reading"]
     record = ["--record", folder / "record.json"]
     checkpoint = ["--checkpoint", DEMO]
-    yield "transformers", "read_config.py", ["--config", DEMO / "config.json", *reading]
+    peers = [word for name in ("reference", "texts", "scores") for word in peers[name]]
+    if one.file.startswith("architecture"):  # others do not reach it
+        again = ["--config", DEMO / "config.json", "--reading", folder / "reading.json"]
+        yield "transformers", "read_config.py", again
     gguf = ["--gguf", folder / "m.gguf"]
     if kind in ("gguf", "irpa"):
         made = [*checkpoint, *gguf, "--dtype", "f16", *HEADER]
@@ -152,16 +317,22 @@ def steps(kind: str, folder: Path, peers: list) -> Iterator[tuple[str, str, list
         yield "convert", "safetensors_to_trtllm.py", made
         yield "convert", "verify_trtllm.py", [*made, *reading, *record]
     if kind == "onnx":
-        made = [*checkpoint, "--tokenizer", *(DEMO / name for name in SMALL), "--onnx", folder / "o"]
+        made = [
+            *checkpoint,
+            "--tokenizer",
+            *(DEMO / name for name in SMALL),
+            "--onnx",
+            folder / "o",
+        ]
         yield "onnx", "export_onnx.py", made
         yield "onnx", "verify_onnx.py", [*made, *peers, *record]
 
 
-def caught(one: Forgery, kind: str, folder: Path, python, peers: list) -> str | None:
+def caught(one: Forgery, kind: str, folder: Path, python, peers: dict) -> str | None:
     """The step that refused what the wrong maker made, and its words; None where all passed."""
     folder.mkdir(parents=True)
     scripts = forge(one, folder)
-    for toolchain, script, words in steps(kind, folder, peers):
+    for toolchain, script, words in steps(one, kind, folder, peers):
         done = subprocess.run(
             [str(word) for word in (python(toolchain), scripts / script, *words)],
             capture_output=True, text=True, timeout=300, check=False,

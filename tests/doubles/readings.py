@@ -1,4 +1,4 @@
-"""transformers' numbers of config.json files, a line each, or why it loads none.  Runs in envs/transformers.
+"""transformers' numbers of config.json files, a line each, or why not.  Runs in envs/transformers.
 
 python readings.py FOLDER...          with scripts/ in PYTHONPATH
 """

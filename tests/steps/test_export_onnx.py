@@ -310,7 +310,7 @@ def test_a_damaged_or_foreign_folder_is_refused(fault, export, verify):
     refused(verify(folder), *parts)
 
 
-def test_without_the_rope_scaling_the_check_fails(ok, export, step, tmp_path):
+def test_without_the_rope_scaling_the_check_fails(ok, export, reading, step, tmp_path):
     """The check itself, shown: the weights are the demo's, and the tokens are not."""
     folder = tmp_path / "unscaled"
     shutil.copytree(DEMO, folder)

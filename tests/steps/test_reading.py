@@ -1,4 +1,4 @@
-"""config.json in many spellings: transformers' numbers, ours and llama.cpp's are equal, or the file is refused."""
+"""config.json in many spellings: transformers' numbers, ours and llama.cpp's are equal, or it is refused."""
 
 import importlib
 import json
@@ -23,6 +23,7 @@ L3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+LLAMA3 = {"rope_type": "llama3", **L3}
 PLAIN = {"rope_type": "default", "rope_theta": 500000.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
@@ -41,14 +42,14 @@ SPELLINGS = [  # changes of a Llama 3's config.json, and what becomes of it
     ({"rope_scaling": {}}, EQUAL),
     ({"rope_theta": GONE, "rope_parameters": PLAIN}, EQUAL),
     ({"rope_parameters": PLAIN}, EQUAL),
-    ({"rope_scaling": {"rope_type": "llama3", **L3}}, EQUAL),
+    ({"rope_scaling": LLAMA3}, EQUAL),
     ({"rope_scaling": {"type": "llama3", **L3}}, EQUAL),
     ({"rope_scaling": {"type": "llama3", "rope_type": "llama3", **L3}}, EQUAL),
     ({"rope_scaling": {"type": "linear", "rope_type": "llama3", **L3}}, OURS),
-    ({"rope_parameters": {"rope_type": "llama3", **L3}}, EQUAL),
-    ({"rope_parameters": {**PLAIN, "rope_type": "llama3", **L3}, "rope_scaling": {"type": "llama3", **L3}}, EQUAL),
-    ({"rope_parameters": {"rope_type": "llama3", **L3}, "rope_scaling": {"type": "linear", "factor": 2.0}}, OURS),
-    ({"rope_parameters": PLAIN, "rope_scaling": {"rope_type": "llama3", **L3}}, OURS),
+    ({"rope_parameters": LLAMA3}, EQUAL),
+    ({"rope_parameters": {**PLAIN, **LLAMA3}, "rope_scaling": {"type": "llama3", **L3}}, EQUAL),
+    ({"rope_parameters": LLAMA3, "rope_scaling": {"type": "linear", "factor": 2.0}}, OURS),
+    ({"rope_parameters": PLAIN, "rope_scaling": LLAMA3}, OURS),
     ({"rope_parameters": {**PLAIN, "rope_theta": 10000.0}}, OURS),
     ({"rope_scaling": {"rope_type": "llama3", "rope_theta": 1e6, **L3}}, OURS),
     ({"rope_theta": GONE, "rope_scaling": {"rope_type": "llama3", "rope_theta": 1e6, **L3}}, EQUAL),

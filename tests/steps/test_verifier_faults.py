@@ -17,6 +17,7 @@ from ingot.refused import Refused
 
 CASES = [(one, kind) for one in forgeries.FORGERIES for kind in one.kinds]
 
+
 @pytest.mark.slow
 def test_a_sample_of_every_kinds_faults_is_caught(tmp_path):
     kinds = ("gguf", "k-quant", "split", "irpa", "ranks", "trtllm-ckpt")
@@ -50,7 +51,7 @@ def references(python, tmp_path_factory):
         ):  # fmt: skip
             command = [python("transformers"), ROOT / "scripts" / script, *words]
             subprocess.run([str(word) for word in command], check=True, capture_output=True)
-    return [word for name in ("reference", "texts", "scores") for word in told[name]]
+    return told
 
 
 @pytest.mark.slow
@@ -76,7 +77,11 @@ def test_an_archive_with_a_byte_that_is_not_the_layouts_is_refused(tmp_path):
     path.write_bytes(whole)
     consumers.exact(path, layout)
     (b,) = (entry for entry in layout.entries if entry.name == "b")
-    for at, said in ((4, "byte 4 is"), (b.offset + b.nbytes, "are not zero"), (len(whole), "bytes, expected")):
+    for at, said in (
+        (4, "byte 4 is"),
+        (b.offset + b.nbytes, "are not zero"),
+        (len(whole), "bytes, expected"),
+    ):
         wrong = whole + bytearray([0]) if at == len(whole) else bytearray(whole)
         wrong[at] ^= 1
         path.write_bytes(wrong)

@@ -17,7 +17,9 @@ import json, sys, sentencepiece
 model = sentencepiece.SentencePieceProcessor(sys.argv[1])
 print(json.dumps([(model.IdToPiece(n), model.GetScore(n)) for n in range(model.vocab_size())]))
 """
-NONE = [word for name in ("reading", "reference", "texts", "scores") for word in (f"--{name}", "unread")]
+NONE = [
+    word for name in ("reading", "reference", "texts", "scores") for word in (f"--{name}", "unread")
+]
 
 
 def verify(run, folder, checkpoint, dtype="bf16", pre="llama-bpe", peers=NONE):

@@ -143,8 +143,8 @@ def read_config(
     if mistral and window is not None:
         if "sliding_window" not in config and context > window:
             raise Refused(
-                f"{path}: sliding_window is missing, expected null or a number: transformers takes {window}, "
-                "llama.cpp none"
+                f"{path}: sliding_window is missing, expected null or a number: transformers takes "
+                f"{window}, llama.cpp none"
             )
         context = min(context, window)
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")

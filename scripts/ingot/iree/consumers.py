@@ -1,4 +1,4 @@
-"""IRPA archives in the programs that read them, iree.runtime and sharktank, and every byte accounted for."""
+"""IRPA archives in the programs that read them: iree.runtime, sharktank; and every byte accounted for."""
 
 import itertools
 from pathlib import Path
@@ -49,13 +49,13 @@ def in_iree(path: Path, entries: list[Entry]) -> None:
     for entry in entries:
         if found.get(entry.name) != (entry.offset, entry.nbytes):
             raise Refused(
-                f"{path}: tensor {entry.name} is at {found.get(entry.name)} to iree.runtime, expected offset "
-                f"{entry.offset} and {entry.nbytes} bytes"
+                f"{path}: tensor {entry.name} is at {found.get(entry.name)} to iree.runtime, expected "
+                f"offset {entry.offset} and {entry.nbytes} bytes"
             )
 
 
 def in_sharktank(path: Path) -> dict[str, tuple[str, str, tuple[int, ...]]]:
-    """Type, dtype and shape of each tensor as sharktank's Dataset has it, by name; refused if it loads none."""
+    """Type, dtype and shape of each tensor as sharktank's Dataset has it, by name."""
     from sharktank.types import Dataset
 
     try:

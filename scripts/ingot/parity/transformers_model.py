@@ -1,4 +1,4 @@
-"""A checkpoint in the newest transformers, as its users load it: AutoConfig and AutoModelForCausalLM, float32.
+"""A checkpoint in the newest transformers, as its users load it: AutoConfig, AutoModelForCausalLM, float32.
 
 Nothing here reads config.json: what transformers makes of it is what records compare with.
 """
@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingot.checkpoint.files import Checkpoint
-from ingot.verify.reading import Reading
 from ingot.refused import Refused
+from ingot.verify.reading import Reading
 
 
 def load(checkpoint: Checkpoint):
-    """The model, for inference.  Refused where a tensor is missing, of another shape, or not transformers'."""
+    """The model, for inference.  Refused where a tensor is missing, of another shape, or one too many."""
     import torch
     from transformers import AutoModelForCausalLM
 

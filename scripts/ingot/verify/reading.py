@@ -1,4 +1,4 @@
-"""What transformers makes of a config.json, as read_config.py wrote it: the second reading of every number."""
+"""What transformers makes of a config.json, by read_config.py: the second reading of every number."""
 
 from pathlib import Path
 from typing import Any

@@ -47,6 +47,7 @@ TARGETS = {  # what is damaged, and the record of it
     "rtx": "demo.rtx",
 }
 BESIDE = {  # what else a kind's verification reads
+    "irpa": ["demo.gguf.verified.json"],
     "vmfb": ["demo_tp1.f32.config.json"],
     "shortfin": ["demo_tp1.f32.config.json", "demo_tp1.vmfb"],
     "triton": ["demo_tp1.trtllm"],
@@ -75,9 +76,11 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
     peers = [word for name, file in (
         ("reference", "reference.npz"), ("texts", "texts.json"), ("scores", "scores.npy"),
     ) for word in (f"--{name}", place / f"demo.{file}")]  # fmt: skip
-    checkpoint = ("--checkpoint", DEMO)
+    checkpoint, reading = ("--checkpoint", DEMO), ("--reading", place / "demo.reading.json")
     ranks = rank_files(artifact, 2)
-    gguf = ("llamacpp", "verify_gguf.py", *checkpoint, *HEADER, *peers, "--gguf", artifact)
+    told = (*checkpoint, *reading)
+    gguf = ("llamacpp", "verify_gguf.py", *told, *HEADER, *peers, "--gguf", artifact)
+    trtllm = ("verify_trtllm.py", *told, "--tp=2", "--trtllm-checkpoint", artifact)
     program = ("--config", place / "demo_tp1.f32.config.json", "--parameters", place / "demo.irpa")
     tokenizer = [DEMO / "tokenizer.json", DEMO / "tokenizer_config.json"]
     small = ("--tokenizer", DEMO / "config.json", DEMO / "generation_config.json", *tokenizer)
@@ -88,14 +91,15 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
             "llamacpp", "verify_split.py", *peers[:2], "--gguf", place / "demo.q6_k.gguf",
             "--split", artifact,
         ),
-        "irpa": ("convert", "verify_irpa.py", "--gguf", place / "demo.gguf", "--irpa", artifact),
-        "ranks": ("convert", "verify_shards.py", *checkpoint, "--root", artifact, "--ranks", *ranks),
-        "trtllm-ckpt": (
-            "convert", "verify_trtllm.py", *checkpoint, "--trtllm-checkpoint", artifact
+        "irpa": (
+            "iree", "verify_irpa.py", "--gguf", place / "demo.gguf",
+            "--gguf-record", place / "demo.gguf.verified.json", "--irpa", artifact,
         ),
-        "trtllm-quantised": (
-            "iree", "verify_trtllm.py", *checkpoint, "--trtllm-checkpoint", artifact, *peers[2:]
+        "ranks": (
+            "iree", "verify_shards.py", *told, "--dtype=f16", "--root", artifact, "--ranks", *ranks
         ),
+        "trtllm-ckpt": ("convert", *trtllm),
+        "trtllm-quantised": ("transformers", *trtllm, "--quant=int4_awq", *peers[2:]),
         "shortfin": (
             "iree", "verify_shortfin.py", *peers[:4], *program, "--vmfb", place / "demo_tp1.vmfb",
             "--tokenizer", *tokenizer, "--lock", ROOT / "envs/iree/requirements.lock",
@@ -252,6 +256,7 @@ def copied_whole(kind: str, artifact: Path, place: Path) -> Path:
 def build(folder: Path, kinds: list[str]) -> Path:
     (folder / "mine.yaml").write_text(CATALOGUE)
     needed = [
+        "demo.reading.json",
         "demo.reference.npz",
         "demo.texts.json",
         "demo.scores.npy",

@@ -1,7 +1,7 @@
 """Compare an IRPA archive with the GGUF file it was made from, and open it.  Runs in envs/iree.
 
-The GGUF side is read by the gguf package, not by our own code, and has a record of its own, on which this one
-rests.  Every byte of the archive is compared; iree.runtime and sharktank load it.
+The GGUF side is read by the gguf package, not by our own code, and has a record of its own, on which this
+one rests.  Every byte of the archive is compared; iree.runtime and sharktank load it.
 """
 
 import argparse

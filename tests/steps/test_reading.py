@@ -1,4 +1,4 @@
-"""config.json in many spellings: transformers' numbers, ours and llama.cpp's are equal, or it is refused."""
+"""config.json in many spellings: transformers' numbers, ours and llama.cpp's are equal, or refused."""
 
 import importlib
 import json

@@ -16,15 +16,15 @@ from ingot.store.records import Store
 
 BUNDLE = "artifacts/demo_tp1.shortfin"
 PROGRAM = "artifacts/demo_tp1.vmfb.verified.json"
-# Not the GGUF file's own record: for it llama.cpp is compiled, ten minutes.
-TARGETS = ("artifacts/demo.irpa.verified.json", PROGRAM, f"{BUNDLE}.verified.json")
+# Not the records of the GGUF file and of its archive: for them llama.cpp is compiled, ten minutes.
+TARGETS = (PROGRAM, f"{BUNDLE}.verified.json")
 SHOWN = (
     "demo.gguf",
     "demo.irpa",
     "demo_tp1.f32.mlir",
     "demo_tp1.vmfb",
     "demo_tp1.shortfin",
-    "demo.irpa.verified.json",
+    "demo.reading.json",
     "demo.reference.npz",
     "demo_tp1.vmfb.verified.json",
     "demo_tp1.shortfin.verified.json",

@@ -11,6 +11,8 @@ rule read_config:
         "artifacts/{model}.reading.json",
     log:
         "logs/read_config/{model}.log",
+    benchmark:
+        "logs/read_config/{model}.tsv"
     shell:
         """
         {PYTHON[transformers]:q} {input.code[0]:q} \

@@ -20,6 +20,7 @@ from ingot.verify import reading as reading_of
 
 WINDOW = 512  # tokens, or the context where it is shorter
 LARGEST = 10**9  # bytes of float32 distributions, as score_corpus.py writes them
+PIECE = 400  # characters of the corpus that are encoded at once, or a line more
 LEAST = 256  # tokens of a corpus, below which its numbers say nothing
 
 
@@ -34,7 +35,9 @@ def encode_texts(
         raise Refused(f"{corpus}: not UTF-8, expected a text; convert it") from None
     with stderr_to_log(f"{texts}: encoding by transformers"):
         tokenizer = load(checkpoint)
-        strings = [(text, tokenizer.encode(text)) for text in STRINGS]
+        strings, lines = (
+            [(text, tokenizer.encode(text)) for text in of] for of in (STRINGS, pieces(words))
+        )
         chats = [
             (messages, chat) for messages in DIALOGUES if (chat := rendered(tokenizer, messages))
         ]
@@ -50,6 +53,7 @@ def encode_texts(
         windows = [windows[at * len(windows) // count] for at in range(count)]
     found = {
         "strings": strings,
+        "lines": lines,
         "chats": chats,
         "corpus": windows or [start + ids],
         "corpus_sha256": hashlib.sha256(data).hexdigest(),
@@ -57,6 +61,17 @@ def encode_texts(
     }
     with replacing(texts) as partial:
         partial.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def pieces(text: str) -> list[str]:
+    """The whole of a text in runs of lines: a fault in one is shown with what stands around it."""
+    found = [""]
+    for line in text.splitlines(keepends=True):
+        for at in range(0, len(line), PIECE):
+            if len(found[-1]) >= PIECE:
+                found.append("")
+            found[-1] += line[at : at + PIECE]
+    return [piece for piece in found if piece]
 
 
 def load(checkpoint: Checkpoint):

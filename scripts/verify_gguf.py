@@ -21,6 +21,7 @@ from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.entry import run
 from ingot.gguf import header
 from ingot.gguf.metadata import FILE_TYPE
+from ingot.gguf.pre_tokenizers import differs_in_libllama
 from ingot.llamacpp import libllama, quants
 from ingot.llamacpp.libllama import Llama
 from ingot.llamacpp.plan import planned
@@ -83,7 +84,14 @@ def verify_gguf(
     checks = {"metadata_pairs": len(kvs), **compared(checkpoint, config, gguf, kvs, types, matrix)}
     as_read(gguf, reading_of.read(reading))
     checks |= ran(
-        config, gguf, dtype, reference, texts_of.read(texts), scores, limits.pairs(limit or [])
+        config,
+        gguf,
+        dtype,
+        reference,
+        texts_of.read(texts),
+        scores,
+        limits.pairs(limit or []),
+        pre_tokenizer,
     )
     verification.write(
         record,
@@ -221,13 +229,19 @@ def ran(
     texts: Texts,
     scores: Path,
     own: dict[str, float],
+    pre_tokenizer: str,
 ) -> dict:
     """What a record says of the file in libllama."""
     answers = reference_of.read(reference)
     longest = max(len(answer.prompt) + len(answer.tokens) for answer in answers)
     room = max(longest, *map(len, texts.corpus))
     with Llama(gguf, min(room, config.context)) as model:
-        checks = texts.checks(gguf, model.ids, lambda said: model.chat(said, clock.NOON))
+        checks = texts.checks(
+            gguf,
+            model.ids,
+            lambda said: model.chat(said, clock.NOON),
+            lambda text: differs_in_libllama(pre_tokenizer, text),
+        )
         if dtype in COMPUTED:
             checks |= continued(gguf, model, answers, COMPUTED[dtype])
         numbers = divergence.measure(gguf, texts, scores, model.logits)

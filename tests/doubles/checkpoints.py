@@ -189,6 +189,13 @@ def llama31(folder: Path, tame: bool = False, **changes) -> Path:
     return folder
 
 
+NEMO_SPLITS = (  # of Mistral Nemo's own tokenizer.json
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
 def nemo(folder: Path, tame: bool = False, **changes) -> Path:
     """Mistral: head_dim that is not hidden / heads, one file without an index, unk and pad."""
     folder.mkdir(parents=True)
@@ -209,7 +216,7 @@ def nemo(folder: Path, tame: bool = False, **changes) -> Path:
         token.update(content=word, special=word not in ("<|odd|>", "plain\u2581word"))
     bos = {"id": "<s>", "type_id": 0}
     split = tokenizer["pre_tokenizer"]["pretokenizers"][0]
-    split["pattern"] = {"Regex": r"[\p{Lu}\p{Lt}]*[\p{Ll}]+|\p{N}|[^\p{L}\p{N}]+"}
+    split["pattern"] = {"Regex": NEMO_SPLITS}
     tokenizer["post_processor"] = {
         "type": "TemplateProcessing",
         "single": [{"SpecialToken": bos}, {"Sequence": {"id": "A", "type_id": 0}}],

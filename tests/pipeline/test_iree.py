@@ -17,6 +17,7 @@ from ingot.driver.formats.iree import PROGRAMS
 from ingot.driver.toolchains import toolchains
 from ingot.files import digest
 from ingot.iree.shortfin import Server
+from ingot.parity.hard_texts import STRINGS
 from ingot.refused import Refused
 
 DEMO = checkpoints.DEMO
@@ -112,7 +113,7 @@ def test_greedy_tokens_of_the_program_are_transformers(demo):
 def test_greedy_text_of_the_server_is_transformers(demo):
     checks = json.loads((demo / "demo_tp1.shortfin.verified.json").read_bytes())["checks"]
     assert checks["greedy_equal"] == checks["prompts"] >= 20
-    assert (checks["texts_equal"], checks["chats_equal"]) == (53, 20)
+    assert checks["texts_equal"] > len(STRINGS) and checks["chats_equal"] == 20
 
 
 def parts(demo, tokenizer=DEMO):

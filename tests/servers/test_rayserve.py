@@ -21,6 +21,7 @@ from ingot.driver.catalogue import schema
 from ingot.files.sealed import Ours
 from ingot.kuberay import bundle as kuberay_bundle
 from ingot.kuberay.manifest import faults
+from ingot.parity.hard_texts import STRINGS
 from ingot.rayserve import bundle as rayserve_bundle
 from ingot.rayserve.serve_config import FORMS
 from ingot.vllm.plan import planned
@@ -122,7 +123,7 @@ def test_the_three_applications_say_what_transformers_says(shared, tmp_path):
         assert own["prompts"] == own["greedy_equal"] == own["streams_equal"] == 26, (name, own)
         assert own["equal_beside_others"] >= (26 if name == "llm" else 24), (name, own)
     assert checks["llm"]["largest_logprob_difference"] < 1e-5
-    assert checks["onnx"]["texts_equal"] == checks["openvino"]["texts_equal"] == 53
+    assert checks["onnx"]["texts_equal"] == checks["openvino"]["texts_equal"] > len(STRINGS)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 
 import checkpoints
 from conftest import ROOT, once
+from ingot.parity.hard_texts import STRINGS
 
 DEMO = checkpoints.DEMO
 REPOSITORY = "artifacts/mine_tp1.triton"
@@ -56,7 +57,8 @@ def test_it_is_served_and_gives_transformers_tokens_also_at_once(repository):
     record = json.loads(repository.with_name("mine_tp1.triton.verified.json").read_bytes())
     checks = record["checks"]
     assert checks["models_ready"] == 5 and checks["greedy_equal"] == 26
-    assert (checks["streams_equal"], checks["at_once_equal"], checks["texts_equal"]) == (9, 26, 53)
+    assert (checks["streams_equal"], checks["at_once_equal"]) == (9, 26)
+    assert checks["texts_equal"] > len(STRINGS)
     done = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=repository)
     assert done.returncode == 0, "the server wrote into the repository"
 

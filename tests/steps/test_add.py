@@ -91,7 +91,10 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
     for words, said in (
         (["org/gelu"], "hidden_act is gelu, expected silu"),
         (["org/qwen"], "org/qwen/config.json: architectures is Qwen2ForCausalLM, expected Llama"),
-        (["org/split"], "splits texts as none of llama-bpe, tekken does"),
+        (
+            ["org/split"],
+            'splits texts as pre_tokenizer {"type": "Whitespace"}, expected llama-bpe, tekken',
+        ),
         (["org/odd"], "no model-00001-of-00002.safetensors among its files"),
         (["org/pickled"], "no *.safetensors among its files; pickled weights can run code"),
         ([str(folder / "pickled")], "weights as pickles"),

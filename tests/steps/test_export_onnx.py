@@ -325,7 +325,7 @@ def test_without_the_rope_scaling_the_check_fails(ok, export, reading, step, tmp
     )  # fmt: skip
     texts = tmp_path / "texts.json"
     texts.write_text(
-        '{"strings": [], "chats": [], "corpus": [], "corpus_sha256": "", "corpus_tokens": 0}'
+        '{"strings": [], "lines": [], "chats": [], "corpus": [], "corpus_sha256": "", "corpus_tokens": 0}'
     )
     done = step(
         "onnx", "verify_onnx.py", "--checkpoint", folder, *small(folder), "--onnx", onnx, "--reference",

@@ -11,6 +11,7 @@ from conftest import ROOT, convert
 from ingot.driver.formats.gguf import BITS
 from ingot.gguf.file import read
 from ingot.llamacpp.quants import BY_IMATRIX, FTYPES
+from ingot.parity.hard_texts import STRINGS
 
 PROMPTS = ROOT / "models/demo/prompts.txt"
 HEADER = ("--name", "A name", "--pre-tokenizer", "llama-bpe")
@@ -144,7 +145,7 @@ def test_a_quantised_file_has_a_record_with_its_numbers_and_limits(ok, step, pee
     verify(ok)
     checks = json.loads((tmp_path / "m.json").read_text())["checks"]
     assert 0.004 < checks["numbers"]["mean_kl"] < 0.05  # as llama.cpp's own table says: 0.03
-    assert checks["errors"].keys() == {"Q4_K", "Q6_K"} and checks["texts_equal"] == 53
+    assert checks["errors"].keys() == {"Q4_K", "Q6_K"} and checks["texts_equal"] > len(STRINGS)
     assert checks["numbers"]["tokens"] == 2044 and checks["numbers"]["corpus_tokens"] > 20_000
     (tmp_path / "m.json").unlink()
     done = verify(step, "--limit", "mean_kl=0.001")

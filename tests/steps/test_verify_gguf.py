@@ -14,6 +14,7 @@ from conftest import convert
 
 PIECES = """
 import json, sys, sentencepiece
+from ingot.parity.hard_texts import STRINGS
 model = sentencepiece.SentencePieceProcessor(sys.argv[1])
 print(json.dumps([(model.IdToPiece(n), model.GetScore(n)) for n in range(model.vocab_size())]))
 """
@@ -39,7 +40,8 @@ def test_every_dtype_is_verified_and_says_what_was_rounded(ok, peers, tmp_path):
         verify(ok, tmp_path, checkpoint, dtype, peers=told)
         checks = json.loads((tmp_path / "m.json").read_bytes())["checks"]
         assert (checks["values_rounded"] == 0) == (dtype in ("f32", "bf16"))
-        assert (checks["tensors"], checks["texts_equal"], checks["chats_equal"]) == (31, 53, 20)
+        assert (checks["tensors"], checks["chats_equal"]) == (31, 20)
+        assert checks["texts_equal"] > len(STRINGS)
         assert checks["numbers"]["mean_kl"] <= checks["numbers"]["limits"]["mean_kl"]
         assert dtype == "q8_0" or checks["greedy_equal"] + checks["greedy_ties"] == 24
 
@@ -58,7 +60,7 @@ def test_a_sentencepiece_model_that_transformers_rewrote_has_its_tokens(
     convert(ok, checkpoint, tmp_path / "m.gguf", "f32", "default")
     verify(ok, tmp_path, checkpoint, "f32", "default", peers=told)
     checks = json.loads((tmp_path / "m.json").read_bytes())["checks"]
-    assert checks["texts_equal"] == 53
+    assert checks["texts_equal"] > len(STRINGS)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "q8_0"])

@@ -42,7 +42,8 @@ def test_the_numbers_of_two_known_distributions():
 
 def texts(**changes):
     found = {
-        "strings": [("a", [1])], "chats": [([{"role": "user", "content": "b"}], "<b>")],
+        "strings": [("a", [1])], "lines": [("a a", [1])],
+        "chats": [([{"role": "user", "content": "b"}], "<b>")],
         "corpus": [[0, 1, 2], [0, 2, 1], [0, 1, 1]], "corpus_sha256": "0" * 64, "corpus_tokens": 9,
     }  # fmt: skip
     return Texts(**{**found, **changes})
@@ -91,11 +92,22 @@ def test_every_type_has_a_limit_and_a_users_own_comes_before_it():
 
 def test_a_tokenizer_or_a_template_that_differs_is_refused_with_the_text():
     found = texts().checks(ARTIFACT, lambda text: [1], lambda messages: "<b>")
-    assert found == {"texts_equal": 1, "chats_equal": 1}
-    with pytest.raises(Refused, match="'a' becomes \\[2\\], expected \\[1\\] as by transformers"):
+    assert found == {"texts_equal": 2, "chats_equal": 1}
+    said = "'a' becomes \\[2\\] from token 0 on, expected \\[1\\] as by transformers"
+    with pytest.raises(Refused, match=said):
         texts().checks(ARTIFACT, lambda text: [2], lambda messages: "<b>")
     with pytest.raises(Refused, match="a dialogue of 1 messages becomes 'b', expected '<b>'"):
         texts().checks(ARTIFACT, lambda text: [1], lambda messages: "b")
+
+
+def test_texts_that_a_runtime_splits_otherwise_are_counted():
+    def ids(text):
+        return [len(text)]
+
+    found = texts().checks(ARTIFACT, ids, None, lambda text: text == "a a")
+    assert found == {"texts_equal": 1, "texts_split_otherwise_by_its_runtime": 1, "chats_equal": 0}
+    with pytest.raises(Refused, match="'a a' becomes"):
+        texts().checks(ARTIFACT, ids, None)
 
 
 def test_the_texts_hold_what_tokenizers_differ_in():

@@ -5,20 +5,17 @@ a tokenizer.json); the meaning of each key is llama.cpp's (conversion/base.py an
 of the commit in envs/llamacpp).
 """
 
-import json
 import re
 from pathlib import Path
 
 from ingot.architecture.config import ModelConfig
 from ingot.checkpoint.files import Checkpoint
 from ingot.fields import Whole, held
-from ingot.gguf import special, templates
+from ingot.gguf import pre_tokenizers, special, templates
 from ingot.gguf.kv import KV
 from ingot.refused import Refused
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-# What the splitting pattern of each pre-tokenizer holds and the other's does not.
-MARK_OF_PRE = {"llama-bpe": r"\\p{N}{1,3}", "tekken": r"\\p{Lu}"}
 ID = Whole(low=0)
 TOKENIZER = {  # what is read of a tokenizer.json; shapes are those of `fields.held`
     "model?": {
@@ -84,11 +81,7 @@ def _code_llama(kvs: list[KV]) -> list[KV]:
 
 def _bpe(path: Path, tokenizer: dict, config: ModelConfig, pre_tokenizer: str) -> list[KV]:
     model = tokenizer.get("model", {})
-    if MARK_OF_PRE[pre_tokenizer] not in json.dumps(tokenizer.get("pre_tokenizer")):
-        raise Refused(
-            f"{path}: its pre_tokenizer is not that of {pre_tokenizer}; correct pre_tokenizer: in the "
-            "catalogue"
-        )
+    pre_tokenizers.hold(path, tokenizer, pre_tokenizer)
     text_of, added = _texts(path, tokenizer, config)
     tokens, types = [], []
     for number in range(config.vocab):

@@ -52,6 +52,9 @@ STRINGS = (
     "antidisestablishmentarianism pneumonoultramicroscopicsilicovolcanoconiosis",
     "ThE qUiCk BrOwN fOx JuMpS oVeR tHe LaZy DoG",
     "a b c d e f g h i j k l m n o p q r s t u v w x y z",
+    "spaces  42 before   7 digits\t\t3:  x = [ 1,  22,   333,    4444 ]",
+    "apostrophes: l'Sol Ankara'da Tom'sun 'Twas don'Ting O'Malley'schen",
+    "signs at an end;\n\n};\r\n\n//\n/*/\n  */\n\n  --;\n",
     "Name the capital of France.",
     "",
 )

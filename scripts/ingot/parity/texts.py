@@ -14,9 +14,11 @@ from ingot.refused import Refused
 
 @dataclass(frozen=True)
 class Texts:
-    """`chats` are [messages, text with the opening of an answer]; `corpus` is a list of windows of ids."""
+    """`strings` and `lines` are texts and their ids, hard ones and all of the corpus; `chats` are
+    [messages, text with the opening of an answer]; `corpus` is a list of windows of ids."""
 
     strings: list[tuple[str, list[int]]]
+    lines: list[tuple[str, list[int]]]
     chats: list[tuple[list[dict[str, str]], str]]
     corpus: list[list[int]]
     corpus_sha256: str
@@ -27,24 +29,41 @@ class Texts:
         artifact: Path,
         ids: Callable[[str], list[int]],
         chat: Callable[[list[dict[str, str]]], str] | None,
+        may_differ: Callable[[str], bool] = lambda text: False,
     ) -> dict[str, Any]:
         """What a record says of an artifact's tokenizer and chat template; refused where they differ.
 
-        `chat` is None where the artifact carries no template.
+        `chat` is None where the artifact carries no template.  `may_differ` tells the texts that its
+        runtime is known to split otherwise: those that it does are counted.
         """
-        for text, wanted in self.strings:
-            if (found := ids(text)) != wanted:
-                raise Refused(
-                    f"{artifact}: {text!r} becomes {found}, expected {wanted} as by transformers; is "
-                    "the pre_tokenizer of the catalogue right?"
-                )
+        others = 0
+        for text, wanted in (*self.strings, *self.lines):
+            if (found := ids(text)) == wanted:
+                continue
+            if not may_differ(text):
+                raise Refused(f"{artifact}: {difference(text, found, wanted)}")
+            others += 1
         for messages, wanted in self.chats if chat else ():
             if (found := chat(messages)) != wanted:
                 raise Refused(
                     f"{artifact}: a dialogue of {len(messages)} messages becomes {found!r}, expected "
                     f"{wanted!r} as by transformers"
                 )
-        return {"texts_equal": len(self.strings), "chats_equal": len(self.chats) if chat else 0}
+        equal = {"texts_equal": len(self.strings) + len(self.lines) - others}
+        if others:
+            equal["texts_split_otherwise_by_its_runtime"] = others
+        return {**equal, "chats_equal": len(self.chats) if chat else 0}
+
+
+def difference(text: str, found: list[int], wanted: list[int]) -> str:
+    """Of two encodings of a text, where they part."""
+    at = next((n for n, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b), None)
+    at = min(len(found), len(wanted)) if at is None else at
+    near = slice(max(at - 2, 0), at + 6)
+    return (
+        f"{text!r:.300} becomes {found[near]} from token {near.start} on, expected {wanted[near]} as by "
+        "transformers"
+    )
 
 
 def read(path: Path) -> Texts:

@@ -1,6 +1,5 @@
 """What a checkpoint's own files say of it, as an entry of the catalogue."""
 
-import json
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -12,7 +11,7 @@ from ingot.checkpoint.safetensors import INDEX
 from ingot.driver.known import spelling
 from ingot.driver.known.model import SMALL_FILES, hub_files, shard_names
 from ingot.fields import read_json
-from ingot.gguf.vocabulary import MARK_OF_PRE
+from ingot.gguf import pre_tokenizers
 from ingot.refused import Refused
 
 SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes of a catalogue
@@ -127,15 +126,13 @@ def pre_tokenizer(what: str, names: Collection[str], folder: Path) -> str:
     tokenizer = read_json(folder / "tokenizer.json")
     if (tokenizer.get("model") or {}).get("byte_fallback") is True:
         return "default"
-    splits = json.dumps(tokenizer.get("pre_tokenizer"))
-    found = [name for name, mark in MARK_OF_PRE.items() if mark in splits]
-    if len(found) != 1:
-        known = ", ".join(MARK_OF_PRE)
+    found = pre_tokenizers.named(tokenizer)
+    if found not in pre_tokenizers.TAKEN:
         raise Refused(
-            f"{what}: its tokenizer.json splits texts as none of {known} does, expected one of them, or "
-            "SentencePiece; no format of ours would be right"
+            f"{what}: its tokenizer.json splits texts as {pre_tokenizers.described(tokenizer)}, expected "
+            f"{', '.join(pre_tokenizers.TAKEN)} or SentencePiece; no format of ours would be right"
         )
-    return found[0]
+    return found
 
 
 def license_of(folder: Path) -> str | None:

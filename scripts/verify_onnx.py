@@ -46,6 +46,7 @@ def verify_onnx(
     if cached := export.graph != decoder.PREFILL:
         external.hold_lengths(onnx, model)
     checks = hold(checkpoint, tokenizer, config, export, onnx)
+    opened(onnx)
     kind, dtype = kinds(export)
     lossy = kind == "int8"
     check, corpus = GreedyCheck(read(reference), dtype, rough=lossy), texts_of.read(texts)
@@ -70,6 +71,25 @@ def verify_onnx(
         {**checks, "numbers": divergence.held(onnx, numbers, own, folder.ADVICE)},
         versions=verification.versions("onnxruntime", "onnxruntime-genai", "onnx"),
     )
+
+
+def opened(onnx: Path) -> None:
+    """Refuse a folder that onnx does not read where it lies: its full checker, and its loader of data."""
+    from onnx import TensorProto, checker, load
+    from onnx.external_data_helper import load_external_data_for_tensor
+
+    path = onnx / decoder.GRAPH
+    try:
+        checker.check_model(str(path), full_check=True)
+        for tensor in load(path, load_external_data=False).graph.initializer:
+            if tensor.data_location == TensorProto.EXTERNAL:  # one at a time: a model need not fit
+                load_external_data_for_tensor(tensor, str(onnx))
+                tensor.ClearField("raw_data")
+    except Exception as error:
+        words = " ".join(str(error).split())
+        raise Refused(
+            f"{path}: onnx cannot read it ({words:.200}), expected a graph that it does"
+        ) from None
 
 
 def kinds(export: folder.Export) -> tuple[str, str]:
@@ -107,7 +127,9 @@ def genai(onnx: Path, check: GreedyCheck) -> dict[str, Any]:
     for answer in check.answers:
         parameters = onnxruntime_genai.GeneratorParams(model)
         longest = len(answer.prompt) + len(answer.tokens)
-        parameters.set_search_options(do_sample=False, max_length=longest, batch_size=1)
+        parameters.set_search_options(
+            do_sample=False, repetition_penalty=1.0, max_length=longest, batch_size=1
+        )
         generator = onnxruntime_genai.Generator(model, parameters)
         generator.append_tokens(np.array(answer.prompt, np.int32))
         said: list[int] = []

@@ -8,12 +8,17 @@ offer what KubeRay would tell them. Prints, of each try, the applications that c
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "SPT_NOENV": "1"}
+os.environ |= {
+    "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "SPT_NOENV": "1",
+    # else /tmp/ray, which may be another user's, or missing; short, for Ray's sockets
+    "RAY_TMPDIR": tempfile.mkdtemp(prefix="r", dir="/tmp"),
+}  # fmt: skip
 
 import ray
 import yaml
@@ -72,31 +77,33 @@ def main(path, tries, limit):
         llm.get("accelerator_type") for one in served for llm in one["args"].get("llm_configs", [])
     }
     more = {f"accelerator_type:{kind}": 1.0 for kind in kinds if kind}
-    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as scratch:
-        head = {**offers(config["headGroupSpec"], {}), **SMALL, "temp_dir": scratch}
-        cluster = Cluster(initialize_head=True, connect=True, head_node_args=head)
-        for group in config["workerGroupSpecs"]:
-            for _ in range(group["replicas"]):
-                cluster.add_node(**offers(group, more), object_store_memory=80 << 20)
-        serve.start(http_options={"location": "NoServer"})
-        found = []
-        for _ in range(int(tries)):
-            serve.run_many(
-                [serve.RunTarget(application(one), one["name"], one["route_prefix"]) for one in served],
-                wait_for_ingress_deployment_creation=False, wait_for_applications_running=False,
-            )  # fmt: skip
-            end, up = time.monotonic() + float(limit), []
-            while time.monotonic() < end and len(up) < len(served):
-                states = serve.status().applications
-                up = [name for name, state in states.items() if state.status == "RUNNING"]
-                time.sleep(0.1)
-            found.append(sorted(up))
-            for one in served:
-                serve.delete(one["name"])
-        serve.shutdown()
-        ray.shutdown()
-        cluster.shutdown()
+    head = {**offers(config["headGroupSpec"], {}), **SMALL}
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args=head)
+    for group in config["workerGroupSpecs"]:
+        for _ in range(group["replicas"]):
+            cluster.add_node(**offers(group, more), object_store_memory=80 << 20)
+    serve.start(http_options={"location": "NoServer"})
+    found = []
+    for _ in range(int(tries)):
+        serve.run_many(
+            [serve.RunTarget(application(one), one["name"], one["route_prefix"]) for one in served],
+            wait_for_ingress_deployment_creation=False, wait_for_applications_running=False,
+        )  # fmt: skip
+        end, up = time.monotonic() + float(limit), []
+        while time.monotonic() < end and len(up) < len(served):
+            states = serve.status().applications
+            up = [name for name, state in states.items() if state.status == "RUNNING"]
+            time.sleep(0.1)
+        found.append(sorted(up))
+        for one in served:
+            serve.delete(one["name"])
+    serve.shutdown()
+    ray.shutdown()
+    cluster.shutdown()
     print("FOUND" + json.dumps({"asked": sorted(one["name"] for one in served), "up": found}))
 
 
-main(*sys.argv[1:])
+try:
+    main(*sys.argv[1:])
+finally:
+    shutil.rmtree(os.environ["RAY_TMPDIR"], ignore_errors=True)

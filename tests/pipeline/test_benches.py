@@ -20,6 +20,7 @@ BENCHES = {
     "lost_heads": (["--only", "done"], ""),
     "many_records": (["--records", "40"], "hit"),
     "onnx": (["skeleton"], ""),
+    "onnx_versions": (["pinned"], "26 of 26"),
     "plan": (["demo.gguf"], "demo.gguf"),
     "registry": (["--megabytes", "4"], ""),
     "serving": (["--only", "single", "--seconds", "0.2", "--rounds", "1"], "GenAI"),

@@ -141,6 +141,9 @@ def test_a_damaged_shard(fails):
 
 
 def test_a_verification_that_does_not_hold(fails):
-    script = fails.folder / "scripts/gguf_to_irpa.py"
-    edited(script, "        out.write(ticket", "        data[0] ^= 1\n        out.write(ticket")
-    fails("artifacts/demo.irpa.verified.json", "artifacts/demo.irpa: tensor .* differ")
+    script = fails.folder / "scripts/safetensors_to_trtllm.py"
+    edited(script, "        data = read()", "        data = read()\n        data[0] ^= 1")
+    fails(
+        "artifacts/demo_tp2.trtllm-ckpt.verified.json",
+        "artifacts/demo_tp2.trtllm-ckpt: tensor .* is not the checkpoint's",
+    )

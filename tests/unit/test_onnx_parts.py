@@ -70,10 +70,17 @@ def test_every_end_token_is_in_genai_config_and_no_length_beyond_the_models(demo
     files = [DEMO / name for name in ("config.json", "generation_config.json")]
     ids = folder.special(files)
     assert ids["eos_token_id"] == [1017, 1020]  # config.json names the second only
-    found = folder.genai_config(demo[1], folder.Export(Form("fp32")), ids)
+    found = folder.genai_config(demo[1], folder.Export(Form("fp32")), ids, folder.search(files))
     assert found["model"]["eos_token_id"] == [1017, 1020]
     assert found["search"]["max_length"] == 512 == found["model"]["context_length"]
     assert not found["search"]["past_present_share_buffer"]
+    sampled = {  # as generation_config.json says
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_k": 50,
+        "top_p": 0.9,
+    }
+    assert found["search"].items() >= sampled.items() and not folder.search(files[:1])["do_sample"]
     assert folder.special(files[:1])["eos_token_id"] == 1020
 
 
@@ -129,7 +136,7 @@ def test_a_graph_of_another_kind_of_model_is_refused(demo, tmp_path):
     export = folder.Export(Form("fp32"))
     (tmp_path / "graph.json").write_text(json.dumps(folder.about(demo[1], export)))
     (tmp_path / "genai_config.json").write_text(
-        json.dumps(folder.genai_config(demo[1], export, {}))
+        json.dumps(folder.genai_config(demo[1], export, {}, {}))
     )
     encoder = SimpleNamespace(graph=SimpleNamespace(input=[], output=[]))
     with pytest.raises(Refused, match="expected a decoder with a KV cache"):

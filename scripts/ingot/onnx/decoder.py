@@ -11,7 +11,7 @@ import numpy as np
 
 from ingot.architecture import llama
 from ingot.architecture.config import ModelConfig
-from ingot.onnx.graph import MICROSOFT, Graph
+from ingot.onnx.graph import MICROSOFT, OLD, OPSET, Graph
 from ingot.onnx.weights import Form, Layout, Weights
 
 PORTABLE, FUSED, PREFILL = "portable", "fused", "prefill"
@@ -33,7 +33,7 @@ Attend = Callable[[int, str, str, str], str]  # of a layer: q, k, v [tokens, hea
 
 def build(config: ModelConfig, form: Form, kind: str) -> tuple[bytes, Layout]:
     """The graph, and what lies where in its data files."""
-    graph = Graph("decoder")
+    graph = Graph("decoder", opset_of(kind))
     weights = Weights(graph, config, form, STEM)
     batch = 1 if kind == PREFILL else "batch"
     ids = graph.input("input_ids", "INT64", [batch, "sequence"])
@@ -56,6 +56,11 @@ def build(config: ModelConfig, form: Form, kind: str) -> tuple[bytes, Layout]:
             total = ["batch", config.kv_heads, "total", config.head_dim]
             graph.output(f"{PRESENT}.{layer}.{name}", form.computed, total)
     return graph.content(), weights.layout
+
+
+def opset_of(kind: str) -> int:
+    """The lowest that has the operators of this kind of graph."""
+    return OLD if kind == FUSED else OPSET
 
 
 def trunk(
@@ -84,7 +89,7 @@ def trunk(
 
 def norm(graph: Graph, weights: Weights, c: ModelConfig, x: str, source: str) -> str:
     weight = weights.vector(source)
-    if graph.opset >= 23:
+    if graph.opset >= OPSET:
         return graph.node("RMSNormalization", x, weight, axis=-1, epsilon=c.rms_eps)
     node, wide = graph.node, graph.cast(x, "FLOAT")
     mean = node("ReduceMean", node("Mul", wide, wide), axes=[-1], keepdims=1)

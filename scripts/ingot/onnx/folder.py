@@ -12,10 +12,9 @@ from typing import Any
 
 from ingot.architecture.config import ModelConfig
 from ingot.checkpoint.files import Checkpoint, name_of
-from ingot.fields import Whole
+from ingot.fields import Number, Whole
 from ingot.files.sealed import Contents
-from ingot.onnx.decoder import FUSED, GRAPH, GRAPHS, PAST, PORTABLE, PREFILL, PRESENT
-from ingot.onnx.graph import OPSET
+from ingot.onnx.decoder import FUSED, GRAPH, GRAPHS, PAST, PORTABLE, PREFILL, PRESENT, opset_of
 from ingot.onnx.weights import ACCURACY_LEVEL, INT8, Form
 from ingot.refused import Refused
 
@@ -28,6 +27,13 @@ ADVICE = (
     "set onnx.int8 to dynamic or blocks, a smaller onnx.block, or name layers in onnx.float_layers; or "
     "set `limits` of the catalogue"
 )
+SEARCH = {  # of generation_config.json, and what transformers does where it says nothing
+    "do_sample": False, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.0,
+}  # fmt: skip
+SAID = {
+    "do_sample?": (bool, None), "temperature?": (Number(), None), "top_k?": (Whole(0), None),
+    "top_p?": (Number(), None), "repetition_penalty?": (Number(above=0), None),
+}  # fmt: skip
 IDS = (Whole(0), [Whole(0)], None)
 SPECIAL = {"bos_token_id?": IDS, "eos_token_id?": IDS, "pad_token_id?": IDS}
 
@@ -117,7 +123,7 @@ def contents(
         ABOUT: json.dumps(about(config, export), indent=2) + "\n",
     }
     if export.graph != PREFILL:
-        genai = genai_config(config, export, special(tokenizer))
+        genai = genai_config(config, export, special(tokenizer), search(tokenizer))
         found[GENAI] = json.dumps(genai, indent=2) + "\n"
     return found
 
@@ -125,7 +131,7 @@ def contents(
 def about(config: ModelConfig, export: Export) -> dict[str, Any]:
     form = export.form
     found: dict[str, Any] = {
-        "graph": export.graph, "operators": GRAPHS[export.graph], "opset": OPSET,
+        "graph": export.graph, "operators": GRAPHS[export.graph], "opset": opset_of(export.graph),
         "weights": form.dtype, "left_padding": export.graph == PORTABLE,
         "context": config.context, "max_length": export.length(config),
     }  # fmt: skip
@@ -154,7 +160,15 @@ def special(tokenizer: list[Path]) -> dict[str, Any]:
     return {name: ids for name, ids in found.items() if ids is not None}
 
 
-def genai_config(config: ModelConfig, export: Export, ids: dict[str, Any]) -> dict[str, Any]:
+def search(tokenizer: list[Path]) -> dict[str, Any]:
+    """How tokens are chosen, by the model's own generation_config.json."""
+    said = Checkpoint(tokenizer).optional_json("generation_config.json", SAID)
+    return {name: usual if said.get(name) is None else said[name] for name, usual in SEARCH.items()}
+
+
+def genai_config(
+    config: ModelConfig, export: Export, ids: dict[str, Any], chosen: dict[str, Any]
+) -> dict[str, Any]:
     """What onnxruntime-genai 0.18 reads."""
     ends = ids.get("eos_token_id")
     ends = ends if isinstance(ends, list) else [ends] if ends is not None else []
@@ -189,7 +203,7 @@ def genai_config(config: ModelConfig, export: Export, ids: dict[str, Any]) -> di
     return {
         "model": {name: value for name, value in model.items() if value is not None},
         "search": {
-            "do_sample": False,
+            **chosen,
             "max_length": export.length(config),
             "past_present_share_buffer": export.graph == FUSED,
         },

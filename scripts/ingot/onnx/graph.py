@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-OPSET = 24
-IR = {17: 8, 24: 11}  # the file format's version that came with the opset
+OPSET = 23  # the first that has Attention, RotaryEmbedding and RMSNormalization
+OLD = 17  # the first that has all else
+IR = 8  # of the file format: nothing here needs a later version, which older runtimes refuse
 MICROSOFT = "com.microsoft"
 PRODUCER = "ingot"
 
@@ -86,7 +87,5 @@ class Graph:
             self.nodes, self.name, self.inputs, self.outputs, list(self.tensors.values())
         )
         opsets = [helper.make_opsetid(domain, number) for domain, number in self.domains.items()]
-        model = helper.make_model(
-            body, opset_imports=opsets, ir_version=IR[self.opset], producer_name=PRODUCER
-        )
+        model = helper.make_model(body, opset_imports=opsets, ir_version=IR, producer_name=PRODUCER)
         return model.SerializeToString(deterministic=True)

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ingot.files import digest, memo
@@ -121,14 +121,14 @@ class Blobs:
 
     def _take_folder(self, folder: Path) -> dict:
         name, entries = digest.tree(folder)
-        size = 0
+        size, shared = 0, _shared(entries)
         for entry in entries:
             if "digest" in entry:
                 path = folder / entry["path"]
                 before = path.stat()
                 entry["size"] = before.st_size
                 size += entry["size"]
-                self.put(path, entry["digest"], linked=_shared(entry))
+                self.put(path, entry["digest"], linked=shared(entry))
                 memo.vouch(path, before, entry["digest"])  # a link changes its ctime
         return {"kind": "folder", "digest": name, "size": size, "entries": entries}
 
@@ -148,17 +148,18 @@ class Blobs:
                 self._point(path, output["digest"])
                 return
             partial.mkdir()
+            shared = _shared(output["entries"])
             for entry in output["entries"]:
-                self._restore_entry(entry, partial / entry["path"])
+                self._restore_entry(entry, partial / entry["path"], shared)
             replace_folder(partial, path)
 
-    def _restore_entry(self, entry: dict, path: Path) -> None:
+    def _restore_entry(self, entry: dict, path: Path, shared: Callable[[dict], bool]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if "link" in entry:
             path.symlink_to(entry["link"])
         elif "folder" in entry:
             path.mkdir()
-        elif _shared(entry):
+        elif shared(entry):
             digest.link(self.blob(entry["digest"]), path)
         else:
             digest.copy(self.blob(entry["digest"]), path, entry["digest"])
@@ -209,6 +210,15 @@ class Blobs:
                 memo.remember(before, name, durable=True)
 
 
-def _shared(entry: dict) -> bool:
-    """Is a file of a folder one with its blob, by a hard link, rather than a copy that may be edited?"""
-    return entry["size"] >= SMALL and not entry["executable"]
+def _shared(entries: list[dict]) -> Callable[[dict], bool]:
+    """Of a folder: is a file one with its blob, by a hard link, rather than a copy that may be edited?
+
+    None is beside an ONNX graph: onnx takes a data file of two names for an attack, and does not read it.
+    """
+    alone = any("/" not in one["path"] and one["path"].endswith(".onnx") for one in entries)
+
+    def shared(entry: dict) -> bool:
+        whole = entry["size"] >= SMALL and not entry["executable"]
+        return whole and not (alone and "/" not in entry["path"])
+
+    return shared

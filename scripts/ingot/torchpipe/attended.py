@@ -9,7 +9,6 @@ import numpy as np
 
 from ingot.architecture.config import ModelConfig
 from ingot.onnx.decoder import frequencies
-from ingot.onnx.graph import IR
 from ingot.torchpipe.split import DOMAIN, HEADS, NAMES, OPSET, PLUGIN, Split
 
 ROWS = "index_select"  # of the tokens whose logits are asked for
@@ -85,7 +84,6 @@ def _join(whole, prefill, c: ModelConfig, split: Split) -> None:
     opsets = [helper.make_opsetid("", OPSET)]
     body = helper.make_function(DOMAIN, PLUGIN, [*ends, *more], ["o"], nodes, opsets)
     whole.functions.append(body)
-    whole.ir_version = IR[24]  # functions came later than the file that is shipped
     for node in whole.graph.node:
         if node.op_type == PLUGIN:
             node.input.extend(more)

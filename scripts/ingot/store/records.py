@@ -7,6 +7,7 @@ actions/<rule>/<key>          what an action gave: a digest, then the manifest i
 memo/, tensors/               what is known of files without reading them (files/digest.py,
                               checkpoint/identity.py)
 quarantine/                   blobs that did not hold what their names say
+distrusted/<rule>/<key>       records that rest on them, by digest: not taken from the shared cache
 leases/, folders/             who builds now, and which working folders use the store
 """
 
@@ -194,6 +195,22 @@ class Store(Blobs):
             make_folder(place.parent, self.root)
             with self.temporary(place) as partial:
                 partial.write_text(record.key)
+
+    def distrust(self, record: Record) -> None:
+        """Believe this record nowhere: its action read what was damaged."""
+        place = self._distrusted(record)
+        make_folder(place.parent, self.root)
+        with self.temporary(place) as partial:
+            partial.write_text(record.digest)
+
+    def distrusts(self, record: Record) -> bool:
+        try:
+            return regular_bytes(self._distrusted(record)) == record.digest.encode()
+        except OSError:
+            return False
+
+    def _distrusted(self, record: Record) -> Path:
+        return self.root / "distrusted" / record.rule / record.key
 
     def drop_recipes(self) -> None:
         """Forget the recipes of records that are gone."""

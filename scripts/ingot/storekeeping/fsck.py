@@ -1,4 +1,4 @@
-"""Read every blob, set aside what is damaged, and say what will be built again."""
+"""Read every blob from the disk, set aside what is damaged, and drop what rests on it."""
 
 import contextlib
 import os
@@ -9,32 +9,38 @@ from typing import Any
 from ingot.files import digest, memo
 from ingot.files.atomic import alive, remove
 from ingot.store.records import Store
+from ingot.storekeeping import damage
 from ingot.terminal.progress import Progress
 
 LEFT_BEHIND = 3600  # seconds after which a temporary name that nobody writes is removed
 
 
 def fsck(store: Store) -> dict[str, Any]:
-    """Read every blob; set aside what is damaged, and say what will be built again."""
+    """Read every blob; set aside what is damaged, drop what was made of it, and say what will be built
+    again."""
     blobs = [path for path in store.blobs.glob("[0-9a-f]*") if digest.NAME.fullmatch(_name(path))]
     progress = Progress("fsck", sum(path.stat().st_size for path in blobs if path.exists()))
-    bad, damaged, unread, left = [], [], [], 0
+    bad, damaged, unread, left, failed = [], [], [], 0, {}
     for blob in blobs:
         state = memo.stamp_of(blob)
         try:
-            found = digest.read(blob) if state else "no regular file"
+            found = digest.read_from_disk(blob) if state else "no regular file"
         except FileNotFoundError:
             continue  # gc took it meanwhile
         except PermissionError:
             unread.append(_name(blob))
             continue
+        except OSError as error:
+            found = failed[_name(blob)] = error.strerror or str(error)
         progress.add(blob.stat().st_size if blob.exists() else 0)
         if found == blob.name:
             if memo.recall(state) is None:
                 memo.remember(state, f"sha256:{found}")
         else:
             bad.append(_name(blob))
-            store.quarantine(bad[-1])
+    rests = damage.drop(store, bad) if bad else []
+    for name in bad:
+        store.quarantine(name)
     for pointer in store.root.glob("actions/*/*"):
         if pointer.name.startswith(".") or store.read(pointer) is not None:
             continue
@@ -49,12 +55,12 @@ def fsck(store: Store) -> dict[str, Any]:
             if time.time() - place.lstat().st_mtime > LEFT_BEHIND and not alive(place):
                 remove(place)
                 left += 1
-    again = [record.title for record in store.records() if set(record.files) & set(bad)]
     store.reindex()
     return {
         "store": str(store.root), "blobs": len(blobs), "damaged_blobs": bad,
         "damaged_records": damaged, "not_readable": unread, "leftovers_removed": left,
-        "built_again": sorted(set(again)),
+        "read_errors": failed, "built_again": sorted({record.title for record in rests}),
+        "records_dropped": [f"{record.rule} {record.key}" for record in rests],
     }  # fmt: skip
 
 

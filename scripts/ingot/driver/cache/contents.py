@@ -248,9 +248,26 @@ class Contents:
                 if record and (recipe := self.recipe_of_record(job)):
                     mine[job] = record, recipe
         self.remote.ask((record.rule, f"re-{recipe}") for record, recipe in mine.values())
-        for record, recipe in mine.values():
+        for job, (record, recipe) in mine.items():
             if not self.remote.answers.get(f"re-{recipe}"):
-                self.remote.send(record, recipe)
+                self.remote.send(record, recipe, self.blobs_read(job))
+
+    def blobs_read(self, job: Job) -> list[str]:
+        """The files of the store that a job, and all that it rests on, were made of, by their digests."""
+        found, seen, waiting = [], set(), [job]
+        while waiting:
+            for maker, paths in self.graph.needs.get(waiting.pop(), {}).items():
+                if maker.cached and maker not in seen:
+                    seen.add(maker)
+                    waiting.append(maker)
+                record = None
+                with contextlib.suppress(UnknownInput, OSError):
+                    record = self.record(maker) if maker.cached else None
+                for path in paths if record else ():
+                    output = record.outputs[maker.writes.index(path)]
+                    files = output.get("entries", [output])
+                    found += [one["digest"] for one in files if "digest" in one]
+        return list(dict.fromkeys(found))
 
     def recipe_of_record(self, job: Job) -> str:
         """The recipe that the bytes of a job's record follow from; empty where they do not: an input that

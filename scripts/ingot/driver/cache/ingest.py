@@ -70,7 +70,8 @@ class Ingest:
                     aside.drop_record(self.store, Path(path + RECORD), contents.made[path])
                 self._to_disk(record)
                 if contents.remote:
-                    contents.remote.send(record, contents.recipe_of_record(job))
+                    recipe = contents.recipe_of_record(job)
+                    contents.remote.send(record, recipe, contents.blobs_read(job))
             else:
                 self._only_here(job)
         except (OSError, ValueError, UnknownInput, Refused) as error:

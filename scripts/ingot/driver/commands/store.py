@@ -7,11 +7,13 @@ gc     delete what has not been used for 30 days, never what a working folder or
 """
 
 import json
+import os
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.origin.dry_run import dry_run
+from ingot.driver.remote.settings import NAME as REMOTE
 from ingot.refused import Refused
 from ingot.store.records import Store
 from ingot.storekeeping.fsck import fsck
@@ -114,11 +116,20 @@ def show_usage(found: dict) -> None:
 
 def show_fsck(found: dict) -> None:
     for name in found["damaged_blobs"]:
-        print(f"{name}: does not hold what its name says; set aside in quarantine/")
+        why = found["read_errors"].get(name)
+        said = f"cannot be read ({why})" if why else "does not hold what its name says"
+        print(f"{name}: {said}; set aside in quarantine/")
     for name in found["damaged_records"]:
         print(f"{name}: not a whole record; removed")
     for title in found["built_again"]:
-        print(f"{title}: will be built again when it is asked for")
+        print(f"{title}: rests on it, and will be built again when it is asked for")
+    if found["records_dropped"] and os.environ.get(REMOTE):
+        print(
+            "The shared cache may hold these records: here they are not taken from it, and a build that "
+            "may write there replaces them. Have its owner delete, for those who only read it:"
+        )
+        for name in found["records_dropped"]:
+            print(f"  ac-{name.split()[-1]}  {name.split()[0]}")
     for name in found["not_readable"]:
         print(f"{name}: not readable for you; left alone")
     bad = len(found["damaged_blobs"]) + len(found["damaged_records"])

@@ -23,6 +23,7 @@ from ingot.refused import Refused
 from ingot.registry import reference, transfer
 from ingot.registry.connection import Answer, Connection, Cut
 from ingot.store.records import Record, Store
+from ingot.storekeeping import damage
 from ingot.terminal.progress import Progress
 
 AT_ONCE = 8  # look-ups
@@ -44,7 +45,10 @@ class Remote:
         self.why_not = ""  # it is left alone for the rest of this run
         self.answers: dict[str, Found | None] = {}  # by tag
         self.known: set[str] = set()  # the keys of those records
-        self.sending: queue.Queue[tuple[Record, str]] = queue.Queue()
+        self.sending: queue.Queue[tuple[Record, str, list[str]]] = queue.Queue()
+        self.sound: dict[
+            str, bool
+        ] = {}  # blobs that were read before something made of them was sent
         self.sender: threading.Thread | None = None
         self.sent = self.moved = 0  # bytes
         self._connection: Connection | None = None
@@ -119,6 +123,8 @@ class Remote:
         record = self.store.parsed(digest.canonical(manifest), rule)
         if record is None or record.digest != one.digest:
             raise Refused(f"{what}: a record of another form than ours; not taken")
+        if self.store.distrusts(record):
+            raise Refused(f"{what}: made of a damaged file; not taken, built again")
         if tag.startswith("ac-") and tag != entry.tag("ac", record.key):
             raise Refused(f"{what}: the record of another action; not taken")
         config = one.config or transfer.get(self.connection, record.manifest["config"])
@@ -171,26 +177,44 @@ class Remote:
 
     # Written back
 
-    def send(self, record: Record, recipe: str) -> None:
-        """Behind the build: what the action gave, then its record."""
+    def send(self, record: Record, recipe: str, read: list[str]) -> None:
+        """Behind the build: what the action gave, then its record.
+
+        `read` are the blobs that it, and all on the way to it, were made of: they are read once more in a
+        run, since others would take what was made of a rotten one for years.
+        """
         if not self.writes or self.why_not:
             return
         if self.sender is None:
             self.sender = threading.Thread(target=self._send_all, name="remote", daemon=True)
             self.sender.start()
-        self.sending.put((record, recipe))
+        self.sending.put((record, recipe, read))
 
     def _send_all(self) -> None:
         while True:
-            record, recipe = self.sending.get()
+            record, recipe, read = self.sending.get()
             try:
-                if not self.why_not:
+                if not self.why_not and self._rests_on_sound(record, read):
                     self._send(record, recipe)
             except (Refused, OSError) as error:
                 self.give_up(error)
             except Exception as error:  # the thread goes on: close() waits for its queue
                 self.give_up(repr(error))
             self.sending.task_done()
+
+    def _rests_on_sound(self, record: Record, read: list[str]) -> bool:
+        """Do the blobs that a record rests on hold what their names say?  Where not, what was made of them
+        is dropped, and nothing that rests on it is sent."""
+        for name in read:
+            if name in self.sound or not (blob := self.store.blob(name)).exists():
+                continue
+            self.sound[name] = f"sha256:{digest.read_from_disk(blob)}" == name
+            if not self.sound[name]:
+                for one in damage.drop(self.store, [name]):
+                    again = "not sent, built again when it is next asked for"
+                    print(f"{one.title}: rests on a damaged file; {again}", file=sys.stderr)
+                self.store.quarantine(name)
+        return all(self.sound.get(name, True) for name in read)
 
     def _send(self, record: Record, recipe: str) -> None:
         files = (record.manifest["config"], *record.manifest["layers"])

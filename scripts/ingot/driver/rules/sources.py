@@ -1,9 +1,15 @@
-"""Which files of ours a script runs: itself and every module under scripts/ that it imports."""
+"""Which files of ours a script runs: itself and every module under scripts/ that it imports.
+
+What cannot be followed is refused: a file that is in no key may change without a rebuild.
+"""
 
 import ast
 import functools
 import re
+import sys
 from pathlib import Path
+
+from ingot.refused import Refused
 
 
 def sources_of(script: Path) -> list[Path]:
@@ -12,13 +18,44 @@ def sources_of(script: Path) -> list[Path]:
     Only absolute imports count; the package root of a script is its own folder (`sys.path[0]`).
     """
     root = script.parent
+    _stop_if_hidden(root)
     found = [script]
     for path in found:  # grows while it is walked
+        _stop_if_unseen(path)
         for name in _imported(path):
             for module in _files(root, name):
                 if module not in found:
                     found.append(module)
     return found
+
+
+WORDS = r"__import__|__file__|import_module|runpy|exec"
+UNSEEN = re.compile(
+    rf"^[ \t]*(from[ \t]+\.)|^[^#\n]*(?<![\w.])({WORDS})\b(?=[ \t]*[(.),\]]|$)", re.M
+)
+
+
+@functools.cache
+def _stop_if_unseen(path: Path) -> None:
+    """Refused: an import, or a file beside it, that cannot be told from the text."""
+    text = path.read_text()
+    if unseen := UNSEEN.search(text):
+        line = text.count("\n", 0, unseen.end()) + 1
+        raise Refused(
+            f"{path}: line {line}: {unseen[1] or unseen[2]}, by which it may read a file that is in no "
+            "key, expected plain absolute imports, and data as options of the rule"
+        )
+
+
+@functools.cache
+def _stop_if_hidden(root: Path) -> None:
+    """Refused: a file that every program of ours would import in place of the standard library's."""
+    for path in sorted(root.glob("*.py")):
+        if path.stem in sys.stdlib_module_names:
+            raise Refused(
+                f"{path}: would be imported in place of Python's own {path.stem}, expected another name; "
+                "rename it"
+            )
 
 
 STATEMENT = re.compile(

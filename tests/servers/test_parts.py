@@ -60,7 +60,7 @@ def push(tmp_path, monkeypatch, store, server):
         name, tag = place.split(":")
         connection = Connection(to(host or server.host, name, tag), "pull,push")
         origin = published.Origin({"buildDefinition": {}}, b"{}")
-        return published.publish(connection, one, tag, None, origin, rule)[1]
+        return published.publish(connection, one, tag, None, origin, rule, image=True)[1]
 
     return run
 
@@ -121,6 +121,12 @@ ATTACKS = {
     "one twice": lambda layers: layers.append(layers[-1]),
     "one left out": lambda layers: layers.pop(1),
     "of two files": lambda layers: layers[1]["annotations"].update({modelpack.PART_OF: "other"}),
+    "another's part": lambda layers: layers.append(
+        {
+            **layers[0],
+            "annotations": {FILEPATH: f".{layers[1]['annotations'][modelpack.PART_OF]}.part-00001"},
+        }
+    ),
     "outside": lambda layers: [
         one["annotations"].update({modelpack.PART_OF: "../evil"}) for one in layers
     ],

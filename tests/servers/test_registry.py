@@ -18,6 +18,7 @@ import pytest
 import registry as registries
 from conftest import ROOT
 from ingot.driver.commands import publish, pull
+from ingot.driver.remote import settings
 from ingot.publishing import listed, modelpack, published, restore
 from ingot.refused import Refused
 from ingot.registry import connection as connections
@@ -97,7 +98,7 @@ def to(host, name="a/b", tag="1.0"):
 def push(host, one, key=None, **words):
     connection = Connection(to(host, **words), "pull,push")
     origin = published.Origin({"buildDefinition": {"buildType": "test"}}, b"{}", key)
-    return published.publish(connection, one, "1.0", None, origin)
+    return published.publish(connection, one, "1.0", None, origin, image=True)
 
 
 def get(connection, target, only):
@@ -151,14 +152,45 @@ def test_the_image_unpacks_to_the_artifact_by_tar(server, artifact, tmp_path):
     digest, _ = push(server.host, artifact())
     found = Connection(to(server.host))
     index, _ = transfer.get_manifest(found, digest)
-    (image,) = [one for one in index["manifests"] if "platform" in one]
-    manifest, _ = transfer.get_manifest(found, image["digest"])
+    images = {
+        one["platform"]["architecture"]: one for one in index["manifests"] if "platform" in one
+    }
+    assert set(images) == {"amd64", "arm64"}, "podman pull --arch arm64 finds it"
+    manifest, other = (
+        transfer.get_manifest(found, images[name]["digest"])[0] for name in ("amd64", "arm64")
+    )
+    assert manifest["layers"] == other["layers"] and manifest["config"] != other["config"]
     (tmp_path / "root").mkdir()
     for number, layer in enumerate(manifest["layers"]):
         transfer.pull(found, layer["digest"], layer["size"], tmp_path / f"{number}.tar")
         command = ["tar", "-xpf", tmp_path / f"{number}.tar", "-C", tmp_path / "root"]
         subprocess.run(command, check=True)
     assert same(tmp_path / "root/models") and os.access(tmp_path / "root/models/serve", os.X_OK)
+
+
+def test_every_byte_is_sent_once_unless_an_image_is_asked_for(server, artifact):
+    one = artifact()
+    connection = Connection(to(server.host, "once/a"), "pull,push")
+    origin = published.Origin({"buildDefinition": {"buildType": "test"}}, b"{}")
+    _, sent = published.publish(connection, one, "1.0", None, origin)
+    assert one.output["size"] <= sent < 1.1 * one.output["size"]
+    _, more = published.publish(connection, one, "1.0", None, origin, image=True)
+    assert one.output["size"] <= more < 1.1 * one.output["size"]
+
+
+def test_what_another_repository_has_is_mounted(server, artifact):
+    one, origin = artifact(), published.Origin({"buildDefinition": {"buildType": "test"}}, b"{}")
+    published.publish(Connection(to(server.host, "from/a"), "pull,push"), one, "1.0", None, origin)
+    store = Store()
+    settings.published_to(server.host, "no/such", store)
+    settings.published_to(server.host, "from/a", store)
+    sources = settings.repositories(server.host, store)
+    assert sources == ["from/a", "no/such"] and settings.repositories("elsewhere", store) == []
+    connection = Connection(to(server.host, "mounted/a"), "pull,push")
+    _, sent = published.publish(connection, one, "1.0", None, origin, sources=sources)
+    assert sent < 10_000
+    get(Connection(to(server.host, "mounted/a")), store.root.parent / "back", [])
+    assert same(store.root.parent / "back")
 
 
 def test_a_tar_layer_is_the_same_whenever_it_is_made(tmp_path):

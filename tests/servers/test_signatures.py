@@ -149,7 +149,7 @@ def called_provenance(kind="image", first=True):
     """An image of somebody else's that calls itself a provenance: what any tool would pick by platform."""
 
     def run(found, index):
-        config = transfer.of_bytes(modelpack.image_config([]))
+        config = transfer.of_bytes(modelpack.image_config([], "amd64"))
         manifest = modelpack.manifest(modelpack.described(
             modelpack.IMAGE_CONFIG, config.digest, config.size), [])  # fmt: skip
         if kind == "a bundle's layer":  # the signed statement, and a config that runs

@@ -2,10 +2,14 @@
 
 import hashlib
 import os
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from conftest import ROOT, needs_mounts
 from ingot.files import digest, memo
 
 
@@ -61,6 +65,53 @@ def test_nothing_on_a_memory_file_system_is_remembered_for_others(store, tmp_pat
         assert not list(store.glob("memo/*/*"))
     finally:
         file.unlink()
+
+
+IN_MEMORY = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from ingot.files import memo
+for name in ("one", "two", "over/merged"):
+    file = Path(sys.argv[2], name, "file")
+    file.write_text("a")
+    print(memo.stamp_of(file).partition("-")[0])
+"""
+
+
+@needs_mounts
+def test_two_memories_share_no_stamp_and_an_overlay_of_memory_is_known_as_memory(tmp_path):
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-ec",
+         'cd "$1"; mkdir one two over; for place in one two over; do mount -t tmpfs none $place; done; '
+         "cd over; mkdir lower upper work merged; mount -t overlay "
+         "-o lowerdir=lower,upperdir=upper,workdir=work,userxattr none merged; "
+         'exec "$2" -c "$3" "$4" "$1"', "sh",
+         str(tmp_path), sys.executable, IN_MEMORY, str(ROOT / "scripts")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    names = done.stdout.split()
+    assert len(set(names)) == 3 and all(name.startswith("memory") for name in names), names
+
+
+def test_a_file_system_whose_ctime_can_be_set_back_is_not_believed(tmp_path, monkeypatch):
+    """As those of FUSE that give mtime for ctime: bindfs, rclone, s3fs."""
+    monkeypatch.setattr(memo, "_file_systems", {})
+    monkeypatch.setattr(memo, "_mount", lambda device: ("fuse.bindfs", "x"))
+    file = tmp_path / "file"
+    file.write_text("a")
+    assert not memo.stamp_of(file).startswith("memory"), "the times of this disk tell"
+    monkeypatch.setattr(memo, "_file_systems", {})
+    real = os.fstat
+
+    def same(number):
+        found = real(number)
+        times = {"st_mtime_ns": found.st_mtime_ns, "st_ctime_ns": found.st_mtime_ns}
+        return SimpleNamespace(**times, st_atime_ns=found.st_atime_ns, st_size=found.st_size)
+
+    monkeypatch.setattr(memo.os, "fstat", same)
+    assert memo.stamp_of(file).startswith("memory")
 
 
 def test_a_memo_that_power_loss_left_full_of_zeros_is_none(filled, monkeypatch):

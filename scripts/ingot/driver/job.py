@@ -81,6 +81,13 @@ class Graph:
         """The job that makes input `path` of `job`; None when it is a source."""
         return next((one for one, files in self.needs.get(job, {}).items() if path in files), None)
 
+    def way(self, job: Job) -> list[Job]:
+        """Every job that makes something on the way to `job`."""
+        found = list(self.needs.get(job, {}))
+        for one in found:  # grows while it is walked
+            found += [maker for maker in self.needs.get(one, {}) if maker not in found]
+        return found
+
     def asked(self) -> set[str]:
         """The files asked for: what the targets write; of one without output, such as `all`, its inputs."""
         found = set(self.target_files)

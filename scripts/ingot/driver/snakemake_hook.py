@@ -104,14 +104,16 @@ def format_wildcards(job, text, **variables) -> str:
 
 
 async def prepare(job) -> None:
-    """On a node: leave alone what another run builds now; Snakemake would remove its output first."""
+    """Leave alone what another run builds now, whose output Snakemake would remove first; use no toolchain
+    that is not seen here, or not as it was built."""
     if path := overtaken(job):
         raise _stop(f"{path}: another run of Snakemake builds it now; this job ends")
-    if not job.dag.workflow.is_main_process:
-        try:
+    try:
+        if not job.dag.workflow.is_main_process:
             toolchains.stop_where_unseen(map(str, job.input))
-        except Refused as reason:
-            raise _stop(str(reason)) from None
+        toolchains.stop_where_altered(map(str, job.input))
+    except Refused as reason:
+        raise _stop(str(reason)) from None
     await ORIGINAL["prepare"](job)
 
 
@@ -535,7 +537,8 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
                 decide(dag)
             session.restore(dag)
             if os.environ.get(WHOLE) or any(job.asked for job in session.decision.run):
-                session.contents.look_up_all()
+                while session.contents.look_up(session.contents.graph.jobs):
+                    pass  # of every action, though nobody needs what it gave
             session.share()
             if session.decision.run:
                 session.expect()

@@ -11,9 +11,11 @@ for this boot of this machine only: after a power loss the file is read again.
 import contextlib
 import functools
 import hashlib
+import mmap
 import os
 import re
 import stat
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -25,6 +27,12 @@ BESIDE = Path(".ingot/store")  # in the working folder, when the store is read-o
 TENSORS = ".tensors"  # the other identity of a checkpoint's shard: see checkpoint/identity.py
 KINDS = ("", TENSORS)
 MEMORY = ("tmpfs", "ramfs")  # where a write through a mapping changes no time at all
+# whose every write changes a time, and of which no program can set the ctime back
+DISKS = (
+    "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "nfs", "nfs4", "lustre", "gpfs",
+    "ceph", "beegfs", "ocfs2", "gfs2",
+)  # fmt: skip
+TICK = 0.02  # seconds, in which a kernel's clock of files moves
 MOUNTS = Path("/proc/self/mountinfo")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 DIGEST = re.compile(r"(?:sha256|tree|tensors):[0-9a-f]{64}")
@@ -54,17 +62,42 @@ _file_systems: dict[int, str] = {}  # by device
 def file_system(path: str, device: int) -> str:
     """A name of the file system that lasts: the same after a reboot, and on each host that mounts it.
 
-    Two of them may have files of one inode, size and time.  `memory` where no memo can be kept.
+    Two of them may have files of one inode, size and time.  `memory` and the device where no memo can be
+    kept: in memory, and where a file that is written to shows that its times do not tell (FUSE).
     """
     if device not in _file_systems:
         kind, source = _mount(device)
-        if kind in MEMORY:
-            _file_systems[device] = "memory"
+        if kind in MEMORY or (kind not in DISKS and not _times_tell(os.path.dirname(path) or ".")):
+            _file_systems[device] = f"memory{device:x}"
         else:
             named = hashlib.sha256(f"{kind} {source}".encode()).hexdigest()[:16]
             number = os.statvfs(path).f_fsid  # 0 where there is none, as on NFS
             _file_systems[device] = f"{number:x}" if number else named
     return _file_systems[device]
+
+
+def _times_tell(folder: str) -> bool:
+    """Does a write through a mapping change a time here, and the ctime go on where mtime is set back?
+
+    False where no file can be made to find out.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:  # without a name
+            file.write(bytes(mmap.PAGESIZE))
+            file.flush()
+            os.fsync(file.fileno())
+            before = os.fstat(file.fileno())
+            time.sleep(TICK)
+            with mmap.mmap(file.fileno(), 0) as mapped:
+                mapped[0] = mapped[1] + 1  # read first: a page in memory may then be written unseen
+                mapped.flush()
+            written = os.fstat(file.fileno())
+            os.utime(file.fileno(), ns=(before.st_atime_ns, before.st_mtime_ns))
+            after = os.fstat(file.fileno())
+    except (OSError, ValueError):
+        return False
+    mapped = (written.st_mtime_ns, written.st_ctime_ns) != (before.st_mtime_ns, before.st_ctime_ns)
+    return mapped and after.st_ctime_ns != before.st_ctime_ns
 
 
 def _mount(device: int) -> tuple[str, str]:

@@ -60,6 +60,11 @@ OTHERS = {  # for a refusal that names them
     ),
     "ufakzeka": (rf"{WORD}|\p{{N}}|{SIGNS}|{SPACES}", PLAIN),
 }  # fmt: skip
+FORM = {  # what is read of a tokenizer.json here, as `fields.held` takes it
+    "model?": ({"byte_fallback?": (bool, None), "ignore_merges?": (bool, None)}, None),
+    "normalizer?": ({}, None),
+    "pre_tokenizer?": ({}, None),
+}
 # of which libllama's pattern is near, not equal: it knows the case of ASCII letters alone, and no marks
 NEAR = ("tekken", "gpt-4o")
 

@@ -9,11 +9,10 @@ from ingot.publishing import modelpack
 from ingot.publishing.modelpack import ROLE
 from ingot.refused import Refused
 from ingot.registry import transfer
-from ingot.registry.connection import Connection
+from ingot.registry.connection import SMALL, Connection
 from ingot.registry.reference import DIGEST
 
 SIZE = Whole(0, 2**63 - 1)
-SMALL = 64 << 20  # bytes of a record or a bundle that is read at once
 DESCRIPTOR = {"mediaType": str, "digest": str, "size": SIZE, "annotations?": {str: str}}
 INDEX = {"manifests": [DESCRIPTOR], "annotations?": {str: str}}
 MANIFEST = {"config": DESCRIPTOR, "layers": [DESCRIPTOR], "annotations?": {str: str}}
@@ -72,7 +71,8 @@ class Listed:
         """The artifact's own name: a plain one."""
         notes = self.manifest(self.one(modelpack.MODEL)).get("annotations", {})
         title = notes.get(modelpack.TITLE, "")
-        if not title or title != PurePosixPath(title).name or title.startswith("."):
+        plain = title == PurePosixPath(title).name and title.isprintable()
+        if not title or not plain or title.startswith((".", "-")):
             raise Refused(f"{self.reference}: {title!r} is no plain name; say where to put it")
         return title
 

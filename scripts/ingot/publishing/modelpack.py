@@ -11,7 +11,8 @@ from ingot.files.digest import canonical
 
 # What a manifest of our index is.  Not by artifactType, which skopeo 1.9 drops from an index: its digest
 # would be another.
-ROLE, MODEL, IMAGE, ACTION = "ingot.role", "model", "image", "action"
+ROLE, MODEL, ACTION = "ingot.role", "model", "action"
+IMAGES = {"image": "amd64", "image-arm64": "arm64"}  # roles, and the platform of each
 VERIFICATION, SBOM, PROVENANCE, FILES = "verification", "sbom", "provenance", "files"
 TITLE = "org.opencontainers.image.title"
 ARTIFACT = "application/vnd.cncf.model.manifest.v1+json"
@@ -75,10 +76,10 @@ def model_config(name: str, family: str, form: str, layers: list[dict]) -> bytes
     )
 
 
-def image_config(layers: list[dict]) -> bytes:
+def image_config(layers: list[dict], architecture: str) -> bytes:
     return canonical(
         {
-            "architecture": "amd64",
+            "architecture": architecture,
             "os": "linux",
             "rootfs": {"type": "layers", "diff_ids": [one["digest"] for one in layers]},
             "config": {},

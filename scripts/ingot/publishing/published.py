@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from ingot.publishing.modelpack import (
     ACTION,
     EMPTY,
     FILES,
-    IMAGE,
+    IMAGES,
     MODEL,
     PROVENANCE,
     ROLE,
@@ -30,7 +30,7 @@ from ingot.publishing.modelpack import (
 from ingot.publishing.trusted import RECORD, SUBJECT
 from ingot.refused import Refused
 from ingot.registry import transfer
-from ingot.registry.connection import Connection
+from ingot.registry.connection import SMALL, Connection
 from ingot.registry.reference import DIGEST
 from ingot.registry.tar_layer import TarLayer
 from ingot.registry.transfer import Content
@@ -146,7 +146,12 @@ class Index:
         self.contents.append(Content(digest, size, source))
 
     def document(self, role: str, data: bytes, kind: str, title: str) -> None:
-        """A manifest around one document."""
+        """A manifest around one document.  Refused: one that nobody would read again."""
+        if len(data) > SMALL:
+            raise Refused(
+                f"{title}: {len(data) / 1e6:.1f} MB, expected {SMALL >> 20} MiB at most of a document in a "
+                "registry; publish fewer artifacts at once"
+            )
         layers = [self.blob(data, kind, **{TITLE: title})]
         config = self.blob(b"{}", EMPTY)
         self.manifests[role] = modelpack.manifest(config, layers, artifactType=kind)
@@ -162,17 +167,21 @@ def publish(
     progress,
     origin: Origin,
     rule: str = parts.NONE,
+    image: bool = False,
+    sources: Iterable[str] = (),
 ) -> tuple[str, int]:
     """Push everything, the index last; its digest, and how many bytes were sent.
 
     By a `rule` of parts.py large files are several layers; then there is no image, whose layers are whole
-    files, and no record of the store's.
+    files, and no record of the store's.  An `image` sends every byte once more, as a tar.  `sources` are
+    other repositories of the registry, of which blobs may be mounted.
     """
     verification = artifact.checked()
     artifact.whole()
     found, record = Index(), artifact.record
     if not _model(found, artifact, rule):
-        _image(found, artifact)
+        if image:
+            _images(found, artifact)
         _action(found, artifact)
     found.document(VERIFICATION, artifact.verified.read_bytes(), VERIFIED, artifact.verified.name)
     found.document(SBOM, origin.bill, BILL, f"{artifact.title}.cdx.json")
@@ -181,13 +190,13 @@ def publish(
         found.document(FILES, signed, envelope.BUNDLE, f"{artifact.title}{SIGNATURE}")
     statement, kind = _statement(found, artifact, origin)
     found.document(PROVENANCE, statement, kind, f"{artifact.title}.sigstore.json")
-    sent = transfer.push(connection, found.contents, progress)
+    sent = transfer.push(connection, found.contents, progress, sources)
     manifests = []
     for role, one in found.manifests.items():
         digest, size = transfer.put_manifest(connection, one)
         entry = described(MANIFEST, digest, size, **{ROLE: role})
-        if role == IMAGE:
-            entry["platform"] = {"architecture": "amd64", "os": "linux"}
+        if role in IMAGES:
+            entry["platform"] = {"architecture": IMAGES[role], "os": "linux"}
         manifests.append(entry)
     notes = {TITLE: artifact.title, "ingot.rule": record.rule, "ingot.key": record.key}
     notes["ingot.reference"] = verification["reference"]
@@ -241,7 +250,7 @@ def _model(found: Index, artifact: Artifact, rule: str) -> bool:
         raise Refused(
             f"{artifact.title}: {len(raw)} parts, expected {parts.MOST} at most; cut it by size"
         )
-    family, _, form = artifact.title.partition(".")
+    family, form = artifact.title.partition(".")[0], artifact.title.rpartition(".")[2]
     config = modelpack.model_config(artifact.title, family, form, raw)
     found.manifests[MODEL] = modelpack.manifest(
         found.blob(config, modelpack.MODEL_CONFIG),
@@ -252,8 +261,8 @@ def _model(found: Index, artifact: Artifact, rule: str) -> bool:
     return len(raw) > len(artifact.files)
 
 
-def _image(found: Index, artifact: Artifact) -> None:
-    """Each file as a tar."""
+def _images(found: Index, artifact: Artifact) -> None:
+    """Each file as a tar, for every platform that may mount or unpack it: data are the same on all."""
     tars, store = [], artifact.store
     for one in artifact.files:
         path, executable = store.blob(one["digest"]), bool(one.get("executable"))
@@ -262,8 +271,9 @@ def _image(found: Index, artifact: Artifact) -> None:
         (digest,) = remembered(store, said, lambda tar=tar: [tar.digest()])
         found.file(digest, tar.nbytes, tar)
         tars.append(described(modelpack.TAR, digest, tar.nbytes))
-    config = modelpack.image_config(tars)
-    found.manifests[IMAGE] = modelpack.manifest(found.blob(config, modelpack.IMAGE_CONFIG), tars)
+    for role, architecture in IMAGES.items():
+        config = found.blob(modelpack.image_config(tars, architecture), modelpack.IMAGE_CONFIG)
+        found.manifests[role] = modelpack.manifest(config, tars)
 
 
 def _action(found: Index, artifact: Artifact) -> None:

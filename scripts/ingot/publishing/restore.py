@@ -11,12 +11,13 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from threading import Event
-from typing import Any
+from typing import Any, TypeVar
 from unicodedata import normalize
 
 from ingot.files.durable import sync
+from ingot.registry.room import room
 from ingot.publishing import modelpack
 from ingot.publishing.listed import Listed
 from ingot.refused import Refused
@@ -24,6 +25,7 @@ from ingot.registry import transfer
 from ingot.registry.reference import DIGEST
 from ingot.terminal.progress import Progress
 
+P = TypeVar("P", bound=PurePath)
 MOST = 100_000  # files of an artifact
 LONGEST, COMPONENT = 1024, 200  # bytes of a name, and of a part of it
 
@@ -61,7 +63,12 @@ def files_of(reference: str, manifest: dict[str, Any]) -> list[File]:
                 found.append(File(whole, digest, size, False, (part,)))
             continue
         found.append(File(name, layer["digest"], layer["size"], _executable(notes)))
-    _stay_inside(reference, [file.name for file in found])
+    parts = [
+        str(_part(PurePosixPath(file.name), number))
+        for file in found
+        for number in range(len(file.parts))
+    ]
+    _stay_inside(reference, [*(file.name for file in found), *parts])
     return found
 
 
@@ -143,8 +150,9 @@ def pull(listed: Listed, target: Path, only: list[str]) -> list[File]:
         raise Refused(f"{reference}: has no {unknown[0]}, expected a file of it; check --only")
     single = len(files) == 1 and "/" not in files[0].name
     files = [file for file in files if not only or file.name in only]
-    progress = Progress(f"pulling {target.name}", sum(file.size for file in files))
-    with coming(target, " ".join([digest, *sorted(only)])) as partial:
+    size = sum(file.size for file in files)
+    progress = Progress(f"pulling {target.name}", size)
+    with coming(target, " ".join([digest, *sorted(only)])) as partial, room(target, partial, size):
 
         def one(wanted: tuple[str, int, Path], stop: Event) -> None:
             digest, size, place = wanted
@@ -170,7 +178,7 @@ def pull(listed: Listed, target: Path, only: list[str]) -> list[File]:
     return files
 
 
-def _part(place: Path, number: int) -> Path:
+def _part(place: P, number: int) -> P:
     return place.with_name(f".{place.name}.part-{number:05}")
 
 

@@ -10,7 +10,7 @@ from ingot.fields import held
 from ingot.files import sealed
 from ingot.publishing import modelpack
 from ingot.publishing.listed import Listed
-from ingot.publishing.modelpack import IMAGE, MODEL, PROVENANCE, ROLE, TITLE, VERIFICATION
+from ingot.publishing.modelpack import IMAGES, MODEL, PROVENANCE, ROLE, TITLE, VERIFICATION
 from ingot.refused import Refused
 from ingot.registry import transfer
 from ingot.trust import envelope, provenance
@@ -136,7 +136,7 @@ def _stop_on_more(listed: Listed) -> None:
         more |= set(notes) - {ROLE, TITLE}
         if one["mediaType"] not in (modelpack.MANIFEST, modelpack.INDEX):
             more.add(one["mediaType"])
-        if "platform" in one and (role != IMAGE or one["platform"] != _platform(listed)):
+        if "platform" in one and (role not in IMAGES or one["platform"] != _platform(listed, role)):
             more.add(f"platform of {role or one['digest']}")
     if more:
         raise Refused(
@@ -145,9 +145,9 @@ def _stop_on_more(listed: Listed) -> None:
         )
 
 
-def _platform(listed: Listed) -> dict[str, str]:
-    """What the image's config says, which its manifest names by digest."""
-    text = transfer.get(listed.connection, listed.manifest(listed.one(IMAGE))["config"])
+def _platform(listed: Listed, role: str) -> dict[str, str]:
+    """What an image's config says, which its manifest names by digest."""
+    text = transfer.get(listed.connection, listed.manifest(listed.one(role))["config"])
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):

@@ -11,7 +11,6 @@ from ingot.store.records import Record, Store
 KIND = "https://slsa.dev/provenance/v1"
 BUILD = "urn:ingot:build:2"  # the key's version
 BUILDER = "urn:ingot:builder"
-RESOLVE = "/resolve/"  # in the address of a file of the hub
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,12 @@ class Step:
             "code": self.fields.get("code", {}), "lock": self.fields.get("lock", {}),
             "inputs": self.fields.get("inputs", {}),
         }  # fmt: skip
+
+
+def of_hub(repository: str, revision: str) -> str:
+    """What the name of a file there is put behind: a package URL, which says no host, since the bytes may
+    have come from a mirror.  Source: purl-spec, type huggingface."""
+    return f"pkg:huggingface/{repository}@{revision}#"
 
 
 def step(store: Store, record: Record, named: list[dict[str, Any]] | None = None) -> Step:

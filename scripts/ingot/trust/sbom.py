@@ -18,7 +18,8 @@ HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
 
 def sbom(title: str, sha256: str, licence: str, locks: Iterable[Path]) -> bytes:
-    """`sha256` is the artifact's; `locks` are envs/<toolchain>/requirements.lock."""
+    """`sha256` is the file's, or that of a folder's SHA256SUMS; `locks` are
+    envs/<toolchain>/requirements.lock."""
     found: dict[str, dict[str, Any]] = {}
     tools = []
     for lock in sorted(locks):

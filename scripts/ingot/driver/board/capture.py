@@ -7,6 +7,8 @@ import select
 import threading
 from collections.abc import Callable
 
+from ingot.refused import printable
+
 # bash names a program that a signal ended, with all its words; why a step failed is said in ours
 OF_BASH = re.compile(
     r"(/\S+/)?bash: line \d+: +\d+ (Killed|Terminated|Segmentation|Aborted|Bus error) "
@@ -46,7 +48,7 @@ class Capture:
             for line in file:
                 with contextlib.suppress(Exception):  # a reader that ends would end the steps
                     if not OF_BASH.match(line):
-                        say(line.rstrip("\n"))
+                        say(printable(line.rstrip("\r\n").rpartition("\r")[2].expandtabs(4)))
 
     def close(self) -> None:
         os.dup2(self.terminal, 2)

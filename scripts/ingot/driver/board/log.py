@@ -23,7 +23,12 @@ class Log:
     def say(self, text: str) -> None:
         put(self.terminal, f"{text}\n")
 
-    passed = say  # a step's own line
+    def passed(self, line: str) -> None:
+        """A step's own line: it may hold what came from outside, and is no command of GitHub's."""
+        if os.environ.get("GITHUB_ACTIONS"):
+            line = line.replace("##[", "## [")
+            line = f"| {line}" if line.lstrip().startswith("::") else line
+        self.say(line)
 
     def failed(self, lines: list[str], log: str) -> None:
         """What failed; a CI that can also marks it, and holds the whole log folded."""

@@ -224,11 +224,6 @@ class Contents:
                 kept[job] = self._adopted(job, found, tag)
         return known
 
-    def look_up_all(self) -> None:
-        """The records of every action of the graph, though nobody needs what they gave."""
-        while self.look_up(self.graph.jobs):
-            pass
-
     def _adopted(self, job: Job, found: Any, tag: str) -> Record:
         """The record as this store has it: its own of that key, where the files of that are here."""
         own = self.store.lookup(job.rule, found.record.key)
@@ -254,20 +249,11 @@ class Contents:
 
     def blobs_read(self, job: Job) -> list[str]:
         """The files of the store that a job, and all that it rests on, were made of, by their digests."""
-        found, seen, waiting = [], set(), [job]
-        while waiting:
-            for maker, paths in self.graph.needs.get(waiting.pop(), {}).items():
-                if maker.cached and maker not in seen:
-                    seen.add(maker)
-                    waiting.append(maker)
-                record = None
-                with contextlib.suppress(UnknownInput, OSError):
-                    record = self.record(maker) if maker.cached else None
-                for path in paths if record else ():
-                    output = record.outputs[maker.writes.index(path)]
-                    files = output.get("entries", [output])
-                    found += [one["digest"] for one in files if "digest" in one]
-        return list(dict.fromkeys(found))
+        found: set[str] = set()
+        for maker in (one for one in self.graph.way(job) if one.cached):
+            with contextlib.suppress(UnknownInput, OSError):
+                found.update(record.files if (record := self.record(maker)) else ())
+        return sorted(found)
 
     def recipe_of_record(self, job: Job) -> str:
         """The recipe that the bytes of a job's record follow from; empty where they do not: an input that

@@ -157,6 +157,4 @@ def measured(job: Job) -> dict:
     if peaks := [note["peak_rss"] for note in notes if isinstance(note.get("peak_rss"), int)]:
         found["peak_rss_mb"] = max(peaks) / 1e6
     found["cores"] = next((note["cores"] for note in notes if note.get("cores")), claim.cores())
-    if nodes := [note["node"] for note in notes if note.get("node")]:
-        found["node"] = nodes[0]
     return found

@@ -5,8 +5,10 @@
 
 import argparse
 import difflib
+import errno
 import os
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NoReturn
 
@@ -40,7 +42,7 @@ from ingot.driver.commands import (
 )
 from ingot.driver.known import spelling
 from ingot.entry import run
-from ingot.refused import Refused, one_line
+from ingot.refused import Harmless, Refused, one_line
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMANDS = (
@@ -107,6 +109,11 @@ def stop_on_unknown(words: list[str]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int | None:
+    with redirect_stdout(Harmless(sys.stdout)), redirect_stderr(Harmless(sys.stderr)):
+        return _main(argv)
+
+
+def _main(argv: list[str] | None) -> int | None:
     words = sys.argv[1:] if argv is None else argv
     if words in ([], ["help"]):
         parser().print_help()
@@ -124,6 +131,10 @@ def main(argv: list[str] | None = None) -> int | None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return None
         except OSError as error:  # a full disk, a folder of somebody else's
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise Refused(
+                    f"the disk is full ({error.strerror}); free some, and try again"
+                ) from None
             if error.filename is None:
                 raise
             raise Refused(f"cannot use {error.filename}: {error.strerror}") from None

@@ -1,9 +1,10 @@
 """Publish a verified artifact to a registry: `ingot publish artifacts/M.gguf --to oci://host/repository:tag`.
 
-One index, by digest: the files as a CNCF ModelPack and as an image's layers, the verification record,
-the action that gave them, a bill of its toolchain's packages, and where all of it came from, signed where
-there is a key.  What the registry has is not sent.  Refused: what is not on record, or whose verification
-did not pass or is about other bytes.
+One index, by digest: the files as a CNCF ModelPack (with --image as an image's layers, too), the
+verification record, the action that gave them, a bill of its toolchain's packages, and where all of it
+came from, signed where there is a key.  What the registry has is not sent, and what another repository
+of it has is mounted.  Refused: what is not on record, or whose verification did not pass or is about
+other bytes.
 """
 
 import json
@@ -14,12 +15,20 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ingot.driver.commands.targets import add_catalogue
+from ingot.driver.remote import settings
 from ingot.files import digest as content
 from ingot.files.atomic import replacing
 from ingot.refused import Refused
 from ingot.registry import reference
 from ingot.store.records import Store
 from ingot.terminal.progress import Progress
+
+
+def add_image(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--image", action="store_true",
+        help="as an image, too, which podman pulls and Kubernetes mounts: every byte is sent twice",
+    )  # fmt: skip
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -32,6 +41,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--parts", default="", metavar="RULE",
         help="cut large files: tensors (a fine-tune sends what it changed), or a number of bytes",
     )  # fmt: skip
+    add_image(parser)
     parser.add_argument(
         "--record", type=Path, metavar="FILE", help="write where it is, and its digest, to this"
     )
@@ -69,15 +79,22 @@ def run(root: Path, options: Namespace) -> None:
         raise Refused(f"--parts: {options.parts}, expected {parts.TENSORS}, or bytes from 1000000")
     key, target = signing_key(options.key), options.target.rstrip("/")
     rule = parts.rule_for(place.host, options.parts)
-    found = OnRecord(root, Store(), [target, target + RECORD], options.configfile)
+    store = Store()
+    found = OnRecord(root, store, [target, target + RECORD], options.configfile)
     with tempfile.TemporaryDirectory() as folder:
         artifact, origin = found.artifact(target, Path(folder)), found.origin(target, key)
         if options.record and content.of(target) != artifact.output["digest"]:
             raise Refused(f"{target}: not the bytes on record; `snakemake {target}` restores them")
         connection = Connection(place, "pull,push", options.plain_http)
-        progress = Progress(f"pushing {artifact.title}", 2 * artifact.output["size"])
+        progress = Progress(
+            f"pushing {artifact.title}", (1 + options.image) * artifact.output["size"]
+        )
         started = time.monotonic()
-        digest, sent = publish(connection, artifact, place.tag, progress.add, origin, rule)
+        digest, sent = publish(
+            connection, artifact, place.tag, progress.add, origin, rule, options.image,
+            settings.repositories(place.host, store),
+        )  # fmt: skip
+    settings.published_to(place.host, place.repository, store)
     if options.record:
         said = {"reference": str(place.at(digest)), "tag": place.tag, "sha256": artifact.digest}
         with replacing(options.record) as partial:

@@ -14,8 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ingot.driver.catalogue import schema
+from ingot.driver.commands.publish import add_image
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.release import matrix
+from ingot.driver.remote import settings
 from ingot.refused import Refused
 from ingot.registry import reference
 from ingot.store.records import Store
@@ -28,6 +30,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--key", type=Path, metavar="FILE", help="sign by this key (default: INGOT_SIGNING_KEY)"
     )
+    add_image(parser)
     parser.add_argument("--dry-run", "-n", action="store_true", help="only list the cells")
     parser.add_argument(
         "--plain-http", action="store_true", help="without TLS, to a host that is not this machine"
@@ -66,10 +69,18 @@ def run(root: Path, options: Namespace) -> None:
             tag = f"{version}-{artifact.title}"
             connection = Connection(replace(place, tag=tag), "pull,push", options.plain_http)
             print(f"publishing {target}", file=sys.stderr, flush=True)
-            indexes[artifact.title], more = released.cell(connection, artifact, origin, tag)
+            indexes[artifact.title], more = released.cell(
+                connection,
+                artifact,
+                origin,
+                tag,
+                options.image,
+                settings.repositories(place.host, found.store),
+            )
             sent += more
     connection = Connection(place, "pull,push", options.plain_http)
     digest = released.publish(connection, said, indexes, key)
+    settings.published_to(place.host, place.repository, found.store)
     print(said.table())
     print(
         f"{place}@{digest}: {len(targets)} cells, {sent / 1e6:.1f} MB sent in "

@@ -33,6 +33,7 @@ COMPILE = "compile_vmfb"
 SERVED = {  # formats whose server lays a model over GPUs as `ingot plan` says
     "irpa", "mlir", "vmfb", "shortfin", "trtllm-ckpt", "trtllm", "triton", "vllm-slurm", "kuberay",
 }  # fmt: skip
+NO_PAGE = "{}: no page of an artifact, expected one; write it again"
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -56,7 +57,10 @@ def run(root: Path, options: Namespace) -> None:
     if options.target:
         other = of_other(root, options) if options.against else None
         found = of_target(root, options.target, options.configfile)
-        compared = against(found, other) if other else None
+        try:
+            compared = against(found, other) if other else None
+        except (KeyError, TypeError, AttributeError, ValueError):  # a page that somebody edited
+            raise Refused(NO_PAGE.format(options.against)) from None
         pictures = {name: getattr(plots, name)(found) for name in ("costs", "run", "prompts")}
         text = page.page(found, pictures, compared)
         name = found["title"]
@@ -119,7 +123,7 @@ def of_other(root: Path, options: Namespace) -> dict[str, Any]:
             return found
     except (OSError, ValueError):
         pass
-    raise Refused(f"{options.against}: no page of an artifact, expected one; write it again")
+    raise Refused(NO_PAGE.format(options.against))
 
 
 def of_folder() -> tuple[dict[str, Any], dict[str, str]]:

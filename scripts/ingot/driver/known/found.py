@@ -123,7 +123,7 @@ def pre_tokenizer(what: str, names: Collection[str], folder: Path) -> str:
         return "default"
     if "tokenizer.json" not in names:
         raise Refused(f"{what}: no tokenizer.json or tokenizer.model among its files, expected one")
-    tokenizer = read_json(folder / "tokenizer.json")
+    tokenizer = read_json(folder / "tokenizer.json", pre_tokenizers.FORM)
     if (tokenizer.get("model") or {}).get("byte_fallback") is True:
         return "default"
     found = pre_tokenizers.named(tokenizer)

@@ -12,15 +12,14 @@ from ingot.driver.formats.rows import RECORD
 from ingot.driver.origin.dry_run import WHOLE, build, dry_run
 from ingot.files import digest
 from ingot.hub.listing import read_listing
-from ingot.publishing.published import Artifact, Origin
+from ingot.publishing.published import Artifact, Origin, digest_of
 from ingot.refused import Refused
 from ingot.store.records import Record, Store
 from ingot.trust import provenance, sbom
-from ingot.trust.provenance import RESOLVE, Step
+from ingot.trust.provenance import Step
 
 ELSEWHERE = "(on the builder's machine)"
 OUTSIDE = re.compile(r"(^|[=: ]|file://)[/~$]|(^|/)\.\.(/|$)")
-HUB = "https://huggingface.co/"
 LISTING = "/listing.json"
 
 
@@ -113,13 +112,13 @@ class OnRecord:
         return read_listing(place) if place.is_file() else None
 
     def hub(self) -> dict[str, str]:
-        """The address of a hub's repository at its commit, by the digest of the listing."""
+        """A hub's repository at its commit, by the digest of the listing."""
         found = {}
         for path in (path for path in self.makers if path.endswith(LISTING)):
             if said := self.listing(path):
                 record = self.record(path)
                 name = record.outputs[0]["digest"] if record else digest.of(self.cwd / path)
-                found[name] = f"{HUB}{said['hub']}{RESOLVE}{said['revision']}/"
+                found[name] = provenance.of_hub(said["hub"], said["revision"])
         return found
 
     def origin(self, target: str, key: Any = None) -> Origin:
@@ -130,10 +129,8 @@ class OnRecord:
         names = {name for step in steps for name in step.fields.get("lock", {})}
         locks = [self.root / "envs" / name for name in names if name.endswith(".lock")]
         output = self.output(target)
-        sha256 = output["digest"].partition(":")[2]
-        return Origin(
-            said, sbom.sbom(output["title"], sha256, entry.get("license", ""), locks), key
-        )
+        bill = sbom.sbom(output["title"], digest_of(output), entry.get("license", ""), locks)
+        return Origin(said, bill, key)
 
     def artifact(self, target: str, folder: Path) -> Artifact:
         """The target with its verification record, which is written into `folder` as it was.

@@ -15,6 +15,7 @@ from typing import Any
 from ingot.driver.formats.rows import RECORD
 from ingot.driver.origin.on_record import OnRecord
 from ingot.fields import Whole, held
+from ingot.publishing.published import files as files_of
 from ingot.refused import Refused
 
 FORMAT = 1
@@ -85,8 +86,9 @@ def of(found: OnRecord, model: str, version: str, targets: list[str]) -> Documen
             )
         cell = {"target": target, "recipe": job["recipe"], "digest": "", "bytes": 0, "checks": {}}
         if found.record(target):
-            output = found.output(target)
-            cell |= {"digest": output["digest"], "bytes": output["size"]}
+            files = files_of(found.output(target), found.outputs(target))
+            size = sum(one["size"] for one in files)  # of a set, with its ranks
+            cell |= {"digest": found.output(target)["digest"], "bytes": size}
         if found.record(target + RECORD):
             cell["checks"] = _checks(found, target)
         document.cells[target.rpartition("/")[2]] = cell

@@ -29,11 +29,16 @@ class Released:
 
 
 def cell(
-    connection: Connection, artifact: Artifact, origin: Origin, tag: str
+    connection: Connection,
+    artifact: Artifact,
+    origin: Origin,
+    tag: str,
+    image: bool,
+    sources: list[str],
 ) -> tuple[dict[str, Any], int]:
     """Publish one cell: its index's descriptor in the release, and how many bytes were sent."""
     rule = parts.rule_for(connection.reference.host, parts.NONE)
-    digest, sent = published.publish(connection, artifact, tag, None, origin, rule)
+    digest, sent = published.publish(connection, artifact, tag, None, origin, rule, image, sources)
     index, _ = transfer.get_manifest(connection, digest)
     notes = {ROLE: CELL + artifact.title, TITLE: artifact.title}
     return described(modelpack.INDEX, digest, len(canonical(index)), **notes), sent

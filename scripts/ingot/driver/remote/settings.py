@@ -7,6 +7,7 @@ INGOT_REMOTE_TRUST=registry            or: whoever may write the registry is tru
 INGOT_SIGNING_KEY=FILE                 what is written is signed by it
 """
 
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,10 @@ NAME, POLICY, TRUST = "INGOT_REMOTE", "INGOT_REMOTE_POLICY", "INGOT_REMOTE_TRUST
 READ, WRITE, OFF = "read-only", "read-write", "off"
 REGISTRY = "registry"
 PLAIN = "oci+http://"
+PUBLISHED, MOUNTED = (
+    "published",
+    3,
+)  # a file of the store; of how many repositories blobs are mounted
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,30 @@ def read() -> Settings | None:
     if found.tag or found.digest:
         raise Refused(f"{NAME}: {place}, expected no tag; leave it out")
     return Settings(str(found), policy == WRITE, keys, signs, plain)
+
+
+def repositories(host: str, store: Store) -> list[str]:
+    """Repositories of the registry `host` that hold blobs of this store: of the shared cache, and those
+    that were published to last.  What is there is mounted, not sent."""
+    found = []
+    if place := os.environ.get(NAME, "").replace(PLAIN, "oci://", 1):
+        from ingot.registry import reference
+
+        shared = reference.parse(place)
+        found += [shared.repository] if shared.host == host else []
+    with contextlib.suppress(OSError, ValueError):
+        pairs = [line.split() for line in (store.root / PUBLISHED).read_text().splitlines()]
+        found += [pair[1] for pair in reversed(pairs) if len(pair) == 2 and pair[0] == host]
+    return list(dict.fromkeys(found))[:MOUNTED]
+
+
+def published_to(host: str, repository: str, store: Store) -> None:
+    """Keep it in mind for the next publication."""
+    place, line = store.root / PUBLISHED, f"{host} {repository}"
+    with contextlib.suppress(OSError):
+        known = place.read_text().splitlines() if place.exists() else []
+        with store.temporary(place) as partial:
+            partial.write_text("\n".join([*(one for one in known[-99:] if one != line), line, ""]))
 
 
 def remote(store: Store, looks: bool) -> Any:

@@ -74,7 +74,7 @@ def build(root: Path, name: str) -> Path:
         if not (folder / "ready").exists():
             shutil.rmtree(folder, ignore_errors=True)
             _install(root, source, folder)
-            (folder / "ready").write_text(f"{folder.name}\n")
+            (folder / "ready").write_text(f"{folder.name}\n{state(folder)[0]}\n")
     return folder
 
 
@@ -140,6 +140,46 @@ def stop_where_unseen(inputs: Iterable[str]) -> None:
                 f"{folder}: not seen on {platform.node()}, expected the toolchain that was built for this "
                 "run; set INGOT_ENVS, or envs in the site file, to a shared folder"
             )
+
+
+def stop_where_altered(inputs: Iterable[str]) -> None:
+    """Refuse a job whose toolchain is not as it was built: its key says the lock, and nothing else."""
+    for path in inputs:
+        if path.startswith(MARKS):
+            _stop_where_altered(cache() / Path(path).name)
+
+
+@functools.cache  # looked at once a run
+def _stop_where_altered(folder: Path) -> None:
+    try:
+        built = (folder / "ready").read_text().split()[1:]  # empty in one of an older Ingot
+    except OSError:
+        return
+    found, newest = state(folder) if built else ("", "")
+    if built and built[0] != found:
+        raise Refused(
+            f"{folder}: was changed after it was built (last: {newest}), so that it would not make what "
+            "its lock says; remove that folder, and the toolchain is built again"
+        )
+
+
+def state(folder: Path) -> tuple[str, str]:
+    """A digest of the names, sizes and times of all files of a toolchain, and the file that changed last.
+
+    Times are in seconds, which archives keep; what Python compiles for itself does not count.
+    """
+    found, newest = hashlib.sha256(), (0.0, "")
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(files):
+            path = f"{place}/{name}"
+            if path == f"{folder}/ready":
+                continue
+            at, shown = os.lstat(path), os.path.relpath(path, folder)
+            line = f"{shown}\0{at.st_size}\0{int(at.st_mtime)}\n"
+            found.update(line.encode(errors="surrogateescape"))
+            newest = max(newest, (at.st_mtime, shown))
+    return found.hexdigest(), newest[1]
 
 
 def driver(folder: Path, lock: Path) -> None:

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 from unicodedata import normalize
 
 from ingot.files.durable import sync
-from ingot.registry.room import room
 from ingot.publishing import modelpack
 from ingot.publishing.listed import Listed
 from ingot.refused import Refused
 from ingot.registry import transfer
 from ingot.registry.reference import DIGEST
+from ingot.registry.room import room
 from ingot.terminal.progress import Progress
 
 P = TypeVar("P", bound=PurePath)

@@ -74,8 +74,8 @@ class Case:
         self.insert(STEP, "    parser = ", "    open('started', 'a').write('x')\n")
         if found := POINTS[self.point]:
             file, line, depth = found
-            where = "'SLURM_JOB_ID' in __import__('os').environ and "  # not on the head
-            call = f"{where}__import__('holding').hold({self.point!r})"
+            where = "'SLURM_JOB_ID' in os.environ"  # not on the head
+            call = f"import os, holding; {where} and holding.hold({self.point!r})"
             self.insert(file, line, f"{' ' * depth}{call}\n")
         (self.folder / "scripts/holding.py").write_text(HOLD)
         (self.folder / "hold").write_text(self.point)

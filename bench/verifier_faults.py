@@ -2,8 +2,9 @@
 
     python bench/verifier_faults.py [--json] [--kind gguf ...] [--most N]
 
-`harmless` are those of a program after which it computes what the right one does: its record holds the very
-same numbers, such as after a bit that no instruction reads.  What is neither is let pass, and named.
+`harmless` are those that change nothing a consumer reads, by the consumer's own answers: a record that
+holds the very same numbers of libllama or of the program, such as after a bit that no instruction reads;
+the very same JSON and tensors in the safetensors library.  What is neither is let pass, and named.
 """
 
 import argparse
@@ -182,8 +183,8 @@ def planted(kind: str, artifact: Path):
     yield from faults.of(kind, artifact)
     if kind == "ranks":
         for path in rank_files(artifact, 2):
-            for name, plant in faults.irpa_faults(path):
-                if ": a byte" in name or "swapped" in name:
+            for name, plant in faults.of("irpa", path):
+                if ": a byte" in name or "swapped" in name or "by bytes" in name:
                     yield (
                         f"{path.name} {name}",
                         lambda copy, n=path.name, p=plant: p(copy.with_name(n)),
@@ -204,7 +205,7 @@ def judged(kind: str, place: Path, artifact: Path, name: str, plant) -> dict:
         plant(copy)
         done = verify(kind, place, copy)
         record = copy.with_name("record.json")
-        numbers = checks(record) if record.exists() else None
+        numbers = answers(kind, copy, record) if record.exists() else None
     lines = done.stderr.strip().splitlines()
     said = lines[-1] if lines else f"exit status {done.returncode}"
     caught = numbers is None and done.returncode != 0
@@ -212,9 +213,28 @@ def judged(kind: str, place: Path, artifact: Path, name: str, plant) -> dict:
             "traceback": "Traceback" in done.stderr}  # fmt: skip
 
 
-def checks(record: Path) -> dict:
-    """What a record says of a program's answers."""
-    return json.loads(record.read_text())["checks"]
+READ = """
+import hashlib, json, sys
+from pathlib import Path
+import safetensors
+folder = Path(sys.argv[1])
+found = {"config.json": json.loads((folder / "config.json").read_bytes())}
+for path in folder.glob("*.safetensors"):
+    for name, said in safetensors.deserialize(path.read_bytes()):
+        data = hashlib.sha256(said["data"]).hexdigest()
+        found[f"{path.name} {name}"] = [said["dtype"], said["shape"], data]
+print(json.dumps(found, sort_keys=True))
+"""
+
+
+def answers(kind: str, artifact: Path, record: Path) -> object:
+    """What a consumer makes of an artifact that was verified; nothing of kinds whose every byte counts."""
+    if kind in ("vmfb", "gguf", "k-quant"):  # it was run: its record says what came of it
+        return json.loads(record.read_text())["checks"]
+    if kind.startswith("trtllm"):
+        command = [str(toolchains.python(ROOT, "transformers")), "-c", READ, str(artifact)]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return ""
 
 
 def measure(kind: str, place: Path, most: int | None, jobs: int) -> dict:
@@ -228,9 +248,8 @@ def measure(kind: str, place: Path, most: int | None, jobs: int) -> dict:
         asked = [asked[n * len(asked) // most] for n in range(most)]
     with ThreadPoolExecutor(jobs) as pool:
         rows = list(pool.map(lambda one: judged(kind, place, artifact, *one), asked))
-    right = checks(whole.with_name("record.json"))
-    ran = kind == "vmfb"  # of other kinds every byte is compared
-    harmless = [row for row in rows if ran and row["numbers"] == right]
+    right = answers(kind, whole, whole.with_name("record.json"))
+    harmless = [row for row in rows if right and row["numbers"] == right]
     passed = [row for row in rows if not row["caught"] and row not in harmless]
     found = {
         "faults": len(rows),

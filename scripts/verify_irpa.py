@@ -5,7 +5,6 @@ one rests.  Every byte of the archive is compared; iree.runtime and sharktank lo
 """
 
 import argparse
-import json
 from pathlib import Path
 
 from ingot.entry import run
@@ -45,7 +44,7 @@ def verify_irpa(gguf: Path, gguf_record: Path, irpa: Path, record: Path) -> None
     named = {entry.name: entry.name for entry in entries}
     if irpa_format.HEAD not in named:  # tied embeddings
         named[irpa_format.HEAD] = irpa_format.EMBEDDING
-    listed = json.loads(irpa_format.texts(irpa)[irpa_format.TENSORS])
+    listed = irpa_format.listed(irpa)
     if {name: one.get("raw_tensors") for name, one in listed.items()} != {
         name: {"": raw} for name, raw in named.items()
     }:

@@ -163,7 +163,7 @@ def the_root(root: Path, wanted: dict[str, Expected], model: Reading, ranks: int
         raise Refused(f"{root}: holds tensor {entries[0].name}, expected none of its own")
     verification.same_properties(root, said, properties(model, ranks))
     texts = irpa.texts(root)
-    listed = json.loads(texts[irpa.TENSORS])
+    listed = irpa.listed(root)
     for name in [*wanted, *listed]:
         one = wanted.get(name)
         how = None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+import spec_faults
 from ingot.gguf import file as gguf
 from ingot.iree import irpa
 
@@ -23,6 +24,11 @@ ALIGN = 32
 
 def of(kind: str, artifact: Path) -> Iterator[tuple[str, Plant]]:
     yield from KINDS[kind](artifact)
+    for file, editor in EDITORS.get(kind, {}).items():
+        path = artifact / file if file else artifact
+        for name, change in editor(path.read_bytes()):
+            plant = edited(change)
+            yield f"by bytes: {file} {name}", inside(file, plant) if file else plant
 
 
 def flip(data: bytearray, at: int, bit: int = 0) -> None:
@@ -427,4 +433,14 @@ KINDS = {
     "openvino": onnx_faults,
     "torchpipe": onnx_faults,
     "vmfb": program_faults,
+}
+
+FOLDER = {"rank0.safetensors": spec_faults.safetensors, "config.json": spec_faults.config_json}
+EDITORS = {  # by kind, of a file of the artifact, or of the artifact itself
+    "gguf": {"": spec_faults.gguf},
+    "k-quant": {"": spec_faults.gguf},
+    "irpa": {"": spec_faults.irpa},
+    "ranks": {"": spec_faults.irpa},
+    "trtllm-ckpt": FOLDER,
+    "trtllm-quantised": FOLDER,
 }

@@ -118,7 +118,7 @@ def test_a_step_that_is_killed(fails):
     edited(
         fails.folder / "scripts/safetensors_to_gguf.py",
         'if __name__ == "__main__":',
-        'if __name__ == "__main__":\n    __import__("os").kill(__import__("os").getpid(), 9)',
+        'if __name__ == "__main__":\n    import os; os.kill(os.getpid(), 9)',
     )
     said = fails(
         GGUF, "safetensors_to_gguf was ended by SIGKILL, as the kernel does where memory runs out"

@@ -39,6 +39,16 @@ def test_a_failed_job_is_a_few_lines_what_and_why_and_where_its_log_is(clone, bu
     assert "Error in rule safetensors_to_gguf" in own, "Snakemake's own words are in its log"
 
 
+def test_a_key_of_config_json_acts_on_no_terminal(clone, build):
+    """A line of a step, said of a key that neither Ingot nor transformers reads."""
+    folder = clone("a")
+    odd = '"\\u001b[2J\\n::error::x": 1, '
+    edited(folder, "models/demo/config.json", "{", "{" + odd)
+    said = build(folder, "--", GGUF, GITHUB_ACTIONS="true")
+    assert "\x1b" not in said and "neither Ingot nor transformers' Llama reads this" in said
+    assert not [line for line in said.splitlines() if line.lstrip().startswith("::error::x")]
+
+
 def test_a_step_that_was_killed_says_by_what_and_shows_the_end_of_its_log(clone, build):
     folder = clone("a")
     edited(
@@ -46,7 +56,7 @@ def test_a_step_that_was_killed_says_by_what_and_shows_the_end_of_its_log(clone,
         "scripts/safetensors_to_gguf.py",
         'if __name__ == "__main__":',
         'if __name__ == "__main__":\n    print("the last words", flush=True)\n'
-        "    __import__('os').kill(__import__('os').getpid(), 9)",
+        "    import os; os.kill(os.getpid(), 9)",
     )
     said = build(folder, "--", GGUF, fails=True)
     assert "safetensors_to_gguf was ended by SIGKILL, as the kernel does where memory runs" in said

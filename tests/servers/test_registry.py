@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import registry as registries
-from conftest import ROOT
+from conftest import ROOT, needs_mounts
 from ingot.driver.commands import publish, pull
 from ingot.driver.remote import settings
 from ingot.publishing import listed, modelpack, published, restore
@@ -191,6 +191,59 @@ def test_what_another_repository_has_is_mounted(server, artifact):
     assert sent < 10_000
     get(Connection(to(server.host, "mounted/a")), store.root.parent / "back", [])
     assert same(store.root.parent / "back")
+
+
+@pytest.mark.parametrize("title", ["a\x1b[2Jb", "two\nlines", "-rf", ".hidden", "a/b", ""])
+def test_a_name_that_is_none_is_not_taken_for_a_files(title, server, artifact):
+    digest, _ = push(server.host, artifact(single=True))
+    connection = Connection(to(server.host), "pull,push")
+    found = listed.read(connection, digest)
+    manifest = found.manifest(found.one(modelpack.MODEL))
+    manifest["annotations"][TITLE] = title
+    transfer.put_manifest(connection, manifest, "named")
+    with pytest.raises(Refused, match="is no plain name; say where to put it") as reason:
+        listed.read(Connection(to(server.host, tag="named"))).title()
+    assert str(reason.value).isprintable()
+
+
+@needs_mounts
+def test_a_pull_without_room_ends_in_a_line_and_leaves_the_disk_as_it_was(
+    server, artifact, tmp_path
+):
+    """A disk of two megabytes: full before, or while it comes."""
+    push(server.host, artifact(single=True))
+    (tmp_path / "disk").mkdir()
+    pull_it = (
+        'mount -t tmpfs -o size=2M none disk && cd disk && "$0" -m ingot.driver.commands.cli pull "$1" m; '
+        "echo left $(ls -A | wc -l)"
+    )
+    command = ["unshare", "-Urm", "sh", "-c", pull_it, sys.executable, str(to(server.host))]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert "m: 0.00 GB, but" not in done.stderr and "MB are free there" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr and "left 0" in done.stdout
+
+
+def test_a_disk_that_is_full_meanwhile_is_left_as_it_was(server, artifact, tmp_path, monkeypatch):
+    push(server.host, artifact(single=True))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(transfer, "pull", full)
+    with pytest.raises(Refused, match=r"m: the disk is full, expected room for 3\.1 MB"):
+        get(Connection(to(server.host)), tmp_path / "p/m", [])
+    assert list((tmp_path / "p").iterdir()) == []
+
+
+def test_a_document_that_nobody_would_read_is_not_published(server, artifact):
+    one = artifact(single=True)
+    connection = Connection(to(server.host, "large"), "pull,push")
+    origin = published.Origin({"buildDefinition": {}}, b" " * (5 << 20))
+    with pytest.raises(Refused, match=r"m.irpa.cdx.json: 5.2 MB, expected 4 MiB at most"):
+        published.publish(connection, one, "1.0", None, origin)
 
 
 def test_a_tar_layer_is_the_same_whenever_it_is_made(tmp_path):

@@ -79,6 +79,8 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
     text = json.loads((folder / "split/tokenizer.json").read_bytes())
     text["pre_tokenizer"] = {"type": "Whitespace"}
     (folder / "split/tokenizer.json").write_text(json.dumps(text))
+    checkpoints.llama31(folder / "textual")
+    (folder / "textual/tokenizer.json").write_text('{"model": "x"}')
     checkpoints.llama31(folder / "odd")
     (folder / "odd/model-00001-of-00002.safetensors").rename(folder / "odd/weights-1.safetensors")
     (folder / "pickled").mkdir()
@@ -95,6 +97,7 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
             ["org/split"],
             'splits texts as pre_tokenizer {"type": "Whitespace"}, expected llama-bpe, tekken',
         ),
+        (["org/textual"], "tokenizer.json: model is 'x', expected an object"),
         (["org/odd"], "no model-00001-of-00002.safetensors among its files"),
         (["org/pickled"], "no *.safetensors among its files; pickled weights can run code"),
         ([str(folder / "pickled")], "weights as pickles"),

@@ -345,4 +345,4 @@ def test_a_full_disk_is_said_before_any_work(python, tmp_path):
     )  # fmt: skip
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip("no mount namespace here")
-    refused(done, "GB do not fit on the disk; free some space")
+    refused(done, "MB do not fit on the disk; free some space")

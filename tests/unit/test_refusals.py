@@ -1,12 +1,17 @@
 """A refusal is one exception, printed in one place; Snakemake's private names are where it is met."""
 
+import io
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
 from conftest import ROOT
+from ingot.driver.board.log import Log
 from ingot.entry import run
-from ingot.refused import Refused, one_line
+from ingot.refused import Harmless, Refused, one_line
 
 LIBRARY = sorted((ROOT / "scripts").rglob("*.py"))
 ENTRY = (ROOT / "scripts/ingot/refused.py", ROOT / "scripts/ingot/entry.py")
@@ -57,3 +62,35 @@ def test_a_refusal_is_one_line_and_status_1(capsys):
 def test_a_defect_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         run(lambda: 1 / 0)
+
+
+def test_what_is_printed_acts_on_no_terminal():
+    out = io.StringIO()
+    stream = Harmless(out)
+    print("a\x1b[2J\x9b1mb\r\u202e\tc\nd", file=stream)
+    assert out.getvalue() == "a\\x1b[2J\\x9b1mb\\r\\u202e\tc\nd\n"
+    assert not stream.closed
+
+
+def test_a_steps_line_is_no_command_of_githubs(monkeypatch, tmp_path):
+    file = (tmp_path / "terminal").open("w+b")
+    log = Log(None, file.fileno())
+    for line in ("plain: ::text", "  ::error::x", "y ##[error]z"):
+        log.passed(line)
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    for line in ("plain: ::text", "  ::error::x", "y ##[error]z"):
+        log.passed(line)
+    assert (tmp_path / "terminal").read_text().splitlines() == [
+        "plain: ::text", "  ::error::x", "y ##[error]z",
+        "plain: ::text", "|   ::error::x", "y ## [error]z",
+    ]  # fmt: skip
+
+
+def test_a_manifests_names_are_shown_harmlessly(tmp_path):
+    path = tmp_path / "service.yaml"
+    path.write_text('kind: RayService\nspec: {"a\\e[2J": 1}\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "ingot.driver.commands.cli", "check", str(path)], capture_output=True,
+        text=True, check=False, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")},
+    )  # fmt: skip
+    assert "\x1b" not in done.stdout + done.stderr and "\\x1b[2J" in done.stderr, done.stderr

@@ -104,7 +104,7 @@ def format_wildcards(job, text, **variables) -> str:
 
 
 async def prepare(job) -> None:
-    """Leave alone what another run builds now; use no toolchain that is not seen, or not as it was built."""
+    """Leave alone what another run builds; use no toolchain that is not seen, or not as it was built."""
     if path := overtaken(job):
         raise _stop(f"{path}: another run of Snakemake builds it now; this job ends")
     try:

@@ -145,7 +145,7 @@ def allocate(file: int, size: int, path: Path) -> None:
             os.truncate(file, size)  # a file system that cannot reserve
             return
         raise Refused(
-            f"{path}: {size / 1e9:.2f} GB do not fit on the disk; free some space, or move artifacts"
+            f"{path}: {size / 1e6:,.1f} MB do not fit on the disk; free some space, or move artifacts"
         ) from None
 
 

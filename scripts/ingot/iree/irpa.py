@@ -150,13 +150,22 @@ def read(path: Path) -> tuple[dict[str, Any], list[Entry]]:
     shape takes, over no other.
     """
     entries, blobs = _opened(path)
+    return _object(path, DATASET, blobs.get(DATASET, b"{}")), entries
+
+
+def listed(path: Path) -> dict[str, Any]:
+    """What the archive says of each tensor, by the name that sharktank gives it."""
+    return _object(path, TENSORS, texts(path).get(TENSORS, b""))
+
+
+def _object(path: Path, name: str, text: bytes) -> dict[str, Any]:
     try:
-        properties = json.loads(blobs.get(DATASET, b"{}"))
+        found = json.loads(text)
     except (ValueError, RecursionError):
-        properties = None
-    if not isinstance(properties, dict):
-        raise Refused(f"{path}: {DATASET} is not a JSON object")
-    return properties, entries
+        found = None
+    if not isinstance(found, dict):
+        raise Refused(f"{path}: {name} is not a JSON object")
+    return found
 
 
 def texts(path: Path) -> dict[str, bytes]:

@@ -20,8 +20,7 @@ def room(target: Path, partial: Path, size: int) -> Iterator[None]:
     free = shutil.disk_usage(target.parent).free
     if size - here > free:
         raise Refused(
-            f"{target}: {size / 1e9:.2f} GB, but {free / 1e9:.2f} GB are free there; free some, or name "
-            "another place"
+            f"{target}: {_words(size)}, but {_words(free)} are free there; free some, or name another place"
         )
     try:
         yield
@@ -30,5 +29,9 @@ def room(target: Path, partial: Path, size: int) -> Iterator[None]:
             raise
         remove(partial)
         raise Refused(
-            f"{target}: the disk is full, expected room for {size / 1e9:.2f} GB; free some, and try again"
+            f"{target}: the disk is full, expected room for {_words(size)}; free some, and try again"
         ) from None
+
+
+def _words(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

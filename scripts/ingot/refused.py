@@ -4,7 +4,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
+from unicodedata import category
 
+TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"
 LONGEST = 4000  # characters of a message: what is printed may hold what came from outside
 
 
@@ -27,8 +29,15 @@ def printable(text: str) -> str:
 
 
 def harmless(text: str, kept: str = "") -> str:
-    """`text` with every letter spelt out that a terminal acts on, but for those `kept`."""
-    return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)
+    """`text` with every letter spelt out that a terminal acts on, but for those `kept`: control characters,
+    what turns the direction of writing, separators of lines, and what cannot be written."""
+    if text.isprintable():
+        return text
+    return "".join(c if c in kept or not _acts(c) else ascii(c)[1:-1] for c in text)
+
+
+def _acts(letter: str) -> bool:
+    return category(letter) in ("Cc", "Cs", "Zl", "Zp", "Cn", "Co") or letter in TURNS
 
 
 class Harmless:
@@ -43,6 +52,11 @@ class Harmless:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+def drawn_on(stream: TextIO | Harmless) -> TextIO:
+    """The stream for our own drawing, of text that is harmless."""
+    return stream.stream if isinstance(stream, Harmless) else stream
 
 
 @contextmanager

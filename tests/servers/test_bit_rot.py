@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from builds import job
 from ingot.driver.job import Graph
 from ingot.driver.remote import settings
 from ingot.files import memo
+from ingot.refused import Refused
+from ingot.store import damage
 from ingot.store.records import Store
-from ingot.storekeeping import damage
 from ingot.storekeeping.fsck import fsck
 
 __all__ = ["proxy", "server"]  # fixtures
@@ -106,7 +108,7 @@ def test_a_record_that_rests_on_damage_is_not_taken_back_from_the_shared_cache(
     wrong = Path("c.two").read_text()
     assert wrong != right("c.two")
     found = fsck(Store(folder / "first"))
-    assert found["built_again"] == ["b.one", "c.two"] and len(found["records_dropped"]) == 2
+    assert found["damaged_blobs"] and found["built_again"] == ["c.two"]
     clear()
     monkeypatch.setenv(settings.POLICY, settings.READ)
     build("c.two", folder / "first")
@@ -125,9 +127,11 @@ def test_what_rests_on_an_unread_file_is_left_alone(folder, store, monkeypatch):
     monkeypatch.setenv(settings.POLICY, settings.OFF)
     build("e.four", store)
     dropped = damage.drop(Store(store), [f"sha256:{Path('c.two').resolve().name}"])
-    assert sorted(record.title for record in dropped) == ["c.two", "d.three"]
-    assert sorted(record.title for record in Store(store).records()) == ["b.one", "e.four"]
-    assert all(Store(store).distrusts(record) for record in dropped)
+    assert [record.title for record in dropped] == ["d.three"]
+    left = {record.title: record for record in Store(store).records()}
+    assert set(left) == {"b.one", "c.two", "e.four"}
+    distrusted = [name for name, record in left.items() if Store(store).distrusts(record)]
+    assert distrusted == ["e.four"], "a recipe would find it, and names no bytes"
 
 
 def test_fsck_goes_on_after_a_read_error_and_names_the_blob(folder, store, monkeypatch):
@@ -147,4 +151,74 @@ def test_fsck_goes_on_after_a_read_error_and_names_the_blob(folder, store, monke
     found = fsck(Store(store))
     name = f"sha256:{bad.name}"
     assert found["damaged_blobs"] == [name] and found["read_errors"] == {name: "Input/output error"}
-    assert found["built_again"] == ["b.one", "c.two"] and not bad.exists()
+    assert found["built_again"] == ["c.two"] and not bad.exists()
+
+
+def test_a_file_server_that_is_gone_ends_fsck_and_nothing_is_set_aside(folder, store, monkeypatch):
+    monkeypatch.setenv(settings.POLICY, settings.OFF)
+    build("c.two", store)
+    from ingot.files import digest
+
+    def gone(path):
+        raise OSError(107, os.strerror(107))
+
+    monkeypatch.setattr(digest, "read_from_disk", gone)
+    with pytest.raises(
+        Refused, match="Transport endpoint is not connected, expected a file system"
+    ):
+        fsck(Store(store))
+    assert not list(store.glob("quarantine/*")) and len(list(Store(store).records())) == 2
+
+
+def test_what_was_made_of_a_blob_that_a_later_run_finds_rotten_goes_too(folder, store, monkeypatch):
+    """The memo that vouched for it is gone, as after a move of the store: fsck finds nothing any more."""
+    monkeypatch.setenv(settings.POLICY, settings.OFF)
+    build("b.one", store)
+    rot("b.one")
+    build("e.four", store)
+    blob = Path("b.one").resolve()
+    shutil.rmtree(store / "memo")
+    monkeypatch.setattr(memo, "_here", {})
+    assert not Store(store).has(f"sha256:{blob.name}")
+    clear()
+    assert fsck(Store(store))["damaged_blobs"] == []
+    build("e.four", store)
+    assert Path("e.four").read_text() == right("e.four")
+
+
+def test_what_a_recipe_would_find_is_not_taken_either(proxy, folder, monkeypatch):
+    """An older Ingot sent all that rests on it, by their recipes."""
+    monkeypatch.setenv(settings.POLICY, settings.WRITE)
+    build("b.one", folder / "first")
+    rot("b.one")
+    monkeypatch.setattr("ingot.driver.remote.remote.Remote._rests_on_sound", lambda *_: True)
+    build("e.four", folder / "first")
+    fsck(Store(folder / "first"))
+    clear()
+    monkeypatch.setenv(settings.POLICY, settings.READ)
+    build("e.four", folder / "first")
+    assert Path("e.four").read_text() == right("e.four")
+
+
+def test_a_job_that_read_what_was_found_damaged_meanwhile_is_not_recorded(
+    folder, store, monkeypatch
+):
+    monkeypatch.setenv(settings.POLICY, settings.OFF)
+    build("b.one", store)
+    rot("b.one")
+    blob = Path("b.one").resolve()
+
+    def mended_meanwhile(path, text):
+        Store(store).quarantine(f"sha256:{blob.name}")
+        blob.write_text(made("b.one", Path("a.txt").read_text()))
+        memo.remember(memo.stamp_of(blob), f"sha256:{blob.name}")
+        return made(path, text)
+
+    run = Shared(graph("c.two"), store)
+    (job,) = run.decide().run
+    Path("c.two").write_text(mended_meanwhile("c.two", Path("b.one").read_text()))
+    run.ingest.finished(job)
+    assert [record.title for record in Store(store).records()] == ["b.one"]
+    clear()
+    build("c.two", store)
+    assert Path("c.two").read_text() == right("c.two")

@@ -12,6 +12,7 @@ import tarfile
 import threading
 from argparse import Namespace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,7 @@ from ingot.driver.remote import settings
 from ingot.publishing import listed, modelpack, published, restore
 from ingot.refused import Refused
 from ingot.registry import connection as connections
-from ingot.registry import credentials, reference, transfer
+from ingot.registry import credentials, reference, room, transfer
 from ingot.registry.connection import Connection
 from ingot.registry.tar_layer import TarLayer
 from ingot.store.records import TITLE, Action, Store
@@ -226,7 +227,9 @@ def test_a_pull_without_room_ends_in_a_line_and_leaves_the_disk_as_it_was(
     assert "Traceback" not in done.stderr and "left 0" in done.stdout
 
 
-def test_a_disk_that_is_full_meanwhile_is_left_as_it_was(server, artifact, tmp_path, monkeypatch):
+def test_a_disk_that_is_full_meanwhile_is_one_line_and_no_artifact(
+    server, artifact, tmp_path, monkeypatch
+):
     push(server.host, artifact(single=True))
 
     def full(*_):
@@ -235,7 +238,22 @@ def test_a_disk_that_is_full_meanwhile_is_left_as_it_was(server, artifact, tmp_p
     monkeypatch.setattr(transfer, "pull", full)
     with pytest.raises(Refused, match=r"m: the disk is full, expected room for 3\.1 MB"):
         get(Connection(to(server.host)), tmp_path / "p/m", [])
-    assert list((tmp_path / "p").iterdir()) == []
+    assert not (tmp_path / "p/m").exists()
+
+
+def test_a_file_system_that_does_not_tell_its_size_is_written_to(tmp_path, monkeypatch):
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(total=0, free=0))
+    with room.room(tmp_path / "m", tmp_path / "partial", 1 << 40):
+        pass
+
+
+def test_what_another_repository_refuses_is_sent(server, artifact):
+    """One that is gone, or of another login: docker-registry answers 404 or opens an upload."""
+    one, origin = artifact(), published.Origin({"buildDefinition": {"buildType": "test"}}, b"{}")
+    connection = Connection(to(server.host, "alone/a"), "pull,push")
+    sources = ["no/such", "Not A Repository"]
+    _, sent = published.publish(connection, one, "1.0", None, origin, sources=sources)
+    assert sent >= one.output["size"]
 
 
 def test_a_document_that_nobody_would_read_is_not_published(server, artifact):

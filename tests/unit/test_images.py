@@ -5,12 +5,15 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tarfile
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from conftest import ROOT
 from ingot.driver.commands import image as command
 from ingot.images import base as base_of
 from ingot.images import image as image_of
@@ -310,9 +313,16 @@ def test_the_command_says_where_it_went_and_what_it_refuses(made, tmp_path, monk
         words = {"toolchain": "rayserve", "base": str(base), "to": str(to), "plain_http": False}
         command.run(tmp_path, Namespace(**words))
 
+    killed = "import os; from pathlib import Path; from ingot.files.atomic import partial_of\n"
+    place_of = f"Path({str(tmp_path / 'image')!r})"
+    killed += f"with partial_of({place_of}) as at: at.mkdir(); os.kill(os.getpid(), 9)"
+    subprocess.run(
+        [sys.executable, "-c", killed], check=False, env={"PYTHONPATH": str(ROOT / "scripts")}
+    )
+    assert list(tmp_path.glob(".*.partial")), "what a killed one leaves"
     run(tmp_path / "image")
     assert f"{tmp_path}/image: " in capsys.readouterr().out
-    assert (tmp_path / "image/oci-layout").is_file() and not list(tmp_path.glob(".image-*"))
+    assert (tmp_path / "image/oci-layout").is_file() and not list(tmp_path.glob(".*.partial"))
     for to, said in (
         (tmp_path / "image", "exists, expected nothing there"),
         (tmp_path / "none/image", "missing, expected a folder"),
@@ -323,4 +333,4 @@ def test_the_command_says_where_it_went_and_what_it_refuses(made, tmp_path, monk
     with pytest.raises(Refused, match="packed by gzip"):
         (tmp_path / "packed").write_bytes(gzip.compress(b""))
         run(tmp_path / "other", tmp_path / "packed")
-    assert not list(tmp_path.glob(".image-*")) and not (tmp_path / "other").exists()
+    assert not list(tmp_path.glob(".*.partial")) and not (tmp_path / "other").exists()

@@ -55,7 +55,7 @@ def test_two_file_systems_do_not_share_a_memo(tmp_path, monkeypatch):
 
 def test_nothing_on_a_memory_file_system_is_remembered_for_others(store, tmp_path, monkeypatch):
     shm = Path("/dev/shm")
-    if not shm.is_dir() or memo._mount(shm.stat().st_dev)[0] != "tmpfs":
+    if not shm.is_dir() or memo._mount(shm.stat().st_dev, str(shm))[0] != "tmpfs":
         pytest.skip("needs a tmpfs at /dev/shm")
     file = shm / f"ingot-test-{os.getpid()}"
     try:
@@ -98,7 +98,7 @@ def test_two_memories_share_no_stamp_and_an_overlay_of_memory_is_known_as_memory
 def test_a_file_system_whose_ctime_can_be_set_back_is_not_believed(tmp_path, monkeypatch):
     """As those of FUSE that give mtime for ctime: bindfs, rclone, s3fs."""
     monkeypatch.setattr(memo, "_file_systems", {})
-    monkeypatch.setattr(memo, "_mount", lambda device: ("fuse.bindfs", "x"))
+    monkeypatch.setattr(memo, "_mount", lambda device, path: ("fuse.bindfs", "x"))
     file = tmp_path / "file"
     file.write_text("a")
     assert not memo.stamp_of(file).startswith("memory"), "the times of this disk tell"
@@ -108,7 +108,8 @@ def test_a_file_system_whose_ctime_can_be_set_back_is_not_believed(tmp_path, mon
     def same(number):
         found = real(number)
         times = {"st_mtime_ns": found.st_mtime_ns, "st_ctime_ns": found.st_mtime_ns}
-        return SimpleNamespace(**times, st_atime_ns=found.st_atime_ns, st_size=found.st_size)
+        more = {"st_size": found.st_size, "st_dev": found.st_dev}
+        return SimpleNamespace(**times, st_atime_ns=found.st_atime_ns, **more)
 
     monkeypatch.setattr(memo.os, "fstat", same)
     assert memo.stamp_of(file).startswith("memory")

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 from ingot.files import memo
 from ingot.files.durable import SMALL, sync
@@ -62,9 +63,14 @@ def read(path: Path) -> str:
 
 def read_from_disk(path: Path) -> str:
     """The same past the page cache, which may hold what the disk does not."""
-    with path.open("rb") as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return read(path)
+    with from_disk(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def from_disk(path: Path) -> BinaryIO:
+    file = path.open("rb")
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return file
 
 
 def tree(folder: Path) -> tuple[str, list[dict]]:
@@ -139,6 +145,9 @@ def copy(source: Path, target: Path, digest: str | None = None) -> None:
     """A file of its own: it shares the blocks of `source` where the file system can and `digest` is known
     of it; else copied, hashing as it goes, and an OSError when that is not `digest`."""
     if digest and memo.known(source) == digest and _cloned(source, target):
+        if f"sha256:{read(target)}" != digest:
+            target.unlink()
+            raise OSError(f"{source}: does not hold what it did")
         return
     found = hashlib.sha256()
     with source.open("rb") as reader, target.open("wb") as writer:

@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 from ingot.files.durable import regular_bytes
 from ingot.files.shared import make_folder, share
@@ -30,7 +31,7 @@ MEMORY = ("tmpfs", "ramfs")  # where a write through a mapping changes no time a
 # whose every write changes a time, and of which no program can set the ctime back
 DISKS = (
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "nfs", "nfs4", "lustre", "gpfs",
-    "ceph", "beegfs", "ocfs2", "gfs2",
+    "ceph", "beegfs", "ocfs2", "gfs2", "squashfs", "erofs", "iso9660",
 )  # fmt: skip
 TICK = 0.02  # seconds, in which a kernel's clock of files moves
 MOUNTS = Path("/proc/self/mountinfo")
@@ -66,8 +67,9 @@ def file_system(path: str, device: int) -> str:
     kept: in memory, and where a file that is written to shows that its times do not tell (FUSE).
     """
     if device not in _file_systems:
-        kind, source = _mount(device)
-        if kind in MEMORY or (kind not in DISKS and not _times_tell(os.path.dirname(path) or ".")):
+        place = os.path.realpath(path)
+        kind, source = _mount(device, place)
+        if kind in MEMORY or (kind not in DISKS and not _times_tell(place, device)):
             _file_systems[device] = f"memory{device:x}"
         else:
             named = hashlib.sha256(f"{kind} {source}".encode()).hexdigest()[:16]
@@ -76,40 +78,52 @@ def file_system(path: str, device: int) -> str:
     return _file_systems[device]
 
 
-def _times_tell(folder: str) -> bool:
-    """Does a write through a mapping change a time here, and the ctime go on where mtime is set back?
+def _times_tell(path: str, device: int) -> bool:
+    """Does a write through a mapping change a time on `device`, and ctime go on where mtime is set back?
 
-    False where no file can be made to find out.
+    Tried beside the file at `path`, or in another folder there that may be written; False where none may.
     """
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:  # without a name
-            file.write(bytes(mmap.PAGESIZE))
-            file.flush()
-            os.fsync(file.fileno())
-            before = os.fstat(file.fileno())
-            time.sleep(TICK)
-            with mmap.mmap(file.fileno(), 0) as mapped:
-                mapped[0] = mapped[1] + 1  # read first: a page in memory may then be written unseen
-                mapped.flush()
-            written = os.fstat(file.fileno())
-            os.utime(file.fileno(), ns=(before.st_atime_ns, before.st_mtime_ns))
-            after = os.fstat(file.fileno())
-    except (OSError, ValueError):
-        return False
-    mapped = (written.st_mtime_ns, written.st_ctime_ns) != (before.st_mtime_ns, before.st_ctime_ns)
-    return mapped and after.st_ctime_ns != before.st_ctime_ns
+    for folder in (os.path.dirname(path), os.getcwd(), str(home())):
+        try:
+            with tempfile.TemporaryFile(dir=folder) as file:  # without a name
+                if os.fstat(file.fileno()).st_dev == device:
+                    return _tell(file)
+        except (OSError, ValueError):
+            continue
+    return False
 
 
-def _mount(device: int) -> tuple[str, str]:
-    """Type and source of what is mounted as `device`; empty where the system does not say."""
-    name = f"{os.major(device)}:{os.minor(device)}"
+def _tell(file: BinaryIO) -> bool:
+    file.write(bytes(mmap.PAGESIZE))
+    file.flush()
+    os.fsync(file.fileno())
+    before = os.fstat(file.fileno())
+    time.sleep(TICK)
+    with mmap.mmap(file.fileno(), 0) as mapped:
+        mapped[0] = mapped[1] + 1  # read first: a page in memory may then be written unseen
+        mapped.flush()
+    written = os.fstat(file.fileno())
+    os.utime(file.fileno(), ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = os.fstat(file.fileno())
+    seen = (written.st_mtime_ns, written.st_ctime_ns) != (before.st_mtime_ns, before.st_ctime_ns)
+    return seen and after.st_ctime_ns != before.st_ctime_ns
+
+
+def _mount(device: int, path: str) -> tuple[str, str]:
+    """Type and source of what is mounted as `device`, or where `path` lies, whose device may be of a part
+    of it (btrfs); empty where the system does not say."""
+    name, best = f"{os.major(device)}:{os.minor(device)}", ("", "", "")
     with contextlib.suppress(OSError):
         for line in MOUNTS.read_text(errors="replace").splitlines():
             left, _, right = line.partition(" - ")
-            if left.split()[2] == name:
-                kind, source, *_ = right.split()
+            _, _, number, _, point, *_ = left.split()
+            kind, source, *_ = right.split()
+            if number == name:
                 return kind, source
-    return "", ""
+            inside = f"{path}/".startswith(f"{point.rstrip('/')}/")
+            if kind == "btrfs" and inside and len(point) >= len(best[0]):
+                best = point, kind, source
+    return best[1:]
 
 
 def stamp_of(path: Path | str) -> str | None:

@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ingot.files.atomic import remove
 from ingot.refused import Refused
 
 
 @contextmanager
 def room(target: Path, partial: Path, size: int) -> Iterator[None]:
-    """Refused where `size` bytes, some of which may be in `partial` already, have no room beside `target`.
-
-    Before anything comes; or once the disk is full, and then what came goes again.
-    """
+    """Refused where `size` bytes, some of which may be in `partial` already, have no room beside `target`:
+    before anything comes, or once the disk is full; what came is gone on with."""
     here = sum(path.stat().st_size for path in (partial, *partial.rglob("*")) if path.is_file())
-    free = shutil.disk_usage(target.parent).free
-    if size - here > free:
+    disk = shutil.disk_usage(target.parent)
+    free = disk.free
+    if disk.total and size - here > free:  # some file systems do not tell
         raise Refused(
             f"{target}: {_words(size)}, but {_words(free)} are free there; free some, or name another place"
         )
@@ -27,9 +25,9 @@ def room(target: Path, partial: Path, size: int) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        remove(partial)
         raise Refused(
-            f"{target}: the disk is full, expected room for {_words(size)}; free some, and try again"
+            f"{target}: the disk is full, expected room for {_words(size)}; free some, and the same "
+            f"command goes on with {partial}, or remove that"
         ) from None
 
 

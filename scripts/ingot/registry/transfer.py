@@ -113,10 +113,13 @@ def _is_there(connection: Connection, content: Content, sources: tuple[str, ...]
         return True
     for source in sources:
         path = f"{repository}/blobs/uploads/?mount={content.digest}&from={source}"
-        found = connection.ask("POST", path, (201, 202), source=source)
-        if found.status == 201:
-            return True
-        with suppress(Refused):  # it opened an upload, which ends by itself, too
+        with suppress(
+            Refused
+        ):  # of a repository that is gone, or that we may not read: then it is sent
+            found = connection.ask("POST", path, (201, 202), source=source)
+            if found.status == 201:
+                return True
+            # it opened an upload, which ends by itself, too
             connection.ask("DELETE", _place(connection, found), (204,), tries=1)
     return False
 

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ingot.files import digest, memo
@@ -58,6 +58,7 @@ class Blobs:
 
     def quarantine(self, name: str) -> None:
         """Move a damaged blob aside, so that nobody takes it and what needs it is built again."""
+        self.drop_what_rests_on(name)
         blob = self.blob(name)
         aside = self.root / "quarantine" / f"{blob.name}-{time.time_ns()}"
         where = "not taken"
@@ -67,6 +68,15 @@ class Blobs:
             where = f"moved to {aside.parent}"
         text = f"{blob}: does not hold what its name says, {where}; what needs it is built again"
         print(text, file=sys.stderr)
+
+    def drop_what_rests_on(self, name: str) -> None:
+        """A store of records drops those that were made of it."""
+
+    def damaged_since(self, began: float, names: Iterable[str]) -> list[str]:
+        """Those of `names` that were found damaged after `began`, in seconds of 1970."""
+        aside = (path.name.rpartition("-") for path in (self.root / "quarantine").glob("*-*"))
+        late = {f"sha256:{name}" for name, _, when in aside if int(when) / 1e9 >= began}
+        return [name for name in names if name in late]
 
     def put(self, path: Path, name: str, linked: bool = True) -> None:
         """Make the file at `path`, which holds `name`, a blob: by a link if it can be, else a copy."""

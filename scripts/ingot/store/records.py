@@ -7,7 +7,7 @@ actions/<rule>/<key>          what an action gave: a digest, then the manifest i
 memo/, tensors/               what is known of files without reading them (files/digest.py,
                               checkpoint/identity.py)
 quarantine/                   blobs that did not hold what their names say
-distrusted/<rule>/<key>       records that rest on them, by digest: not taken from the shared cache
+distrusted/<rule>/<key>       what actions gave that rest on them: not taken from the shared cache
 leases/, folders/             who builds now, and which working folders use the store
 """
 
@@ -26,7 +26,7 @@ from ingot.files import digest
 from ingot.files.durable import regular_bytes, sync, sync_name
 from ingot.files.shared import make_folder, share
 from ingot.refused import Refused
-from ingot.store import form
+from ingot.store import damage, form
 from ingot.store.blobs import Blobs
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -74,6 +74,11 @@ class Record:
     @property
     def title(self) -> str:
         return ", ".join(output["title"] for output in self.outputs)
+
+    @property
+    def outcome(self) -> str:
+        """A digest of what the action gave, whatever it cost."""
+        return digest.of_json([output["digest"] for output in self.outputs])
 
     @property
     def tag(self) -> str:
@@ -196,17 +201,22 @@ class Store(Blobs):
             with self.temporary(place) as partial:
                 partial.write_text(record.key)
 
+    def drop_what_rests_on(self, name: str) -> None:
+        damage.drop(self, [name])
+
     def distrust(self, record: Record) -> None:
-        """Believe this record nowhere: its action read what was damaged."""
+        """Believe what this action gave nowhere: it, or one on the way to it, read what was damaged."""
         place = self._distrusted(record)
-        make_folder(place.parent, self.root)
-        with self.temporary(place) as partial:
-            partial.write_text(record.digest)
+        known = place.read_text().split() if place.exists() else []
+        if record.outcome not in known:
+            make_folder(place.parent, self.root)
+            with self.temporary(place) as partial:
+                partial.write_text("\n".join([*known, record.outcome, ""]))
 
     def distrusts(self, record: Record) -> bool:
         try:
-            return regular_bytes(self._distrusted(record)) == record.digest.encode()
-        except OSError:
+            return record.outcome in regular_bytes(self._distrusted(record)).decode().split()
+        except (OSError, ValueError):
             return False
 
     def _distrusted(self, record: Record) -> Path:

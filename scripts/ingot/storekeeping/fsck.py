@@ -1,6 +1,7 @@
 """Read every blob from the disk, set aside what is damaged, and drop what rests on it."""
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
@@ -8,10 +9,12 @@ from typing import Any
 
 from ingot.files import digest, memo
 from ingot.files.atomic import alive, remove
+from ingot.refused import Refused
+from ingot.store import damage
 from ingot.store.records import Store
-from ingot.storekeeping import damage
 from ingot.terminal.progress import Progress
 
+MOST_UNREAD = 3  # blobs that cannot be read, beyond which it is no fault of single sectors
 LEFT_BEHIND = 3600  # seconds after which a temporary name that nobody writes is removed
 
 
@@ -20,27 +23,24 @@ def fsck(store: Store) -> dict[str, Any]:
     again."""
     blobs = [path for path in store.blobs.glob("[0-9a-f]*") if digest.NAME.fullmatch(_name(path))]
     progress = Progress("fsck", sum(path.stat().st_size for path in blobs if path.exists()))
-    bad, damaged, unread, left, failed = [], [], [], 0, {}
+    bad, damaged, unread, failed, rests, left = [], [], [], {}, [], 0
     for blob in blobs:
-        state = memo.stamp_of(blob)
+        state, name = memo.stamp_of(blob), _name(blob)
         try:
-            found = digest.read_from_disk(blob) if state else "no regular file"
+            found = _read(blob, failed) if state else "no regular file"
         except FileNotFoundError:
             continue  # gc took it meanwhile
         except PermissionError:
-            unread.append(_name(blob))
+            unread.append(name)
             continue
-        except OSError as error:
-            found = failed[_name(blob)] = error.strerror or str(error)
         progress.add(blob.stat().st_size if blob.exists() else 0)
         if found == blob.name:
             if memo.recall(state) is None:
-                memo.remember(state, f"sha256:{found}")
-        else:
-            bad.append(_name(blob))
-    rests = damage.drop(store, bad) if bad else []
-    for name in bad:
-        store.quarantine(name)
+                memo.remember(state, name)
+        else:  # at once: what was found is not lost where somebody stops it
+            bad.append(name)
+            rests += damage.drop(store, [name])
+            store.quarantine(name)
     for pointer in store.root.glob("actions/*/*"):
         if pointer.name.startswith(".") or store.read(pointer) is not None:
             continue
@@ -62,6 +62,26 @@ def fsck(store: Store) -> dict[str, Any]:
         "read_errors": failed, "built_again": sorted({record.title for record in rests}),
         "records_dropped": [f"{record.rule} {record.key}" for record in rests],
     }  # fmt: skip
+
+
+def _read(blob: Path, failed: dict[str, str]) -> str:
+    """The digest of a blob on the disk; empty, and noted in `failed`, of one that the disk cannot read.
+
+    Refused: an error that says nothing of the disk, such as of a file server that is not there.
+    """
+    for last in (False, True):
+        try:
+            return digest.read_from_disk(blob)
+        except (FileNotFoundError, PermissionError):
+            raise
+        except OSError as error:
+            if error.errno != errno.EIO or len(failed) >= MOST_UNREAD:
+                raise Refused(
+                    f"{blob}: {error.strerror}, expected a file system that answers; try again when it does"
+                ) from None
+            if last:
+                failed[_name(blob)] = error.strerror
+    return ""
 
 
 def _name(blob: Path) -> str:

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 
+from ingot.refused import drawn_on, harmless
 from ingot.terminal import record
 
 SHORT = 0.5  # seconds, in which nobody looks
@@ -42,7 +43,8 @@ class Progress:
                 self.shown = now
                 end = "\n" if self.done >= self.total else ""
                 line = self._line(now)[: shutil.get_terminal_size().columns - 1]
-                print(f"\r{line}\033[K{end}", end="", file=sys.stderr, flush=True)
+                text = f"\r{harmless(line)}\033[K{end}"
+                print(text, end="", file=drawn_on(sys.stderr), flush=True)
             elif not self.tty and tenth > self.tenth and now - self.start > 5:
                 self.tenth = tenth  # short work stays silent in a log
                 print(self._line(now), file=sys.stderr, flush=True)

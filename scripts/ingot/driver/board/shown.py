@@ -20,6 +20,7 @@ from ingot.driver.forecast.schedule import duration, size
 from ingot.driver.job import Job
 from ingot.driver.toolchains import toolchains
 from ingot.entry import end_at_once
+from ingot.refused import printable
 from ingot.terminal import steps
 
 EACH = 1.0  # seconds between two looks at what runs
@@ -101,7 +102,9 @@ class Shown:
             return
         found = steps.read(failed.outputs)
         step = next(iter(found.values()), None)
-        self.screen.failed([*failed.lines(some(failed.outputs), step), *more], failed.log)
+        self.screen.failed(failed.lines(some(failed.outputs), step), failed.log)
+        for line in more:  # of a log: it may hold what came from outside
+            self.screen.passed(printable(line))
 
     def end(self, done: bool) -> None:
         """All that ran has ended: take the board away, and say how it went."""

@@ -38,9 +38,8 @@ class Decider:
 
         `done` are the jobs that have run or are running.
         """
-        while (
-            True
-        ):  # until the shared cache has nothing to add: by an input's record a key is known
+        # until the shared cache has nothing to add: by an input's record a key is known
+        while True:
             decision, learned = self._walk(done)
             if not learned:
                 return decision

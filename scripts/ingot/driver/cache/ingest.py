@@ -6,6 +6,7 @@ import os
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,7 @@ class Ingest:
         self.blobs: dict[str, list[str]] = {}  # path: the files that it is, or holds
         self.fresh: set[str] = set()  # of them, those that this run brought into the store
         self.disk: threading.Thread | None = None
+        self.began = time.time()
         self.syncing: queue.Queue[Record] = queue.Queue()
 
     def finished(self, job: Job) -> None:
@@ -44,19 +46,18 @@ class Ingest:
             return
         try:
             before = contents.records.get(job) or contents.borrowed.get(job)
-            for path in job.writes:
-                contents.made[path] = digest.of(path)
+            contents.made |= {path: digest.of(path) for path in job.writes}
             if before and [one["digest"] for one in before.outputs] != [
                 contents.made[path] for path in job.writes
             ]:
                 contents.forget([])  # other bytes: what rests on them is decided again
-            if changed := [path for path in job.reads if not contents.unchanged(job, path)]:
+            changed = [path for path in job.reads if not contents.unchanged(job, path)]
+            if changed := changed or self.store.damaged_since(self.began, contents.blobs_read(job)):
                 text = f"{changed[0]}: changed while {job.writes[0]} was built; it is built again"
                 print(f"{text} when it is next asked for", file=sys.stderr)
                 return
-            for path in job.reads:
-                if path in contents.sources.unread:
-                    contents.sources.digest(path, lambda _: True)
+            for path in contents.sources.unread.keys() & set(job.reads):
+                contents.sources.digest(path, lambda _: True)
             contents.keys.pop(job, None)
             found, fields = contents.key(job)
             if contents.writable:

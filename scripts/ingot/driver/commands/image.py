@@ -5,11 +5,14 @@ layout), or pushed to oci://host/repository:tag.  The same base and lock give th
 no part of it: it is a volume, or an image of its own (`ingot publish`).
 """
 
+import os
 import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ingot.driver.toolchains import toolchains
+from ingot.files.atomic import partial_of
+from ingot.files.durable import sync, sync_name
 from ingot.refused import Refused
 
 TOOLCHAINS = ("rayserve", "vllm", "vllm-cuda")  # whose Python packages are all that they are
@@ -50,8 +53,10 @@ def run(root: Path, options: Namespace) -> None:
         raise Refused(f"{beside}: missing, expected a folder; make it")
     stands = reference.parse(options.base) if options.base.startswith(reference.SCHEME) else None
     same = remote and stands and stands.host == place.host
-    with tempfile.TemporaryDirectory(prefix=".image-", dir=beside) as folder:
-        ours = Path(folder)
+    # named by the process, so that the next one removes what a killed one left
+    place_of = target if beside else Path(tempfile.gettempdir(), f"ingot-image-{os.getuid()}")
+    with partial_of(place_of) as ours:
+        ours.mkdir()
         base = base_of.read(options.base, ours, options.plain_http and bool(same or not remote))
         image = image_of.build(base, toolchains.build(root, options.toolchain), ours)
         size = sum(content.size for content in image.contents)
@@ -67,7 +72,10 @@ def run(root: Path, options: Namespace) -> None:
         layout = ours / "layout"
         layout.mkdir()
         image_of.write_layout(image, layout, ours)
+        for path in layout.rglob("*"):
+            sync(path)
         layout.rename(target)
+        sync_name(target)
     print(
         f"{target}: {size / 1e6:.1f} MB in {len(image.manifest['layers'])} layers, {image.digest}"
     )

@@ -16,7 +16,7 @@ from ingot.driver.cluster import watch
 from ingot.driver.forecast.schedule import duration, size
 from ingot.driver.rules import environment
 from ingot.files import claim
-from ingot.refused import Refused
+from ingot.refused import Refused, drawn_on, harmless
 from ingot.store.records import Store
 from ingot.storekeeping import leases
 from ingot.terminal import steps
@@ -46,9 +46,9 @@ def run(root: Path, options: Namespace) -> int:
         alive = any(status.alive(folder) for folder in found)
         text = shown(found, options.json)
         if options.follow and sys.stdout.isatty():
-            print(f"{CLEAR}{text}", flush=True)
+            print(f"{CLEAR}{text}", flush=True, file=drawn_on(sys.stdout))
         elif text != last:
-            print(text, flush=True)
+            print(text, flush=True, file=drawn_on(sys.stdout))
         if not (options.follow and alive):
             return 0
         last = text
@@ -107,7 +107,7 @@ def lines(folder: Path, found: status.Status) -> Iterator[str]:
         took = duration(time.time() - job["since"])
         yield f"{job['state']:8} {output}  {took}{expected}{where}"
         if job["progress"]:
-            yield f"         {job['progress']}"
+            yield f"         {harmless(job['progress'])}"
     yield from (f"failed   {output}  log: {log}" for output, log in found.failed.items())
 
 

@@ -5,6 +5,7 @@ written back behind the build.  What fails ends the matter for this run, in one 
 """
 
 import fcntl
+import hashlib
 import os
 import queue
 import sys
@@ -22,8 +23,8 @@ from ingot.files import digest
 from ingot.refused import Refused
 from ingot.registry import reference, transfer
 from ingot.registry.connection import Answer, Connection, Cut
+from ingot.store import damage
 from ingot.store.records import Record, Store
-from ingot.storekeeping import damage
 from ingot.terminal.progress import Progress
 
 AT_ONCE = 8  # look-ups
@@ -206,15 +207,25 @@ class Remote:
         """Do the blobs that a record rests on hold what their names say?  Where not, what was made of them
         is dropped, and nothing that rests on it is sent."""
         for name in read:
-            if name in self.sound or not (blob := self.store.blob(name)).exists():
+            if name in self.sound or not self.store.blob(name).exists():
                 continue
-            self.sound[name] = f"sha256:{digest.read_from_disk(blob)}" == name
+            self.sound[name] = self._hashed(self.store.blob(name)) in (name, "")
             if not self.sound[name]:
                 for one in damage.drop(self.store, [name]):
                     again = "not sent, built again when it is next asked for"
                     print(f"{one.title}: rests on a damaged file; {again}", file=sys.stderr)
                 self.store.quarantine(name)
         return all(self.sound.get(name, True) for name in read)
+
+    def _hashed(self, blob: Path) -> str:
+        """What a blob holds; close() waits while its bytes move.  Empty where it went meanwhile."""
+        found = hashlib.sha256()
+        with suppress(FileNotFoundError), digest.from_disk(blob) as file:
+            while data := file.read(digest.CHUNK):
+                found.update(data)
+                self._seen(len(data))
+            return f"sha256:{found.hexdigest()}"
+        return ""
 
     def _send(self, record: Record, recipe: str) -> None:
         files = (record.manifest["config"], *record.manifest["layers"])

@@ -29,21 +29,25 @@ def sources_of(script: Path) -> list[Path]:
     return found
 
 
-WORDS = r"__import__|__file__|import_module|runpy|exec"
-UNSEEN = re.compile(
-    rf"^[ \t]*(from[ \t]+\.)|^[^#\n]*(?<![\w.])({WORDS})\b(?=[ \t]*[(.),\]]|$)", re.M
-)
+UNSEEN = {
+    "__import__", "__file__", "import_module", "spec_from_file_location", "run_path", "run_module", "exec",
+}  # fmt: skip
+MAY_BE = re.compile(rf"\bfrom[ \t]+\.|{'|'.join(UNSEEN)}")  # or words of a text
 
 
 @functools.cache
 def _stop_if_unseen(path: Path) -> None:
     """Refused: an import, or a file beside it, that cannot be told from the text."""
     text = path.read_text()
-    if unseen := UNSEEN.search(text):
-        line = text.count("\n", 0, unseen.end()) + 1
+    for node in ast.walk(ast.parse(text, str(path))) if MAY_BE.search(text) else ():
+        said = getattr(node, "id", getattr(node, "attr", ""))
+        if isinstance(node, ast.ImportFrom) and node.level:
+            said = f"from {'.' * node.level}"
+        elif not isinstance(node, ast.Name | ast.Attribute) or said not in UNSEEN:
+            continue
         raise Refused(
-            f"{path}: line {line}: {unseen[1] or unseen[2]}, by which it may read a file that is in no "
-            "key, expected plain absolute imports, and data as options of the rule"
+            f"{path}: line {node.lineno}: {said}, by which it may read a file that is in no key, expected "
+            "plain absolute imports, and data as options of the rule"
         )
 
 

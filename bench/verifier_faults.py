@@ -3,8 +3,9 @@
     python bench/verifier_faults.py [--json] [--kind gguf ...] [--most N]
 
 `harmless` are those that change nothing a consumer reads, by the consumer's own answers: a record that
-holds the very same numbers of libllama or of the program, such as after a bit that no instruction reads;
-the very same JSON and tensors in the safetensors library.  What is neither is let pass, and named.
+holds the very same numbers of the program, such as after a bit that no instruction reads; the very same
+fields and tensors in gguf-py, JSON and tensors in the safetensors library.  What is neither is let pass,
+and named.
 """
 
 import argparse
@@ -130,9 +131,9 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
             "rtx", "verify_rtx.py", "--onnx", place / "demo.prefill.onnx",
             "--onnx-record", place / "demo.prefill.onnx.verified.json", "--rtx", artifact,
         ),
-        "onnx": ("onnx", "verify_onnx.py", *checkpoint, *small, *peers, "--onnx", artifact),
+        "onnx": ("onnx", "verify_onnx.py", *told, *small, *peers, "--onnx", artifact),
         "int8 onnx": (
-            "onnx", "verify_onnx.py", *checkpoint, *small, *peers, "--dtype=int8", "--onnx", artifact
+            "onnx", "verify_onnx.py", *told, *small, *peers, "--dtype=int8", "--onnx", artifact
         ),
         "openvino": (
             "openvino", "verify_openvino.py", *checkpoint, *small, *peers, "--dtype=int8",
@@ -227,10 +228,24 @@ print(json.dumps(found, sort_keys=True))
 """
 
 
+GGUF = """
+import hashlib, sys
+from gguf import GGUFReader
+reader = GGUFReader(sys.argv[1])
+for name, field in sorted(reader.fields.items()):
+    print(name, [kind.name for kind in field.types], field.contents())
+for one in reader.tensors:
+    print(one.name, one.tensor_type, list(one.shape), hashlib.sha256(one.data.tobytes()).hexdigest())
+"""
+
+
 def answers(kind: str, artifact: Path, record: Path) -> object:
     """What a consumer makes of an artifact that was verified; nothing of kinds whose every byte counts."""
-    if kind in ("vmfb", "gguf", "k-quant"):  # it was run: its record says what came of it
+    if kind == "vmfb":  # it was run: its record says what came of it
         return json.loads(record.read_text())["checks"]
+    if kind in ("gguf", "k-quant"):
+        command = [str(toolchains.python(ROOT, "convert")), "-c", GGUF, str(artifact)]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
     if kind.startswith("trtllm"):
         command = [str(toolchains.python(ROOT, "transformers")), "-c", READ, str(artifact)]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout

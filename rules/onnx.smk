@@ -39,6 +39,7 @@ rule verify_onnx:
         weights=inputs.weights,
         tokenizer=inputs.tokenizer,
         onnx="artifacts/{model}{onnx}.onnx",
+        reading="artifacts/{model}.reading.json",
         reference="artifacts/{model}.reference.npz",
         texts="artifacts/{model}.texts.json",
         scores="artifacts/{model}.scores.npy",
@@ -60,6 +61,7 @@ rule verify_onnx:
             --tokenizer {input.tokenizer:q} \
             {params.export:q} \
             --onnx {input.onnx:q} \
+            --reading {input.reading:q} \
             --reference {input.reference:q} \
             --texts {input.texts:q} \
             --scores {input.scores:q} \

@@ -13,6 +13,7 @@ from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.entry import run
 from ingot.files.atomic import replacing
 from ingot.parity.hard_texts import DIALOGUES, STRINGS
+from ingot.parity.transformers_model import understood
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
 from ingot.verify import clock
@@ -43,6 +44,7 @@ def encode_texts(
         ]
         ids = tokenizer.encode(words, add_special_tokens=False)
         start = tokenizer.encode("")[:1]
+        known = vocabulary(checkpoint, tokenizer)
     if len(ids) < LEAST:
         raise Refused(f"{corpus}: {len(ids)} tokens, expected {LEAST} or more; name a longer text")
     length = min(WINDOW, model["context"]) - len(start)
@@ -54,6 +56,7 @@ def encode_texts(
     found = {
         "strings": strings,
         "lines": lines,
+        "vocabulary": known,
         "chats": chats,
         "corpus": windows or [start + ids],
         "corpus_sha256": hashlib.sha256(data).hexdigest(),
@@ -75,14 +78,35 @@ def pieces(text: str) -> list[str]:
 
 
 def load(checkpoint: Checkpoint):
-    """transformers' own choice of a class, or the plain fast one where the checkpoint names a newer one."""
+    """tokenizer.json as it stands; where there is none, transformers' own choice.
+
+    LlamaTokenizer of transformers 5 goes by no tokenizer.json: it builds another normaliser, and gives
+    Llama 2 other tokens for leading spaces than its file, sentencepiece and libllama do.
+    """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    named = "tokenizer.json" if "tokenizer.json" in checkpoint else "tokenizer.model"
+    kind = PreTrainedTokenizerFast if named == "tokenizer.json" else AutoTokenizer
+    with checkpoint.as_folder() as folder, understood(checkpoint[named]):
+        return kind.from_pretrained(folder)
+
+
+def vocabulary(checkpoint: Checkpoint, tokenizer) -> dict:
+    """The text of each id, which are special, and the ids that begin and end a text, by transformers."""
+    from transformers import AutoConfig, GenerationConfig
+
     with checkpoint.as_folder() as folder:
-        try:
-            return AutoTokenizer.from_pretrained(folder)
-        except ValueError:
-            return PreTrainedTokenizerFast.from_pretrained(folder)
+        said = GenerationConfig.from_model_config(AutoConfig.from_pretrained(folder)).eos_token_id
+        if "generation_config.json" in checkpoint:
+            said = GenerationConfig.from_pretrained(folder).eos_token_id
+    special = [n for n, token in tokenizer.added_tokens_decoder.items() if token.special]
+    return {
+        "tokens": tokenizer.convert_ids_to_tokens(list(range(len(tokenizer)))),
+        "special": sorted(special),
+        "bos": tokenizer.bos_token_id,
+        "eos": tokenizer.eos_token_id,
+        "ends": sorted({said} if isinstance(said, int) else {*(said or ())}),
+    }
 
 
 def rendered(tokenizer, messages: list[dict[str, str]]) -> str | None:
@@ -99,6 +123,10 @@ def rendered(tokenizer, messages: list[dict[str, str]]) -> str | None:
             )
     except TemplateError:
         return None
+    except Exception as error:  # a template may do anything
+        raise Refused(
+            f"chat_template: {type(error).__name__}: {error}, expected one that transformers renders"
+        ) from None
 
 
 def main(argv: list[str] | None = None) -> None:

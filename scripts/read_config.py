@@ -28,9 +28,10 @@ EQUAL = 1e-5  # of rope's frequencies, which transformers computes in float32
 
 
 def read_config_by_transformers(config: Path, reading: Path) -> None:
+    found = ours(read_config(config, takes=ALL))  # first: it has bounds
     with stderr_to_log(f"{reading}: reading by transformers"):
         theirs = transformers_model.reading(config)
-    compare(config, ours(read_config(config, takes=ALL)), theirs)
+    compare(config, found, theirs)
     with replacing(reading) as partial:
         partial.write_text(json.dumps(theirs, indent=1) + "\n")
 
@@ -68,6 +69,7 @@ def ours(config: ModelConfig) -> dict:
         scale = config.rope.attention_factor or 0.1 * math.log(max(config.rope.factor, 1)) + 1
     return {
         **{name: getattr(config, name) for name in same},
+        "activation": "silu",  # the only one that our formats can say
         "attention_scale": config.head_dim**-0.5,
         "rope_scale": scale,
         "frequencies": frequencies(config),

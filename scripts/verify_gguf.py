@@ -83,6 +83,7 @@ def verify_gguf(
         kvs = quants.header(kvs, dtype, matrix)
     checks = {"metadata_pairs": len(kvs), **compared(checkpoint, config, gguf, kvs, types, matrix)}
     as_read(gguf, reading_of.read(reading))
+    as_tokenized(gguf, texts_of.read(texts).vocabulary)
     checks |= ran(
         config,
         gguf,
@@ -117,6 +118,29 @@ def as_read(gguf: Path, model: Reading) -> None:
     if said.get("llama.rope.scaling.type") != kind:
         found = said.get("llama.rope.scaling.type")
         raise Refused(f"{gguf}: rope scaling is {found}, expected {kind} by transformers")
+
+
+def as_tokenized(gguf: Path, known: dict) -> None:
+    """Refuse a file whose vocabulary, read by gguf-py, is not transformers': texts, special ones, ends."""
+    from gguf import GGUFReader, TokenType
+
+    fields = {name: field.contents() for name, field in GGUFReader(gguf).fields.items()}
+    texts, types = (fields[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type"))
+    for n, wanted in enumerate(known["tokens"]):
+        said = texts[n] if n < len(texts) else None
+        if wanted is not None and _plain(said) != _plain(wanted):
+            raise Refused(f"{gguf}: token {n} is {said!r}, expected {wanted!r} by transformers")
+    control = (TokenType.CONTROL, TokenType.UNKNOWN)
+    if odd := [n for n in known["special"] if types[n] not in control]:
+        raise Refused(f"{gguf}: token {odd[0]} is of type {types[odd[0]]}, expected a special one")
+    for name, keys in (("bos", ("bos",)), ("eos", ("eos", "eot"))):  # of a chat, eot is eos
+        said = [fields.get(f"tokenizer.ggml.{key}_token_id") for key in keys]
+        if known[name] is not None and known[name] not in said:
+            raise Refused(f"{gguf}: {name} is {said[0]}, expected {known[name]} by transformers")
+
+
+def _plain(token: str | None) -> str | None:
+    return token and token.replace("\u2581", " ")  # as SentencePiece writes a blank
 
 
 def compared(

@@ -6,6 +6,7 @@ transformers, and so must distributions over a corpus.
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from ingot.parity.greedy import GreedyCheck, padded
 from ingot.parity.reference import TOLERANCE, read
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
+from ingot.verify import reading as reading_of
 from ingot.verify import verification
 from ingot.verify.onnx_weights import compare
+from ingot.verify.reading import Reading
 
 
 def verify_onnx(
@@ -33,6 +36,7 @@ def verify_onnx(
     tokenizer: list[Path],
     onnx: Path,
     export: folder.Export,
+    reading: Path,
     reference: Path,
     texts: Path,
     scores: Path,
@@ -50,6 +54,8 @@ def verify_onnx(
     kind, dtype = kinds(export)
     lossy = kind == "int8"
     check, corpus = GreedyCheck(read(reference), dtype, rough=lossy), texts_of.read(texts)
+    if cached:
+        as_read(onnx, reading_of.read(reading), corpus.vocabulary["ends"])
     with stderr_to_log(f"{onnx}: running the prompts"):
         session = Session(onnx)
         for answer in check.answers:
@@ -73,6 +79,22 @@ def verify_onnx(
     )
 
 
+def as_read(onnx: Path, model: Reading, ends: list[int]) -> None:
+    """Refuse a genai_config.json that says another context, vocabulary or end than transformers."""
+    said = json.loads((onnx / folder.GENAI).read_bytes())["model"]
+    wanted = {
+        "context_length": model["context"],
+        "vocab_size": model["vocab"],
+        "eos_token_id": ends,
+    }
+    for key, value in wanted.items():
+        found = sorted(said[key]) if isinstance(value, list) else said[key]
+        if found != value:
+            raise Refused(
+                f"{onnx / folder.GENAI}: {key} is {found}, expected {value} by transformers"
+            )
+
+
 def opened(onnx: Path) -> None:
     """Refuse a folder that onnx does not read where it lies: its full checker, and its loader of data."""
     from onnx import TensorProto, checker, load
@@ -82,9 +104,10 @@ def opened(onnx: Path) -> None:
     try:
         checker.check_model(str(path), full_check=True)
         for tensor in load(path, load_external_data=False).graph.initializer:
-            if tensor.data_location == TensorProto.EXTERNAL:  # one at a time: a model need not fit
-                load_external_data_for_tensor(tensor, str(onnx))
-                tensor.ClearField("raw_data")
+            if tensor.data_location == TensorProto.EXTERNAL:
+                one = TensorProto()  # a message of its own: the graph's would keep the data of all
+                one.CopyFrom(tensor)
+                load_external_data_for_tensor(one, str(onnx))
     except Exception as error:
         words = " ".join(str(error).split())
         raise Refused(
@@ -147,6 +170,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="its small files")
     folder.add_options(parser)
     parser.add_argument("--onnx", type=Path, required=True, help="artifacts/M.onnx")
+    parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
     parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
     parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
     parser.add_argument("--scores", type=Path, required=True, help="by score_corpus.py")

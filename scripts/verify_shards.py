@@ -23,7 +23,7 @@ from ingot.terminal.console import stderr_to_log
 from ingot.verify import reading as reading_of
 from ingot.verify import verification
 from ingot.verify.reading import Reading
-from ingot.verify.values import Comparison, as_float32, row_order
+from ingot.verify.values import Comparison, as_float32, hold_tied, row_order
 
 LAYER = {  # of model.layers.N -> of blk.N, the axis that the ranks split, whose heads are interleaved
     "self_attn.q_proj": ("attn_q", 0, "heads"),
@@ -98,7 +98,9 @@ def verify_shards(
 ) -> None:
     sha256 = verification.digest(root)
     model, count = reading_of.read(reading), len(ranks)
+    reading_of.hold_plain(root, model)
     sources = read_checkpoint(checkpoint)
+    hold_tied(root, sources, model["tied"])
     wanted = dict(expected(model))
     entries = [described(root, ranks, rank, wanted, dtype.upper()) for rank in range(count)]
     the_root(root, wanted, model, count)

@@ -24,7 +24,7 @@ from ingot.tensorrt.trtllm import Mapping, add_mapping, mapping_of
 from ingot.verify import reading as reading_of
 from ingot.verify import verification
 from ingot.verify.trtllm_weights import check_scales, multiplied, rows_of
-from ingot.verify.values import Comparison, chunks, values
+from ingot.verify.values import Comparison, chunks, hold_tied, values
 
 MERGED = {  # tensor of a layer -> the checkpoint's that lie in it one below the other; split axis
     "input_layernorm": (["input_layernorm"], None),
@@ -87,7 +87,9 @@ def verify_trtllm(
     model = reading_of.read(reading)
     as_asked(built, asked)
     as_read(built, model)
+    reading_of.hold_plain(trtllm_checkpoint_, model)
     sources = read_checkpoint(checkpoint)
+    hold_tied(trtllm_checkpoint_, sources, model["tied"])
     vocab = sources["model.embed_tokens.weight"].shape[0]
     comparison, padding = Comparison(trtllm_checkpoint_), 0
     for source, axis, pieces in merges(built, model["tied"], vocab):

@@ -36,6 +36,7 @@ def _list() -> Iterator[Forgery]:
     numbers, ranks, checkpoint = "gguf/metadata.py", "iree/tensor_parallel.py", "tensorrt/trtllm.py"
     graph, archive = "onnx/decoder.py", "iree/irpa.py"
     both = ("gguf", "ranks")
+    tokens, special, folder = "gguf/vocabulary.py", "gguf/special.py", "onnx/folder.py"
     yield of(
         ALL, config, "the base of rope is doubled", ("rope_theta=theta,", "rope_theta=2 * theta,")
     )
@@ -142,6 +143,40 @@ def _list() -> Iterator[Forgery]:
             '"llama.attention.head_count_kv", "u32", c.kv_heads)',
             '"llama.attention.head_count_kv", "u32", c.heads)',
         ),
+    )
+    yield of(
+        ("gguf",),
+        tokens,
+        "two tokens are exchanged",
+        (
+            "    text_of, added = _texts(path, tokenizer, config)\n    tokens, types",
+            "    text_of, added = _texts(path, tokenizer, config)\n"
+            "    text_of[5], text_of[50] = text_of[50], text_of[5]\n    tokens, types",
+        ),
+    )
+    yield of(
+        ("gguf",),
+        special,
+        "an answer ends elsewhere",
+        ('_token_id", "u32", n) for', '_token_id", "u32", n - 5 * (kind == "eos")) for'),
+    )
+    yield of(
+        ("gguf",),
+        tokens,
+        "special tokens are the user's",
+        ("return text, CONTROL", "return text, 4"),
+    )
+    yield of(
+        ("onnx",),
+        folder,
+        "an answer ends elsewhere",
+        ('"eos_token_id": ends,', '"eos_token_id": [3],'),
+    )
+    yield of(
+        ("onnx",),
+        folder,
+        "twice the context is said",
+        ('"context_length": config.context,', '"context_length": 2 * config.context,'),
     )
     yield of(
         ("ranks",), ranks, "o is cut along its outputs", ('"attn_output": 1', '"attn_output": 0')
@@ -251,8 +286,10 @@ def _list() -> Iterator[Forgery]:
     yield of(
         ("onnx",),
         graph,
-        "both norms of a layer are the first",
+        "the norms of a layer are exchanged",
+        ('f"{at}.input_layernorm.weight"', 'f"{at}.z.weight"'),
         ('f"{at}.post_attention_layernorm.weight"', 'f"{at}.input_layernorm.weight"'),
+        ('f"{at}.z.weight"', 'f"{at}.post_attention_layernorm.weight"'),
     )
     yield of(
         ("onnx",),
@@ -294,9 +331,6 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
     record = ["--record", folder / "record.json"]
     checkpoint = ["--checkpoint", DEMO]
     peers = [word for name in ("reference", "texts", "scores") for word in peers[name]]
-    if one.file.startswith("architecture"):  # others do not reach it
-        again = ["--config", DEMO / "config.json", "--reading", folder / "reading.json"]
-        yield "transformers", "read_config.py", again
     gguf = ["--gguf", folder / "m.gguf"]
     if kind in ("gguf", "irpa"):
         made = [*checkpoint, *gguf, "--dtype", "f16", *HEADER]
@@ -325,7 +359,7 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
             folder / "o",
         ]
         yield "onnx", "export_onnx.py", made
-        yield "onnx", "verify_onnx.py", [*made, *peers, *record]
+        yield "onnx", "verify_onnx.py", [*made, *reading, *peers, *record]
 
 
 def caught(one: Forgery, kind: str, folder: Path, python, peers: dict) -> str | None:

@@ -224,7 +224,11 @@ def verify(step, tmp_path):
     """verify(folder) holds an ONNX folder against the demo; its reference is never reached."""
 
     def run(folder, *words):
-        unread = [w for name in ("reference", "texts", "scores") for w in (f"--{name}", "unread")]
+        unread = [
+            w
+            for name in ("reading", "reference", "texts", "scores")
+            for w in (f"--{name}", "unread")
+        ]
         # sealed again: what is planted is what somebody wrote
         subprocess.run(
             "find . ! -type d ! -name SHA256SUMS -printf '%P\\n' | sort | xargs sha256sum >SHA256SUMS",
@@ -325,11 +329,13 @@ def test_without_the_rope_scaling_the_check_fails(ok, export, reading, step, tmp
     )  # fmt: skip
     texts = tmp_path / "texts.json"
     texts.write_text(
-        '{"strings": [], "lines": [], "chats": [], "corpus": [], "corpus_sha256": "", "corpus_tokens": 0}'
+        '{"strings": [], "lines": [], "chats": [], "corpus": [], "corpus_sha256": "", "corpus_tokens": 0,'
+        ' "vocabulary": {"ends": [1017, 1020]}}'
     )
     done = step(
-        "onnx", "verify_onnx.py", "--checkpoint", folder, *small(folder), "--onnx", onnx, "--reference",
-        reference, "--texts", texts, "--scores", "unread", "--record", tmp_path / "record.json",
+        "onnx", "verify_onnx.py", "--checkpoint", folder, *small(folder), "--onnx", onnx, *reading(DEMO),
+        "--reference", reference, "--texts", texts, "--scores", "unread",
+        "--record", tmp_path / "record.json",
     )  # fmt: skip
     refused(done, "of 26 prompts continue as transformers does", "expected all")
 

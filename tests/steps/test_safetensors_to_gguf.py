@@ -10,6 +10,7 @@ import pytest
 import checkpoints
 import tokenizers_of
 from conftest import ROOT, convert, once
+from ingot.checkpoint.safetensors import read_header
 from ingot.driver.toolchains import toolchains
 from ingot.gguf.file import read
 
@@ -107,10 +108,26 @@ def metadata(path):
     return read(path)[0]
 
 
-def test_a_stored_head_is_left_out_where_config_json_ties_it_as_transformers_does(ok, tmp_path):
-    """llama.cpp writes it, so that its model is another than transformers'."""
+def test_a_stored_head_is_left_out_where_config_json_ties_it_and_it_is_the_embedding(
+    ok, step, tmp_path
+):
+    """transformers 5 takes a head of its own as it is, and ties nothing: then config.json is wrong."""
     folder = checkpoints.llama31(tmp_path / "checkpoint")
     edit_json(folder / "config.json", tie_word_embeddings=True)
+    done = convert(step, folder, tmp_path / "m.gguf")
+    assert (
+        done.returncode == 1 and "lm_head.weight is not the embedding, but tie_word" in done.stderr
+    )
+    found = {}
+    for path in folder.glob("*.safetensors"):
+        found |= {name: (path, tensor) for name, tensor in read_header(path).items()}
+    (source, one), (place, head) = (
+        found[n] for n in ("model.embed_tokens.weight", "lm_head.weight")
+    )
+    data = source.read_bytes()[one.offset : one.offset + one.nbytes]
+    with place.open("r+b") as file:
+        file.seek(head.offset)
+        file.write(data)
     done = convert(ok, folder, tmp_path / "m.gguf")
     assert "output.weight" not in [info.name for info in read(tmp_path / "m.gguf")[1]]
     assert "lm_head.weight: left out, since tie_word_embeddings is true" in done.stderr

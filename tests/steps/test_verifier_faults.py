@@ -57,7 +57,24 @@ def references(python, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("one, kind", CASES, ids=[f"{kind}: {one.name}" for one, kind in CASES])
 def test_what_a_wrong_maker_makes_has_no_record(one, kind, references, python, tmp_path):
-    assert forgeries.caught(one, kind, tmp_path / "forged", python, references), "it was verified"
+    said = forgeries.caught(one, kind, tmp_path / "forged", python, references)
+    assert said, "it was verified"
+    assert said.startswith("verify_"), said
+
+
+CONFIG = [one for one in forgeries.FORGERIES if one.file == "architecture/config.py"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("one", CONFIG, ids=[one.name for one in CONFIG])
+def test_a_number_that_we_misread_is_no_reading_of_transformers(one, python, tmp_path):
+    scripts = forgeries.forge(one, tmp_path)
+    words = ["--config", checkpoints.DEMO / "config.json", "--reading", tmp_path / "reading.json"]
+    command = [python("transformers"), scripts / "read_config.py", *words]
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and " to Ingot; expected one reading" in done.stderr, done.stderr
 
 
 @pytest.mark.slow

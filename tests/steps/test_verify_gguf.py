@@ -63,6 +63,27 @@ def test_a_sentencepiece_model_that_transformers_rewrote_has_its_tokens(
     assert checks["texts_equal"] > len(STRINGS)
 
 
+@pytest.mark.slow
+def test_a_sentencepiece_model_beside_its_tokenizer_json_has_its_tokens(
+    ok, peers, python, sentencepiece, tmp_path
+):
+    """As Llama 2 is: LlamaTokenizer of transformers 5 would build another normaliser than the file's."""
+    checkpoint = checkpoints.llama2(tmp_path / "checkpoint", sentencepiece)
+    pieces = subprocess.run(
+        [python("convert"), "-c", PIECES, checkpoint / "tokenizer.model"], capture_output=True, check=True
+    )  # fmt: skip
+    kept = [checkpoint / name for name in ("tokenizer.model", "tokenizer_config.json")]
+    texts = [path.read_bytes() for path in kept]
+    tokenizers_of.rewritten(checkpoint, json.loads(pieces.stdout))
+    kept[0].write_bytes(texts[0])
+    settings = json.loads(texts[1]) | {"legacy": False, "chat_template": tokenizers_of.PLAIN}
+    settings["added_tokens_decoder"].pop("401")  # which the model has not
+    checkpoints.write_json(kept[1], settings)
+    convert(ok, checkpoint, tmp_path / "m.gguf", "f32", "default")
+    verify(ok, tmp_path, checkpoint, "f32", "default", peers=peers(checkpoint))
+    assert json.loads((tmp_path / "m.json").read_bytes())["checks"]["texts_equal"] > len(STRINGS)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "q8_0"])
 @pytest.mark.parametrize("name", ["blk.1.attn_q.weight", "output.weight", "rope_freqs.weight"])
 def test_one_wrong_value_is_refused(dtype, name, ok, step, tmp_path):

@@ -44,6 +44,7 @@ def texts(**changes):
     found = {
         "strings": [("a", [1])], "lines": [("a a", [1])],
         "chats": [([{"role": "user", "content": "b"}], "<b>")],
+        "vocabulary": {"tokens": ["a", "a", "b", " a"]},
         "corpus": [[0, 1, 2], [0, 2, 1], [0, 1, 1]], "corpus_sha256": "0" * 64, "corpus_tokens": 9,
     }  # fmt: skip
     return Texts(**{**found, **changes})
@@ -100,14 +101,21 @@ def test_a_tokenizer_or_a_template_that_differs_is_refused_with_the_text():
         texts().checks(ARTIFACT, lambda text: [1], lambda messages: "b")
 
 
-def test_texts_that_a_runtime_splits_otherwise_are_counted():
+def test_texts_that_a_runtime_splits_otherwise_are_counted_if_they_are_the_same_letters():
     def ids(text):
-        return [len(text)]
+        return [0] if text == "a a" else [1]
 
-    found = texts().checks(ARTIFACT, ids, None, lambda text: text == "a a")
+    def other(text):
+        return [2] if text == "a a" else [1]
+
+    def may_differ(text):
+        return text == "a a"
+
+    found = texts().checks(ARTIFACT, ids, None, may_differ)
     assert found == {"texts_equal": 1, "texts_split_otherwise_by_its_runtime": 1, "chats_equal": 0}
-    with pytest.raises(Refused, match="'a a' becomes"):
-        texts().checks(ARTIFACT, ids, None)
+    for wrong, may in ((ids, lambda _: False), (other, may_differ)):
+        with pytest.raises(Refused, match="'a a' becomes"):
+            texts().checks(ARTIFACT, wrong, None, may)
 
 
 def test_the_texts_hold_what_tokenizers_differ_in():

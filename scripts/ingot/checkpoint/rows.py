@@ -20,6 +20,25 @@ from ingot.tensors.cast import Caster, as_float32, not_finite, unpermute
 from ingot.tensors.dtypes import FLOATS
 from ingot.terminal.progress import Progress
 
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def hold_tied(tensors: dict[str, Tensor]) -> None:
+    """Refused: a head beside tied embeddings that is not they: transformers 5 takes it as it is."""
+    one, head = tensors[EMBEDDING], tensors[llama.HEAD]
+    same = (one.dtype, one.shape) == (head.dtype, head.shape)
+    with one.path.open("rb") as a, head.path.open("rb") as b:
+        a.seek(one.offset)
+        b.seek(head.offset)
+        for at in range(0, one.nbytes if same else 0, stream.BLOCK):
+            size = min(stream.BLOCK, one.nbytes - at)
+            same = same and a.read(size) == b.read(size)
+    if not same:
+        raise Refused(
+            f"{head.path}: {llama.HEAD} is not the embedding, but tie_word_embeddings is true; set it to "
+            "false in config.json where the head was trained, or take the head out"
+        )
+
 
 class Rows:
     """The tensors of a checkpoint, in blocks of rows as a spec wants them.
@@ -67,6 +86,7 @@ class Rows:
         """Stop unless the checkpoint holds just the tensors `expected`, each of its shape."""
         dropped = llama.DROPPED
         if self.config.tied and llama.HEAD in self.tensors:
+            hold_tied(self.tensors)
             dropped = (*dropped, llama.HEAD)
             print(
                 f"{llama.HEAD}: left out, since tie_word_embeddings is true: so does transformers",

@@ -100,10 +100,14 @@ def hold(path: Path, tokenizer: dict[str, Any], wanted: str) -> None:
             f"{path}: splits texts as {described(tokenizer)}, expected {wanted} by the catalogue; "
             "correct pre_tokenizer: there"
         )
+    hold_merges(path, tokenizer, wanted)
+
+
+def hold_merges(path: Path, tokenizer: dict[str, Any], wanted: str) -> None:
     if (tokenizer.get("model") or {}).get("ignore_merges") is not True:
         raise Refused(
             f"{path}: model.ignore_merges is not true, expected it of {wanted}, of which libllama takes "
-            "each word whole that is a token; fetch the model's newest tokenizer.json, which says so"
+            "each word whole that is a token; take the base model's newest tokenizer.json, which says so"
         )
 
 

@@ -65,7 +65,7 @@ def reading(config: Path) -> Reading:
             "head_dim": attention.head_dim,
             "context": min(spans),
             "rms_eps": layer.input_layernorm.variance_epsilon,
-            "activation": theirs.hidden_act,
+            "activation": {"swish": "silu"}.get(theirs.hidden_act, theirs.hidden_act),
             "tied": theirs.tie_word_embeddings,
             "attention_bias": attention.q_proj.bias is not None,
             "mlp_bias": mlp.gate_proj.bias is not None,

@@ -63,6 +63,21 @@ class Comparison:
         return {**self.counts, "largest_difference": self.largest, "limit": limit}
 
 
+def hold_tied(path: Path, sources: dict[str, Tensor], tied: bool) -> None:
+    """Refuse what was made without the head of a source that stores another one than its embedding."""
+    names = ("model.embed_tokens.weight", "lm_head.weight")
+    if not tied or names[1] not in sources:
+        return
+    one, head = (sources[name] for name in names)
+    for first, last in chunks(one.shape):
+        if one.shape != head.shape or not np.array_equal(
+            values(one, first, last), values(head, first, last)
+        ):
+            raise Refused(
+                f"{path}: its source has a head of its own, expected that of the embedding"
+            )
+
+
 def chunks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """First and last row of each chunk."""
     rows = max(1, CHUNK * shape[0] // max(int(np.prod(shape)), 1))

@@ -132,6 +132,7 @@ def pre_tokenizer(what: str, names: Collection[str], folder: Path) -> str:
             f"{what}: its tokenizer.json splits texts as {pre_tokenizers.described(tokenizer)}, expected "
             f"{', '.join(pre_tokenizers.TAKEN)} or SentencePiece; no format of ours would be right"
         )
+    pre_tokenizers.hold_merges(folder / "tokenizer.json", tokenizer, found)
     return found
 
 

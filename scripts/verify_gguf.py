@@ -11,6 +11,7 @@ its distributions over a corpus within the limits of the format.
 import argparse
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -105,11 +106,25 @@ def verify_gguf(
     )
 
 
-def as_read(gguf: Path, model: Reading) -> None:
-    """Refuse a file whose numbers, read by gguf-py, are not transformers' of the checkpoint."""
+def opened(gguf: Path) -> Any:
+    """The file in gguf-py; refused where it cannot read all that the header says."""
     from gguf import GGUFReader
 
-    said = {name: field.contents() for name, field in GGUFReader(gguf).fields.items()}
+    try:
+        reader = GGUFReader(gguf)
+        for field in reader.fields.values():
+            field.contents()
+    except Exception as error:  # whatever it meets in a damaged file
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        raise Refused(
+            f"{gguf}: gguf-py cannot read it ({words:.200}), expected a GGUF file"
+        ) from None
+    return reader
+
+
+def as_read(gguf: Path, model: Reading) -> None:
+    """Refuse a file whose numbers, read by gguf-py, are not transformers' of the checkpoint."""
+    said = {name: field.contents() for name, field in opened(gguf).fields.items()}
     for key, name in READ.items():
         value = np.float32(model[name]) if isinstance(said.get(key), float) else model[name]
         if said.get(key) != value:
@@ -122,9 +137,9 @@ def as_read(gguf: Path, model: Reading) -> None:
 
 def as_tokenized(gguf: Path, known: dict) -> None:
     """Refuse a file whose vocabulary, read by gguf-py, is not transformers': texts, special ones, ends."""
-    from gguf import GGUFReader, TokenType
+    from gguf import TokenType
 
-    fields = {name: field.contents() for name, field in GGUFReader(gguf).fields.items()}
+    fields = {name: field.contents() for name, field in opened(gguf).fields.items()}
     texts, types = (fields[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type"))
     for n, wanted in enumerate(known["tokens"]):
         said = texts[n] if n < len(texts) else None
@@ -152,10 +167,8 @@ def compared(
     matrix: Imatrix | None,
 ) -> dict:
     """What a record says of the header and of every value."""
-    from gguf import GGUFReader
-
     sources = read_checkpoint(checkpoint)
-    reader = GGUFReader(gguf)
+    reader = opened(gguf)
     header.check(gguf, reader.fields, kvs)
     found = {tensor.name: tensor for tensor in reader.tensors}
     specs = llama.specs(config, "f32")  # for the names; the file says its own types

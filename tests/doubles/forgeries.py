@@ -50,7 +50,7 @@ def _list() -> Iterator[Forgery]:
         ALL, config, "half of the context is read", ("context=context,", "context=context // 2,")
     )
     yield of(
-        ALL,
+        ("gguf", "trtllm-ckpt", "onnx"),  # of a set it is the program that scales
         config,
         "the factor of Llama 3.1's rope is doubled",
         (
@@ -59,7 +59,7 @@ def _list() -> Iterator[Forgery]:
         ),
     )
     yield of(
-        ALL,
+        ("gguf", "trtllm-ckpt", "onnx"),  # of a set it is the program that scales
         config,
         "the scaling of rope is dropped",
         ("    return theta, rope\n", "    return theta, None\n"),

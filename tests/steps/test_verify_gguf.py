@@ -11,10 +11,10 @@ from test_safetensors_to_gguf import change_values
 import checkpoints
 import tokenizers_of
 from conftest import convert
+from ingot.parity import hard_texts
 
 PIECES = """
 import json, sys, sentencepiece
-from ingot.parity.hard_texts import STRINGS
 model = sentencepiece.SentencePieceProcessor(sys.argv[1])
 print(json.dumps([(model.IdToPiece(n), model.GetScore(n)) for n in range(model.vocab_size())]))
 """
@@ -41,7 +41,7 @@ def test_every_dtype_is_verified_and_says_what_was_rounded(ok, peers, tmp_path):
         checks = json.loads((tmp_path / "m.json").read_bytes())["checks"]
         assert (checks["values_rounded"] == 0) == (dtype in ("f32", "bf16"))
         assert (checks["tensors"], checks["chats_equal"]) == (31, 20)
-        assert checks["texts_equal"] > len(STRINGS)
+        assert checks["texts_equal"] > len(hard_texts.STRINGS)
         assert checks["numbers"]["mean_kl"] <= checks["numbers"]["limits"]["mean_kl"]
         assert dtype == "q8_0" or checks["greedy_equal"] + checks["greedy_ties"] == 24
 
@@ -60,7 +60,7 @@ def test_a_sentencepiece_model_that_transformers_rewrote_has_its_tokens(
     convert(ok, checkpoint, tmp_path / "m.gguf", "f32", "default")
     verify(ok, tmp_path, checkpoint, "f32", "default", peers=told)
     checks = json.loads((tmp_path / "m.json").read_bytes())["checks"]
-    assert checks["texts_equal"] > len(STRINGS)
+    assert checks["texts_equal"] > len(hard_texts.STRINGS)
 
 
 @pytest.mark.slow
@@ -81,7 +81,9 @@ def test_a_sentencepiece_model_beside_its_tokenizer_json_has_its_tokens(
     checkpoints.write_json(kept[1], settings)
     convert(ok, checkpoint, tmp_path / "m.gguf", "f32", "default")
     verify(ok, tmp_path, checkpoint, "f32", "default", peers=peers(checkpoint))
-    assert json.loads((tmp_path / "m.json").read_bytes())["checks"]["texts_equal"] > len(STRINGS)
+    assert json.loads((tmp_path / "m.json").read_bytes())["checks"]["texts_equal"] > len(
+        hard_texts.STRINGS
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16", "q8_0"])

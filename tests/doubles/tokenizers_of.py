@@ -10,6 +10,7 @@ NAMED = [
     {"name": "default", "template": "{{ messages }}"},
     {"name": "tool use", "template": "{{ tools }}"},
 ]
+PLAINLY = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 PLAIN = (
     "{{ strftime_now('%d %b %Y') }}{% for message in messages %}{{ message['content'] }}{{ eos_token }}"
     "{% endfor %}"
@@ -105,11 +106,10 @@ def rewritten(folder: Path, pieces: list[tuple[str, float]]) -> None:
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
     prepend = {"type": "Prepend", "prepend": "\u2581"}
     steps = [{"type": "ByteFallback"}, {"type": "Fuse"}]
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     checkpoints.write_json(folder / "tokenizer.json", {
         "version": "1.0", "truncation": None, "padding": None, "pre_tokenizer": None,
         "added_tokens": [
-            {"id": vocab[token], "content": token, "special": True, **plain} for token in special
+            {"id": vocab[token], "content": token, "special": True, **PLAINLY} for token in special
         ],
         "normalizer": {"type": "Sequence", "normalizers": [prepend, replace]},
         "post_processor": {

@@ -78,6 +78,12 @@ def test_a_sentencepiece_model_beside_its_tokenizer_json_has_its_tokens(
     kept[0].write_bytes(texts[0])
     settings = json.loads(texts[1]) | {"legacy": False, "chat_template": tokenizers_of.PLAIN}
     settings["added_tokens_decoder"].pop("401")  # which the model has not
+    for kind, text in (("bos", "<s>"), ("eos", "</s>"), ("unk", "<unk>")):
+        settings[f"{kind}_token"] = {
+            "__type": "AddedToken",
+            "content": text,
+            **tokenizers_of.PLAINLY,
+        }
     checkpoints.write_json(kept[1], settings)
     convert(ok, checkpoint, tmp_path / "m.gguf", "f32", "default")
     verify(ok, tmp_path, checkpoint, "f32", "default", peers=peers(checkpoint))

@@ -108,7 +108,7 @@ def test_a_record_that_rests_on_damage_is_not_taken_back_from_the_shared_cache(
     wrong = Path("c.two").read_text()
     assert wrong != right("c.two")
     found = fsck(Store(folder / "first"))
-    assert found["damaged_blobs"] and found["built_again"] == ["c.two"]
+    assert found["damaged_blobs"] and found["built_again"] == ["b.one", "c.two"]
     clear()
     monkeypatch.setenv(settings.POLICY, settings.READ)
     build("c.two", folder / "first")
@@ -151,7 +151,7 @@ def test_fsck_goes_on_after_a_read_error_and_names_the_blob(folder, store, monke
     found = fsck(Store(store))
     name = f"sha256:{bad.name}"
     assert found["damaged_blobs"] == [name] and found["read_errors"] == {name: "Input/output error"}
-    assert found["built_again"] == ["c.two"] and not bad.exists()
+    assert found["built_again"] == ["b.one", "c.two"] and not bad.exists()
 
 
 def test_a_file_server_that_is_gone_ends_fsck_and_nothing_is_set_aside(folder, store, monkeypatch):

@@ -23,7 +23,7 @@ def fsck(store: Store) -> dict[str, Any]:
     again."""
     blobs = [path for path in store.blobs.glob("[0-9a-f]*") if digest.NAME.fullmatch(_name(path))]
     progress = Progress("fsck", sum(path.stat().st_size for path in blobs if path.exists()))
-    bad, damaged, unread, failed, rests, left = [], [], [], {}, [], 0
+    bad, damaged, unread, failed, lost, rests, left = [], [], [], {}, [], [], 0
     for blob in blobs:
         state, name = memo.stamp_of(blob), _name(blob)
         try:
@@ -39,6 +39,7 @@ def fsck(store: Store) -> dict[str, Any]:
                 memo.remember(state, name)
         else:  # at once: what was found is not lost where somebody stops it
             bad.append(name)
+            lost += [record.title for record in store.records() if name in record.files]
             rests += damage.drop(store, [name])
             store.quarantine(name)
     for pointer in store.root.glob("actions/*/*"):
@@ -59,7 +60,7 @@ def fsck(store: Store) -> dict[str, Any]:
     return {
         "store": str(store.root), "blobs": len(blobs), "damaged_blobs": bad,
         "damaged_records": damaged, "not_readable": unread, "leftovers_removed": left,
-        "read_errors": failed, "built_again": sorted({record.title for record in rests}),
+        "read_errors": failed, "built_again": sorted({*lost, *(record.title for record in rests)}),
         "records_dropped": [f"{record.rule} {record.key}" for record in rests],
     }  # fmt: skip
 

@@ -122,7 +122,7 @@ def show_fsck(found: dict) -> None:
     for name in found["damaged_records"]:
         print(f"{name}: not a whole record; removed")
     for title in found["built_again"]:
-        print(f"{title}: rests on it, and will be built again when it is asked for")
+        print(f"{title}: will be built again when it is asked for")
     if found["records_dropped"] and os.environ.get(REMOTE):
         print(
             "The shared cache may hold these records: here they are not taken from it, and a build that "

@@ -10,7 +10,7 @@ from test_release import Site
 
 from conftest import ROOT
 from fake_hub import Hub
-from ingot.driver.origin import card, on_record, to_hub
+from ingot.driver.origin import card, on_record, to_hub  # noqa: F401 - run by the command
 from ingot.driver.toolchains import toolchains
 from ingot.hub import upload
 from ingot.refused import Refused
@@ -145,4 +145,4 @@ def test_another_licence_than_the_catalogues_is_refused(tmp_path):
 def test_a_quantised_file_names_its_base(site):
     assert card.QUANTISED.search(".m.q4_k_m.gguf.") and card.QUANTISED.search(".m.iq4_xs.gguf.")
     assert not card.QUANTISED.search(".m.gguf.") and not card.QUANTISED.search(".m_tp2.irpa.")
-    assert upload.MARK == card.MARK and on_record.HUB.startswith("https://")
+    assert upload.MARK == card.MARK

@@ -83,8 +83,9 @@ def verify_gguf(
         types = planned(record, kvs, specs, dtype, matrix)
         kvs = quants.header(kvs, dtype, matrix)
     checks = {"metadata_pairs": len(kvs), **compared(checkpoint, config, gguf, kvs, types, matrix)}
-    as_read(gguf, reading_of.read(reading))
-    as_tokenized(gguf, texts_of.read(texts).vocabulary)
+    said = {name: field.contents() for name, field in opened(gguf).fields.items()}
+    as_read(gguf, said, reading_of.read(reading))
+    as_tokenized(gguf, said, texts_of.read(texts).vocabulary)
     checks |= ran(
         config,
         gguf,
@@ -122,9 +123,8 @@ def opened(gguf: Path) -> Any:
     return reader
 
 
-def as_read(gguf: Path, model: Reading) -> None:
+def as_read(gguf: Path, said: dict, model: Reading) -> None:
     """Refuse a file whose numbers, read by gguf-py, are not transformers' of the checkpoint."""
-    said = {name: field.contents() for name, field in opened(gguf).fields.items()}
     for key, name in READ.items():
         value = np.float32(model[name]) if isinstance(said.get(key), float) else model[name]
         if said.get(key) != value:
@@ -135,11 +135,10 @@ def as_read(gguf: Path, model: Reading) -> None:
         raise Refused(f"{gguf}: rope scaling is {found}, expected {kind} by transformers")
 
 
-def as_tokenized(gguf: Path, known: dict) -> None:
+def as_tokenized(gguf: Path, fields: dict, known: dict) -> None:
     """Refuse a file whose vocabulary, read by gguf-py, is not transformers': texts, special ones, ends."""
     from gguf import TokenType
 
-    fields = {name: field.contents() for name, field in opened(gguf).fields.items()}
     texts, types = (fields[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type"))
     for n, wanted in enumerate(known["tokens"]):
         said = texts[n] if n < len(texts) else None

@@ -46,16 +46,20 @@ def test_every_dtype_is_verified_and_says_what_was_rounded(ok, peers, tmp_path):
         assert dtype == "q8_0" or checks["greedy_equal"] + checks["greedy_ties"] == 24
 
 
+def pieces_of(python, checkpoint):
+    """Text and score of each piece of its tokenizer.model, by sentencepiece."""
+    command = [python("convert"), "-c", PIECES, checkpoint / "tokenizer.model"]
+    return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+
+
 @pytest.mark.slow
 def test_a_sentencepiece_model_that_transformers_rewrote_has_its_tokens(
     ok, peers, python, sentencepiece, tmp_path
 ):
     """By scores that follow the merges: llama.cpp's own converter gives every token the same."""
     checkpoint = checkpoints.llama2(tmp_path / "checkpoint", sentencepiece)
-    pieces = subprocess.run(
-        [python("convert"), "-c", PIECES, checkpoint / "tokenizer.model"], capture_output=True, check=True
-    )  # fmt: skip
-    tokenizers_of.rewritten(checkpoint, json.loads(pieces.stdout))
+    pieces = pieces_of(python, checkpoint)
+    tokenizers_of.rewritten(checkpoint, pieces)
     told = peers(checkpoint)
     convert(ok, checkpoint, tmp_path / "m.gguf", "f32", "default")
     verify(ok, tmp_path, checkpoint, "f32", "default", peers=told)
@@ -69,12 +73,10 @@ def test_a_sentencepiece_model_beside_its_tokenizer_json_has_its_tokens(
 ):
     """As Llama 2 is: LlamaTokenizer of transformers 5 would build another normaliser than the file's."""
     checkpoint = checkpoints.llama2(tmp_path / "checkpoint", sentencepiece)
-    pieces = subprocess.run(
-        [python("convert"), "-c", PIECES, checkpoint / "tokenizer.model"], capture_output=True, check=True
-    )  # fmt: skip
+    pieces = pieces_of(python, checkpoint)
     kept = [checkpoint / name for name in ("tokenizer.model", "tokenizer_config.json")]
     texts = [path.read_bytes() for path in kept]
-    tokenizers_of.rewritten(checkpoint, json.loads(pieces.stdout))
+    tokenizers_of.rewritten(checkpoint, pieces)
     kept[0].write_bytes(texts[0])
     settings = json.loads(texts[1]) | {"legacy": False, "chat_template": tokenizers_of.PLAIN}
     settings["added_tokens_decoder"].pop("401")  # which the model has not

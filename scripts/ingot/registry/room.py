@@ -12,7 +12,7 @@ from ingot.refused import Refused
 @contextmanager
 def room(target: Path, partial: Path, size: int) -> Iterator[None]:
     """Refused where `size` bytes, some of which may be in `partial` already, have no room beside `target`:
-    before anything comes, or once the disk is full; what came is gone on with."""
+    before anything comes, or once the disk is full; what came stays, and the next pull resumes from it."""
     here = sum(path.stat().st_size for path in (partial, *partial.rglob("*")) if path.is_file())
     disk = shutil.disk_usage(target.parent)
     free = disk.free

@@ -56,9 +56,10 @@ class Blobs:
         self.quarantine(name)
         return False
 
-    def quarantine(self, name: str) -> None:
-        """Move a damaged blob aside, so that nobody takes it and what needs it is built again."""
-        self.drop_what_rests_on(name)
+    def quarantine(self, name: str) -> list:
+        """Move a damaged blob aside, so that nobody takes it and what needs it is built again; the records
+        that were made of it, which are dropped."""
+        dropped = self.drop_what_rests_on(name)
         blob = self.blob(name)
         aside = self.root / "quarantine" / f"{blob.name}-{time.time_ns()}"
         where = "not taken"
@@ -68,9 +69,11 @@ class Blobs:
             where = f"moved to {aside.parent}"
         text = f"{blob}: does not hold what its name says, {where}; what needs it is built again"
         print(text, file=sys.stderr)
+        return dropped
 
-    def drop_what_rests_on(self, name: str) -> None:
+    def drop_what_rests_on(self, name: str) -> list:
         """A store of records drops those that were made of it."""
+        return []
 
     def damaged_since(self, began: float, names: Iterable[str]) -> list[str]:
         """Those of `names` that were found damaged after `began`, in seconds of 1970."""

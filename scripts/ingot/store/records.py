@@ -201,8 +201,8 @@ class Store(Blobs):
             with self.temporary(place) as partial:
                 partial.write_text(record.key)
 
-    def drop_what_rests_on(self, name: str) -> None:
-        damage.drop(self, [name])
+    def drop_what_rests_on(self, name: str) -> list[Record]:
+        return damage.drop(self, [name])
 
     def distrust(self, record: Record) -> None:
         """Believe what this action gave nowhere: it, or one on the way to it, read what was damaged."""

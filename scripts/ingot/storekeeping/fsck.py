@@ -10,7 +10,6 @@ from typing import Any
 from ingot.files import digest, memo
 from ingot.files.atomic import alive, remove
 from ingot.refused import Refused
-from ingot.store import damage
 from ingot.store.records import Store
 from ingot.terminal.progress import Progress
 
@@ -40,8 +39,7 @@ def fsck(store: Store) -> dict[str, Any]:
         else:  # at once: what was found is not lost where somebody stops it
             bad.append(name)
             lost += [record.title for record in store.records() if name in record.files]
-            rests += damage.drop(store, [name])
-            store.quarantine(name)
+            rests += store.quarantine(name)
     for pointer in store.root.glob("actions/*/*"):
         if pointer.name.startswith(".") or store.read(pointer) is not None:
             continue

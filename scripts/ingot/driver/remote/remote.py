@@ -23,7 +23,6 @@ from ingot.files import digest
 from ingot.refused import Refused
 from ingot.registry import reference, transfer
 from ingot.registry.connection import Answer, Connection, Cut
-from ingot.store import damage
 from ingot.store.records import Record, Store
 from ingot.terminal.progress import Progress
 
@@ -211,10 +210,9 @@ class Remote:
                 continue
             self.sound[name] = self._hashed(self.store.blob(name)) in (name, "")
             if not self.sound[name]:
-                for one in damage.drop(self.store, [name]):
+                for one in self.store.quarantine(name):
                     again = "not sent, built again when it is next asked for"
                     print(f"{one.title}: rests on a damaged file; {again}", file=sys.stderr)
-                self.store.quarantine(name)
         return all(self.sound.get(name, True) for name in read)
 
     def _hashed(self, blob: Path) -> str:

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,6 +24,7 @@ sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 
 import faults  # noqa: E402
 import place as stand_ins  # noqa: E402
+from forking import Forking  # noqa: E402
 from ingot.driver.catalogue import schema  # noqa: E402
 from ingot.driver.toolchains import toolchains  # noqa: E402
 from ingot.iree.tensor_parallel import rank_files  # noqa: E402
@@ -148,23 +150,23 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
     }[kind]  # fmt: skip
 
 
+interpreters: dict[tuple[int, str], Forking] = {}  # by thread and toolchain
+
+
+def interpreter(toolchain: str) -> Forking:
+    """This thread's own of a toolchain, which has imported what is slow to import."""
+    mine = threading.get_ident(), toolchain
+    if mine not in interpreters:
+        interpreters[mine] = Forking(toolchains.python(ROOT, toolchain))
+    return interpreters[mine]
+
+
 def verify(kind: str, place: Path, artifact: Path) -> subprocess.CompletedProcess:
     toolchain, script, *words = options(kind, place, artifact)
     record = artifact.with_name("record.json")
     record.unlink(missing_ok=True)
-    command = [
-        toolchains.python(ROOT, toolchain),
-        ROOT / "scripts" / script,
-        *words,
-        "--record",
-        record,
-    ]
-    try:
-        return subprocess.run(
-            [str(word) for word in command], capture_output=True, text=True, timeout=LIMIT, check=False
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as slow:
-        return subprocess.CompletedProcess(command, 124, "", f"after {slow.timeout} s")
+    path = ROOT / "scripts" / script
+    return interpreter(toolchain).run(path, *words, "--record", record, seconds=LIMIT)
 
 
 def copied(kind: str, artifact: Path, folder: Path) -> Path:
@@ -263,6 +265,8 @@ def measure(kind: str, place: Path, most: int | None, jobs: int) -> dict:
         asked = [asked[n * len(asked) // most] for n in range(most)]
     with ThreadPoolExecutor(jobs) as pool:
         rows = list(pool.map(lambda one: judged(kind, place, artifact, *one), asked))
+    while interpreters:
+        interpreters.popitem()[1].close()
     right = answers(kind, whole, whole.with_name("record.json"))
     harmless = [row for row in rows if right and row["numbers"] == right]
     passed = [row for row in rows if not row["caught"] and row not in harmless]

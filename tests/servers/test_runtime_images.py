@@ -12,7 +12,7 @@ from test_registry import quick as quick_registry
 
 from conftest import ROOT, once
 from ingot.publishing import listed, published
-from ingot.publishing.modelpack import IMAGE
+from ingot.publishing.modelpack import IMAGES
 from ingot.registry.connection import Connection
 from ingot.store.records import Action, Store
 
@@ -134,11 +134,12 @@ def test_a_fine_tune_pushes_the_layers_that_it_changed(server, tmp_path, monkeyp
         record = {"sha256": one.digest, "result": "passed", "reference": "r", "checks": {}}
         verified.write_text(json.dumps(record))
         connection = Connection(to(server.host, "tuned", tag), "pull,push")
-        published.publish(
-            connection, one, tag, None, published.Origin({"buildDefinition": {}}, b"{}")
-        )
+        origin = published.Origin({"buildDefinition": {}}, b"{}")
+        published.publish(connection, one, tag, None, origin, image=True)
         found = listed.read(Connection(to(server.host, "tuned", tag)))
-        return {one["digest"]: one["size"] for one in found.manifest(found.one(IMAGE))["layers"]}
+        platforms = [found.manifest(found.one(role))["layers"] for role in IMAGES]
+        assert len(platforms) == 2 and platforms[0] == platforms[1], "data are the same on all"
+        return {one["digest"]: one["size"] for one in platforms[0]}
 
     before, after = publish("base", -1), publish("tune", 7)
     new = [size for digest, size in after.items() if digest not in before]

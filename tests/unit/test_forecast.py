@@ -1,6 +1,8 @@
 """What a build and serving take, computed: layouts of GPUs, the course of a build."""
 
+import hashlib
 import json
+import os
 import random
 
 import pytest
@@ -11,10 +13,13 @@ from conftest import ROOT
 from ingot.architecture import gpu_layout, llama
 from ingot.architecture.config import read_config
 from ingot.architecture.llama import parameters
+from ingot.driver.forecast import past
 from ingot.driver.forecast.schedule import Task, schedule, tasks_of
 from ingot.driver.known.model import Model
 from ingot.iree import tensor_parallel
 from ingot.refused import Refused
+from ingot.store import blobs
+from ingot.store.records import Action, Store
 
 GIB = 1 << 30
 CATALOGUE = yaml.safe_load((ROOT / "models.yaml").read_text())
@@ -160,3 +165,22 @@ def test_dimensions_are_held_against_config_json_once_it_is_here(tmp_path, monke
         Refused, match=r"models.llama8b.dimensions.layers: 32, but .*config.json says"
     ):
         Model("llama8b", CATALOGUE, ROOT)
+
+
+def test_a_forecast_learns_of_the_latest_jobs_and_reads_no_more_of_them(store, monkeypatch):
+    """It read all records of a rule, and took the first by the letters of their keys."""
+    monkeypatch.setattr(past, "MANY", 3)
+    monkeypatch.setattr(blobs, "sync", lambda path: None)
+    found, keys = Store(), []
+    found.prepare()
+    for age in range(9):
+        keys.append(hashlib.sha256(str(age).encode()).hexdigest())
+        output = {"kind": "file", "digest": found.put_bytes(b"m"), "size": 1, "title": "m.irpa"}
+        cost = {"step": "gguf_to_irpa", "kind": "f16", "units": 1.0, "cores": 2, "seconds": 1.0,
+                "peak_rss_mb": 1, "bytes": 1, "expected": [1, 1, 1]}  # fmt: skip
+        found.record(Action("gguf_to_irpa", keys[-1], {"rule": "r"}, [output], cost, {}))
+        os.utime(store / "actions/gguf_to_irpa" / keys[-1], (1e9 - age, 1e9 - age))
+    read, real = [], Store.read
+    monkeypatch.setattr(Store, "read", lambda *asked: read.append(asked) or real(*asked))
+    jobs = past.Past(found, lambda step: 2).jobs("gguf_to_irpa")
+    assert [job.key for job in jobs] == keys[:3] and len(read) == 3

@@ -245,6 +245,18 @@ class Store(Blobs):
             if found := self.read(pointer):
                 yield found
 
+    def youngest(self, rule: str, most: int) -> list[Record]:
+        """At most so many records of a rule, the latest made or used first."""
+
+        def age(pointer: Path) -> float:
+            try:
+                return -pointer.stat().st_mtime
+            except OSError:
+                return 0.0
+
+        pointers = sorted(self.root.glob(f"actions/{rule}/[0-9a-f]*"), key=age)
+        return [found for pointer in pointers[:most] if (found := self.read(pointer))]
+
     def config(self, record: Record) -> dict:
         """The fields of a record's key, and what the action cost; empty when they are gone."""
         try:

@@ -35,7 +35,7 @@ def nearest(store: Store, job: Job, fields: dict) -> Nearest:
     names = {path.rpartition("/")[2] for path in job.writes}
     best, rank = Nearest(None, ()), 1 << 30
     ours = {"fields": fields, "about": key.about(job)}
-    for record in _youngest(store, job.rule):
+    for record in store.youngest(job.rule, MANY):
         if record.outputs[0]["title"] not in names:
             continue
         config = store.config(record)
@@ -46,18 +46,6 @@ def nearest(store: Store, job: Job, fields: dict) -> Nearest:
         if len(found) < rank:
             best, rank = Nearest(record, found), len(found)
     return best
-
-
-def _youngest(store: Store, rule: str) -> list[Record]:
-    pointers = sorted(store.root.glob(f"actions/{rule}/[0-9a-f]*"), key=_age)
-    return [record for pointer in pointers[:MANY] if (record := store.read(pointer))]
-
-
-def _age(pointer) -> float:
-    try:
-        return -pointer.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def differences(old: dict, new: dict) -> Iterator[str]:

@@ -45,7 +45,7 @@ class Past:
         if self.store is None:
             return
         for rule in {place.name for place in self.store.root.glob(f"actions/{step}*")}:
-            for record in list(self.store.records(rule))[:MANY]:
+            for record in self.store.youngest(rule, MANY):
                 cost = self.store.config(record).get("cost", {})
                 if cost.get("step") == step and cost["cores"] == self.cores(step):
                     measured = (cost["seconds"], cost["peak_rss_mb"] * 1e6, cost["bytes"])

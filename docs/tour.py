@@ -13,6 +13,7 @@ ROOMS = {  # in the order in which to read them
     "scripts/ingot/files": "bytes to disk, whatever they mean",
     "scripts/ingot/serve": "a server that a verification starts",
     "scripts/ingot/tensors": "dtypes, and casts between them",
+    "scripts/ingot/architecture/families": "one table a family of models",
     "scripts/ingot/architecture": "what a config.json says of a model, and which tensors it then has",
     "scripts/ingot/checkpoint": "a Hugging Face checkpoint, and how it is read",
     "scripts/ingot/hub": "where it is downloaded from",

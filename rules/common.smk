@@ -21,7 +21,7 @@ from ingot.driver.rules import environment
 from ingot.driver.rules.engines import Engines
 from ingot.driver.rules.inputs import Inputs
 from ingot.driver.rules.programs import Programs
-from ingot.llamacpp import quants
+from ingot.llamacpp import quantisations
 from ingot.refused import one_line
 
 with one_line("error: "):
@@ -39,7 +39,7 @@ wildcard_constraints:
     model=targets.MODEL,
     tp=r"\d+",
     dtype=targets.optional(gguf.FLOATS),
-    gguf=targets.optional((*gguf.FLOATS, *quants.FTYPES)),
+    gguf=targets.optional((*gguf.FLOATS, *quantisations.ROWS)),
     hw=targets.optional(config["hardware"]),
     program=targets.optional(iree.PROGRAMS),
     float=targets.optional(tensorrt.FLOATS),

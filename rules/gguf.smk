@@ -76,7 +76,7 @@ rule quantize_gguf:
     benchmark:
         "logs/quantize_gguf/{model}.{quant}.tsv"
     wildcard_constraints:
-        quant="|".join(quants.FTYPES),
+        quant="|".join(quantisations.ROWS),
     params:
         name=setting("name"),
         pre_tokenizer=setting("pre_tokenizer"),

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.architecture import llama
 from ingot.entry import run
 from ingot.files.atomic import replacing
 from ingot.gguf import file as gguf_file
@@ -26,7 +25,6 @@ WINDOW = 512  # tokens, or the context where it is shorter
 LEAST = 2  # windows, as llama-imatrix asks for
 FEWEST = 16  # tokens of a product that is counted, as there
 MUL_MAT = "MUL_MAT"
-WEIGHTS = tuple(f"{name}.weight" for name in llama.BLOCK.values() if "norm" not in name)
 
 
 def compute_imatrix(gguf: Path, text: Path, imatrix: Path) -> None:
@@ -45,8 +43,8 @@ def compute_imatrix(gguf: Path, text: Path, imatrix: Path) -> None:
             model.logits([*model.start, *window[len(model.start) :]])
             progress.add(1)
     names = sorted(sums.columns)
-    weights = [one.name for one in gguf_file.read(gguf)[1] if one.name.startswith("blk.")]
-    wanted = sorted(name for name in weights if name.endswith(WEIGHTS))
+    blocks = [one for one in gguf_file.read(gguf)[1] if one.name.startswith("blk.")]
+    wanted = sorted(one.name for one in blocks if len(one.shape) == 2)
     odd = [name for name in names if not np.isfinite(sums.columns[name]).all()]
     if names != wanted or odd:
         word = f"{odd[0]} meets values that are not finite" if odd else f"{len(names)} weights"

@@ -14,8 +14,8 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
-from ingot.architecture import llama
 from ingot.architecture.config import Llama3Rope, ModelConfig, read_config, say_unknown
+from ingot.architecture.specs import head_of_tied, specs_of
 from ingot.entry import run
 from ingot.files.atomic import replacing
 from ingot.gguf import metadata
@@ -36,7 +36,7 @@ def export_mlir(
     whole: bool,
     flags: list[str],
 ) -> None:
-    model = read_config(config, architecture, TAKES if tp == 1 else ())
+    model = read_config(config, architecture, tensor_parallel.can(tp))
     say_unknown(config)
     if reason := tensor_parallel.misfit(model, tp):
         raise Refused(f"{config}: {reason}")
@@ -75,8 +75,6 @@ def page_size(flags: list[str]) -> int:
     return int(sizes[-1]) if sizes else 32
 
 
-TAKES = ("attention_bias", "mlp_bias")  # on one device: ranks would each add the whole
-
 # Without it, a program for several devices compiles and crashes at its first prefill.
 MASK = "--use-attention-mask"
 
@@ -94,9 +92,9 @@ def write_stitched(program: Path, layers: int, partial: Path, mlir: Path) -> Non
 def write_skeleton(model: ModelConfig, dtype: str, tp: int, blocks: int, path: Path) -> None:
     """Archives of the first blocks of `model` whose tensors are holes: some kilobytes on disk."""
     properties = metadata.properties(model, dtype)
-    specs = llama.specs(dataclasses.replace(model, layers=blocks), dtype)
+    specs = specs_of(dataclasses.replace(model, layers=blocks), dtype)
     if tp > 1 and model.tied:
-        specs.append(llama.head_of_tied(model, dtype))
+        specs.append(head_of_tied(model, dtype))
     tensors = [(spec.name, spec.type.name, spec.shape) for spec in specs]
     if tp == 1:
         write_holes(path, irpa.layout(properties, tensors))

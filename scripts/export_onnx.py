@@ -13,7 +13,7 @@ from ingot.checkpoint.rows import Rows
 from ingot.entry import run
 from ingot.files import sealed
 from ingot.files.atomic import replacing
-from ingot.onnx import decoder, folder, write
+from ingot.onnx import decoder, folder, weights, write
 
 ADVICE = "ask for M.onnx, which is float32"
 
@@ -25,7 +25,7 @@ def export_onnx(
     export: folder.Export,
     architecture: str | None = None,
 ) -> None:
-    config = read_config(checkpoint["config.json"], architecture, takes=decoder.TAKES)
+    config = read_config(checkpoint["config.json"], architecture, can=weights.CAN)
     export.hold(checkpoint["config.json"], config)
     graph, layout = decoder.build(config, export.form, export.graph)
     small = folder.contents(checkpoint, tokenizer, config, export)

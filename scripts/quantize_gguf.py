@@ -15,18 +15,18 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.architecture import llama
-from ingot.architecture.config import ALL, read_config
+from ingot.architecture.config import read_config
+from ingot.architecture.specs import TensorSpec, rope_freqs
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.entry import run
 from ingot.files import sealed, stream
 from ingot.files.atomic import replacing_hashed
-from ingot.gguf import header
+from ingot.gguf import header, metadata
 from ingot.gguf.file import TensorInfo
 from ingot.gguf.file import layout as gguf_layout
 from ingot.gguf.kv import KV
-from ingot.llamacpp import libllama, quants
+from ingot.llamacpp import libllama, quantisations, quants
 from ingot.llamacpp.plan import planned
 from ingot.llamacpp.quants import Imatrix
 from ingot.refused import Refused
@@ -54,7 +54,7 @@ def quantize_gguf(
 ) -> None:
     if gguf and len(quant) > 1:
         raise Refused(f"--gguf: {len(quant)} types, expected one per file; give --folder")
-    config = read_config(checkpoint["config.json"], architecture, ALL)
+    config = read_config(checkpoint["config.json"], architecture, metadata.CAN)
     matrix = quants.read_imatrix(imatrix) if imatrix else None
     kvs = header.pairs(checkpoint, config, "f32", name, pre_tokenizer, license)
     with (
@@ -103,7 +103,7 @@ def opened(
 
 
 def jobs(
-    rows: Rows, specs: list[llama.TensorSpec], outputs: list[Output], matrix: Imatrix | None
+    rows: Rows, specs: list[TensorSpec], outputs: list[Output], matrix: Imatrix | None
 ) -> Iterator[Callable[[], None]]:
     """One job per block of rows, in the order of the files."""
 
@@ -124,7 +124,7 @@ def jobs(
 
     for spec in specs:
         if spec.source is None:
-            factors = llama.rope_freqs(rows.config)
+            factors = rope_freqs(rows.config)
             data = struct.pack(f"<{len(factors)}f", *factors)
             yield functools.partial(whole, data, [one.file.ticket() for one in outputs], spec)
             continue
@@ -137,8 +137,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add_checkpoint(parser)
     parser.add_argument(
-        "--quant", nargs="+", choices=sorted(quants.FTYPES), required=True, metavar="TYPE",
-        help=f"to write: {', '.join(quants.FTYPES)}",
+        "--quant", nargs="+", choices=sorted(quantisations.ROWS), required=True, metavar="TYPE",
+        help=f"to write: {', '.join(quantisations.ROWS)}",
     )  # fmt: skip
     written = parser.add_mutually_exclusive_group(required=True)
     written.add_argument("--gguf", type=Path, help="the file to write, of one type")

@@ -37,7 +37,7 @@ def quantize_trtllm(
     trtllm_checkpoint: Path,
     architecture: str | None = None,
 ) -> None:
-    config = read_config(checkpoint["config.json"], architecture)
+    config = read_config(checkpoint["config.json"], architecture, trtllm.CAN)
     if reason := trtllm.misfit(config, mapping) or misfit(config, mapping, quant):
         raise Refused(f"{checkpoint['config.json']}: {reason}")
     with stderr_to_log(f"{trtllm_checkpoint.name}: quantising by ModelOpt"):

@@ -8,15 +8,15 @@ import json
 import math
 from pathlib import Path
 
-from ingot.architecture import llama
+from ingot.architecture import features
 from ingot.architecture.config import (
-    ALL,
     LinearRope,
     Llama3Rope,
     ModelConfig,
     YarnRope,
     read_config,
 )
+from ingot.architecture.specs import rope_freqs
 from ingot.entry import run
 from ingot.files.atomic import replacing
 from ingot.parity import transformers_model
@@ -28,7 +28,7 @@ EQUAL = 1e-5  # of rope's frequencies, which transformers computes in float32
 
 
 def read_config_by_transformers(config: Path, reading: Path) -> None:
-    found = ours(read_config(config, takes=ALL))  # first: it has bounds
+    found = ours(read_config(config, can=features.ALL))  # first: it has bounds
     with stderr_to_log(f"{reading}: reading by transformers"):
         theirs = transformers_model.reading(config)
     compare(config, found, theirs)
@@ -81,7 +81,7 @@ def frequencies(config: ModelConfig) -> list[float]:
     dim, theta, rope = config.head_dim, config.rope_theta, config.rope
     plain = [theta ** (-i / dim) for i in range(0, dim, 2)]
     if isinstance(rope, Llama3Rope):
-        return [f / by for f, by in zip(plain, llama.rope_freqs(config), strict=True)]
+        return [f / by for f, by in zip(plain, rope_freqs(config), strict=True)]
     if isinstance(rope, LinearRope):
         return [f / rope.factor for f in plain]
     if not isinstance(rope, YarnRope):

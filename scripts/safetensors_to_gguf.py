@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ingot.architecture import llama
-from ingot.architecture.config import ALL, read_config
+from ingot.architecture.config import read_config
+from ingot.architecture.specs import rope_freqs
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.entry import run
@@ -32,7 +32,7 @@ def safetensors_to_gguf(
     architecture: str | None = None,
     allow_overflow: bool = False,
 ) -> None:
-    config = read_config(checkpoint["config.json"], architecture, ALL)
+    config = read_config(checkpoint["config.json"], architecture, metadata.CAN)
     with (
         Rows(checkpoint, config, gguf.name, allow_overflow) as rows,
         replacing_hashed(gguf) as partial,
@@ -45,7 +45,7 @@ def safetensors_to_gguf(
             out.put(layout.head, 0)
             for spec, info in zip(specs, layout.entries, strict=True):
                 if spec.source is None:  # computed ones come first
-                    factors = llama.rope_freqs(config)
+                    factors = rope_freqs(config)
                     out.put(struct.pack(f"<{len(factors)}f", *factors), info.offset)
             stream.in_threads(jobs(rows, specs, layout.entries, out), [rows.turns, out.turns])
         finally:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ingot.architecture.config import read_config
-from ingot.architecture.llama import TensorSpec
+from ingot.architecture.specs import TensorSpec
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.entry import run
@@ -33,7 +33,7 @@ def safetensors_to_trtllm(
     mapping: trtllm.Mapping,
     architecture: str | None = None,
 ) -> None:
-    config = read_config(checkpoint["config.json"], architecture)
+    config = read_config(checkpoint["config.json"], architecture, trtllm.CAN)
     if reason := trtllm.misfit(config, mapping):
         raise Refused(f"{checkpoint['config.json']}: {reason}")
     cuts = trtllm.cuts(config, mapping)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.architecture import llama
 from ingot.architecture.config import read_config
+from ingot.architecture.specs import head_of_tied
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.entry import run
@@ -77,13 +77,13 @@ def shard_checkpoint(
     root: Path,
     ranks: list[Path],
 ) -> None:
-    config = read_config(checkpoint["config.json"], architecture)
+    config = read_config(checkpoint["config.json"], architecture, tensor_parallel.can(tp))
     if reason := tensor_parallel.misfit(config, tp):
         raise Refused(f"{checkpoint['config.json']}: {reason}")
     with Rows(checkpoint, config, root.name) as rows:
         specs = {spec.name: spec for spec in rows.specs(dtype)}
         if config.tied:
-            head = llama.head_of_tied(config, dtype)
+            head = head_of_tied(config, dtype)
             specs[head.name] = head
 
         def blocks(name: str, first: int, last: int) -> Iterator[Block]:

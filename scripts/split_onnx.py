@@ -9,16 +9,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from ingot.architecture import llama
 from ingot.architecture.config import read_config
-from ingot.architecture.llama import TensorSpec
+from ingot.architecture.specs import TensorSpec, specs_of
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.entry import run
 from ingot.files import sealed
 from ingot.files.atomic import replacing
 from ingot.onnx import weights, write
-from ingot.onnx.decoder import TAKES
 from ingot.tensors import pt
 from ingot.tensors.dtypes import TYPES
 from ingot.torchpipe.split import EMBEDDING, Split, add_options, contents, graphs, split_of
@@ -34,13 +32,13 @@ def split_onnx(
     architecture: str | None = None,
 ) -> None:
     source = checkpoint["config.json"]
-    config = read_config(source, architecture, takes=TAKES)
+    config = read_config(source, architecture, can=weights.CAN)
     expected, layout = graphs(split.cut(source, config), split)
     with (
         Rows(checkpoint, config, torchpipe.name, advice=ADVICE) as rows,
         replacing(torchpipe) as partial,
     ):
-        rows.check({s.source: s.shape for s in llama.specs(config, "f32") if s.source})
+        rows.check({s.source: s.shape for s in specs_of(config, "f32") if s.source})
         partial.mkdir()
         hashed = write.write(rows, layout, partial, torchpipe)
         write_embedding(rows, partial, split.form.float)

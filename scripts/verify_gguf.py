@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from ingot.architecture import llama
-from ingot.architecture.config import ALL, ModelConfig, read_config
+from ingot.architecture.config import ModelConfig, read_config
+from ingot.architecture.specs import TensorSpec, specs_of
 from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.entry import run
-from ingot.gguf import header
+from ingot.gguf import header, metadata
 from ingot.gguf.metadata import FILE_TYPE
 from ingot.gguf.pre_tokenizers import differs_in_libllama
-from ingot.llamacpp import libllama, quants
+from ingot.llamacpp import libllama, quantisations, quants
 from ingot.llamacpp.libllama import Llama
 from ingot.llamacpp.plan import planned
 from ingot.llamacpp.quants import Imatrix
@@ -40,20 +40,21 @@ from ingot.verify import reading as reading_of
 from ingot.verify.reading import Reading
 from ingot.verify.values import Comparison, chunks, forget, row_order, values
 
-READ = {  # of its header -> of transformers' reading of config.json
-    "llama.block_count": "layers",
-    "llama.context_length": "context",
-    "llama.embedding_length": "hidden",
-    "llama.feed_forward_length": "ffn",
-    "llama.attention.head_count": "heads",
-    "llama.attention.head_count_kv": "kv_heads",
-    "llama.attention.key_length": "head_dim",
-    "llama.attention.value_length": "head_dim",
-    "llama.attention.layer_norm_rms_epsilon": "rms_eps",
-    "llama.rope.freq_base": "rope_theta",
-    "llama.rope.dimension_count": "head_dim",
-    "llama.vocab_size": "vocab",
+READ = {  # of its header, behind the architecture's name -> of transformers' reading of config.json
+    "block_count": "layers",
+    "context_length": "context",
+    "embedding_length": "hidden",
+    "feed_forward_length": "ffn",
+    "attention.head_count": "heads",
+    "attention.head_count_kv": "kv_heads",
+    "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_eps",
+    "rope.freq_base": "rope_theta",
+    "rope.dimension_count": "head_dim",
+    "vocab_size": "vocab",
 }
+DEFAULTS = ("vocab_size", "rope.dimension_count", "attention.key_length", "attention.value_length")
 COMPUTED = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}  # what libllama multiplies in
 
 
@@ -73,13 +74,13 @@ def verify_gguf(
     limit: list[str] | None = None,
 ) -> None:
     sha256 = verification.digest(gguf)
-    config = read_config(checkpoint["config.json"], takes=ALL)
+    config = read_config(checkpoint["config.json"], can=metadata.CAN)
     matrix = quants.read_imatrix(imatrix) if imatrix else None
     float_type = dtype if dtype in FILE_TYPE else "f32"
     kvs = header.pairs(checkpoint, config, float_type, name, pre_tokenizer, license)
-    specs = llama.specs(config, float_type)
+    specs = specs_of(config, float_type)
     types = {spec.name: spec.type for spec in specs}
-    if dtype in quants.FTYPES:
+    if dtype in quantisations.ROWS:
         types = planned(record, kvs, specs, dtype, matrix)
         kvs = quants.header(kvs, dtype, matrix)
     checks = {"metadata_pairs": len(kvs), **compared(checkpoint, config, gguf, kvs, types, matrix)}
@@ -125,13 +126,16 @@ def opened(gguf: Path) -> Any:
 
 def as_read(gguf: Path, said: dict, model: Reading) -> None:
     """Refuse a file whose numbers, read by gguf-py, are not transformers' of the checkpoint."""
-    for key, name in READ.items():
+    architecture = said.get("general.architecture")
+    for word, name in READ.items():
+        key = f"{architecture}.{word}"
+        if key not in said and word in DEFAULTS:  # then libllama runs it by its own
+            continue
         value = np.float32(model[name]) if isinstance(said.get(key), float) else model[name]
         if said.get(key) != value:
             raise Refused(f"{gguf}: {key} is {said.get(key)}, expected {value} by transformers")
     kind = {"default": None, "llama3": None}.get(model["rope_type"], model["rope_type"])
-    if said.get("llama.rope.scaling.type") != kind:
-        found = said.get("llama.rope.scaling.type")
+    if (found := said.get(f"{architecture}.rope.scaling.type")) != kind:
         raise Refused(f"{gguf}: rope scaling is {found}, expected {kind} by transformers")
 
 
@@ -170,7 +174,7 @@ def compared(
     reader = opened(gguf)
     header.check(gguf, reader.fields, kvs)
     found = {tensor.name: tensor for tensor in reader.tensors}
-    specs = llama.specs(config, "f32")  # for the names; the file says its own types
+    specs = specs_of(config, "f32")  # for the names; the file says its own types
     if sorted(found) != sorted(spec.name for spec in specs):
         raise Refused(f"{gguf}: {len(found)} tensors, expected {len(specs)}")
     comparison, together = Comparison(gguf), hashlib.sha256()
@@ -210,7 +214,7 @@ def compared(
 
 def requantised(
     gguf: Path,
-    spec: llama.TensorSpec,
+    spec: TensorSpec,
     tensor,
     source: Tensor,
     config: ModelConfig,
@@ -309,7 +313,7 @@ def main(argv: list[str] | None = None) -> None:
     add_checkpoint(parser)
     parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
     parser.add_argument("--gguf", type=Path, required=True, help="the file to check")
-    kinds = sorted({*FILE_TYPE, *quants.FTYPES})
+    kinds = sorted({*FILE_TYPE, *quantisations.ROWS})
     parser.add_argument("--dtype", choices=kinds, required=True, help="of the matrices")
     parser.add_argument("--name", required=True, help="general.name")
     parser.add_argument("--pre-tokenizer", required=True, help="such as llama-bpe")

@@ -17,7 +17,7 @@ from ingot.checkpoint.files import Checkpoint, add_checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.entry import run
 from ingot.files import sealed
-from ingot.onnx import decoder, external, folder
+from ingot.onnx import decoder, external, folder, weights
 from ingot.onnx.session import Session
 from ingot.parity import divergence, limits
 from ingot.parity import texts as texts_of
@@ -45,7 +45,7 @@ def verify_onnx(
     architecture: str | None = None,
 ) -> None:
     sha256 = verification.digest(onnx)
-    config = read_config(checkpoint["config.json"], architecture, takes=decoder.TAKES)
+    config = read_config(checkpoint["config.json"], architecture, can=weights.CAN)
     model = external.read_graph(onnx)
     if cached := export.graph != decoder.PREFILL:
         external.hold_lengths(onnx, model)

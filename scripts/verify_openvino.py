@@ -18,7 +18,7 @@ from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.entry import run
 from ingot.files import sealed
 from ingot.onnx import decoder
-from ingot.onnx.weights import ROWS, SCALE, Form
+from ingot.onnx.weights import CAN, ROWS, SCALE, Form
 from ingot.openvino import ir
 from ingot.openvino.folder import add_options, form_of, write_folder
 from ingot.openvino.session import EXACT, Session, generated, token_ids
@@ -106,7 +106,7 @@ def constants(
     """What a record says of the IR's constants, each the tensor of its name."""
     from openvino import Core
 
-    config = read_config(checkpoint["config.json"], architecture, takes=decoder.TAKES)
+    config = read_config(checkpoint["config.json"], architecture, can=CAN)
     layout = decoder.build(config, form, decoder.PORTABLE)[1]
     model, named = Core().read_model(str(openvino / f"{ir.STEM}.xml")), {}
     for op in model.get_ops():

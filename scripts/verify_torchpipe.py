@@ -16,7 +16,6 @@ from ingot.checkpoint.safetensors import read_checkpoint, read_header
 from ingot.entry import run
 from ingot.files import sealed
 from ingot.onnx import external, weights
-from ingot.onnx.decoder import TAKES
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import TOLERANCE, read
 from ingot.refused import Refused
@@ -51,7 +50,7 @@ def verify_torchpipe(
     architecture: str | None = None,
 ) -> None:
     sha256 = verification.digest(torchpipe)
-    source = read_config(checkpoint["config.json"], architecture, takes=TAKES)
+    source = read_config(checkpoint["config.json"], architecture, can=weights.CAN)
     config = split.cut(checkpoint["config.json"], source)
     checks, embedding = hold(checkpoint, tokenizer, torchpipe, config, split)
     with stderr_to_log(f"{torchpipe}: running the prompts"):

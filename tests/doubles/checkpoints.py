@@ -35,6 +35,8 @@ def shapes(config: dict) -> dict[str, tuple[int, ...]]:
         found |= {f"model.layers.{i}.{name}.weight": shape for name, shape in block.items()}
         kinds = [kind for kind in ("attention", "mlp") if c.get(f"{kind}_bias")]
         starts = tuple({"attention": "self_attn", "mlp": "mlp"}[kind] for kind in kinds)
+        if c.get("model_type") == "qwen2":  # whatever config.json says
+            starts = ("self_attn.q", "self_attn.k", "self_attn.v")
         biased = {
             name: shape for name, shape in block.items() if starts and name.startswith(starts)
         }
@@ -309,6 +311,22 @@ def variant(folder: Path, name: str, tame: bool = False) -> Path:
     write_json(folder / "config.json", config)
     tokenizer_of_demo(folder)
     write_weights(folder, config, "BF16", "BF16", shards=2, tame=tame)
+    return folder
+
+
+def qwen2(folder: Path) -> Path:
+    """Qwen2's: biases of q, k and v, no head_dim said, a base of a million, tied embeddings."""
+    folder.mkdir(parents=True)
+    said = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "use_sliding_window": False,
+    }
+    config = llama_config(**said, rope_scaling=None, rope_theta=1e6, tie_word_embeddings=True)
+    config = {key: value for key, value in config.items() if value is not None}
+    write_json(folder / "config.json", config)
+    tokenizer_of_demo(folder)
+    write_weights(folder, config, "BF16", "BF16", shards=2, tame=True)
     return folder
 
 

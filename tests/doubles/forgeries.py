@@ -32,7 +32,7 @@ def _list() -> Iterator[Forgery]:
     def of(kinds, file, name, *changes):
         return Forgery(name, kinds, file, changes)
 
-    config, tables = "architecture/config.py", "architecture/llama.py"
+    config, tables = "architecture/config.py", "architecture/families/llama.py"
     numbers, ranks, checkpoint = "gguf/metadata.py", "iree/tensor_parallel.py", "tensorrt/trtllm.py"
     graph, archive = "onnx/decoder.py", "iree/irpa.py"
     both = ("gguf", "ranks")
@@ -47,7 +47,10 @@ def _list() -> Iterator[Forgery]:
         ('rms_eps=config["rms_norm_eps"],', 'rms_eps=10 * config["rms_norm_eps"],'),
     )
     yield of(
-        ALL, config, "half of the context is read", ("context=context,", "context=context // 2,")
+        ALL,
+        config,
+        "half of the context is read",
+        ("_context(path, config, family),", "_context(path, config, family) // 2,"),
     )
     yield of(
         ("gguf", "trtllm-ckpt", "onnx"),  # of a set it is the program that scales
@@ -68,37 +71,37 @@ def _list() -> Iterator[Forgery]:
         both,
         tables,
         "gate and up are exchanged",
-        ('"mlp.gate_proj": "ffn_gate"', '"mlp.gate_proj": "ffn_up"'),
-        ('"mlp.up_proj": "ffn_up"', '"mlp.up_proj": "ffn_gate"'),
+        ('gate_proj": Weight("ffn_gate"', 'gate_proj": Weight("ffn_up"'),
+        ('up_proj": Weight("ffn_up"', 'up_proj": Weight("ffn_gate"'),
     )
     yield of(
         both,
         tables,
         "the norms of a layer are exchanged",
-        ('"input_layernorm": "attn_norm"', '"input_layernorm": "ffn_norm"'),
-        ('"post_attention_layernorm": "ffn_norm"', '"post_attention_layernorm": "attn_norm"'),
+        ('"input_layernorm": Weight("attn_norm"', '"input_layernorm": Weight("ffn_norm"'),
+        ('attention_layernorm": Weight("ffn_norm"', 'attention_layernorm": Weight("attn_norm"'),
     )
     yield of(
         both,
         tables,
         "k is not put in the order of pairs",
-        ('{"attn_q": c.heads, "attn_k": c.kv_heads}', '{"attn_q": c.heads}'),
+        ('("kv", "hidden"), "kv_heads", ', '("kv", "hidden"), "", '),
     )
     yield of(
         both,
         tables,
         "q is not put in the order of pairs",
-        ('{"attn_q": c.heads, "attn_k": c.kv_heads}', '{"attn_k": c.kv_heads}'),
+        ('("q", "hidden"), "heads", ', '("q", "hidden"), "", '),
     )
     yield of(
         both,
         tables,
         "v is put in the order of pairs too",
-        ('"attn_k": c.kv_heads}', '"attn_k": c.kv_heads, "attn_v": c.kv_heads}'),
+        ('"attn_v", ("kv", "hidden"), bias', '"attn_v", ("kv", "hidden"), "kv_heads", bias'),
     )
     yield of(
         ("gguf",),
-        tables,
+        "architecture/specs.py",
         "long wavelengths are not divided",
         ("factors.append(rope.factor)", "factors.append(1.0)"),
     )
@@ -116,8 +119,8 @@ def _list() -> Iterator[Forgery]:
         numbers,
         "the base of rope is written as 10000",
         (
-            'KV("llama.rope.freq_base", "f32", c.rope_theta)',
-            'KV("llama.rope.freq_base", "f32", 10000.0)',
+            '.rope.freq_base", "f32", c.rope_theta)',
+            '.rope.freq_base", "f32", 10000.0)',
         ),
     )
     yield of(
@@ -125,8 +128,8 @@ def _list() -> Iterator[Forgery]:
         numbers,
         "twice the context is written",
         (
-            '"llama.context_length", "u32", c.context)',
-            '"llama.context_length", "u32", 2 * c.context)',
+            '.context_length", "u32", c.context)',
+            '.context_length", "u32", 2 * c.context)',
         ),
     )
     yield of(
@@ -140,8 +143,8 @@ def _list() -> Iterator[Forgery]:
         numbers,
         "as many KV heads as heads are written",
         (
-            '"llama.attention.head_count_kv", "u32", c.kv_heads)',
-            '"llama.attention.head_count_kv", "u32", c.heads)',
+            '.attention.head_count_kv", "u32", c.kv_heads)',
+            '.attention.head_count_kv", "u32", c.heads)',
         ),
     )
     yield of(

@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 import checkpoints
-from ingot.architecture import llama
 from ingot.architecture.config import read_config
+from ingot.architecture.specs import specs_of
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint, read_header
 from ingot.driver.catalogue import schema, targets
@@ -206,7 +206,7 @@ def of_llama(name: str) -> Callable[[Path], Path]:
 
 def configured(path: Path) -> Any:
     config = read_config(path)
-    return config, metadata.hyperparameters(config, "f16"), llama.specs(config, "f16")
+    return config, metadata.hyperparameters(config, "f16"), specs_of(config, "f16")
 
 
 def packable(pairs: list[KV], _: Path) -> str | None:

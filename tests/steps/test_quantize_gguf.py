@@ -8,9 +8,8 @@ import pytest
 
 import checkpoints
 from conftest import ROOT, convert
-from ingot.driver.formats.gguf import BITS
 from ingot.gguf.file import read
-from ingot.llamacpp.quants import BY_IMATRIX, FTYPES
+from ingot.llamacpp.quantisations import ROWS
 from ingot.parity.hard_texts import STRINGS
 
 PROMPTS = ROOT / "models/demo/prompts.txt"
@@ -40,7 +39,7 @@ def quantize(run, checkpoint, *words):
 def test_every_type_of_one_read_is_what_llama_quantize_writes(ok, tool, tmp_path):
     """The demo has shapes that fall back: rows of 256 and 512, tied to nothing, 4 layers."""
     convert(ok, checkpoints.DEMO, tmp_path / "f32.gguf", "f32")
-    types = [kind for kind in FTYPES if kind not in BY_IMATRIX]
+    types = [name for name, row in ROWS.items() if not row.by_imatrix]
     quantize(ok, checkpoints.DEMO, *types, "--folder", tmp_path / "demo.quants")
     for kind in types:
         tool("llama-quantize", tmp_path / "f32.gguf", tmp_path / "theirs", kind)
@@ -55,7 +54,7 @@ def test_one_type_alone_has_the_same_bytes_and_its_size_is_foreseen(ok, tmp_path
     quantize(ok, checkpoints.DEMO, "q4_k_m", "--gguf", tmp_path / "one.gguf")
     both = (tmp_path / "one.gguf", tmp_path / "demo.quants/model.q4_k_m.gguf")
     assert both[0].read_bytes() == both[1].read_bytes()
-    assert both[0].stat().st_size == pytest.approx(5771776 * BITS["q4_k_m"] / 8, rel=0.1)
+    assert both[0].stat().st_size == pytest.approx(5771776 * ROWS["q4_k_m"].bits / 8, rel=0.1)
 
 
 def test_several_types_take_one_read_of_the_checkpoint(ok, step, tmp_path):

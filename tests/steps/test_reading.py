@@ -10,7 +10,8 @@ import pytest
 
 import checkpoints
 from conftest import ROOT
-from ingot.architecture.config import ALL, read_config
+from ingot.architecture.config import read_config
+from ingot.architecture.features import ALL
 from ingot.refused import Refused
 from ingot.verify import reading as reading_of
 
@@ -130,7 +131,7 @@ def theirs(folders, python):
 
 def outcome(reader, path, theirs):
     try:
-        found = reader.ours(read_config(path, takes=ALL))
+        found = reader.ours(read_config(path, can=ALL))
     except Refused:
         return OURS if isinstance(theirs, dict) else BOTH
     if not isinstance(theirs, dict):
@@ -218,7 +219,7 @@ def test_a_reading_is_held_to_its_form(theirs, tmp_path):
 
 
 def test_where_the_readings_differ_the_step_names_both(reader, folders, theirs):
-    config = read_config(folders[0] / "config.json", takes=ALL)
+    config = read_config(folders[0] / "config.json", can=ALL)
     for name, value in (("layers", 2), ("rms_eps", 1e-6), ("frequencies", [1.0, 0.5])):
         other = {**theirs[0], name: value}
         with pytest.raises(

@@ -284,7 +284,7 @@ DAMAGE = {
     ),
     "unknown rope scaling": (
         lambda d: edit_json(d / "config.json", rope_scaling={"rope_type": "dynamic", "factor": 4}),
-        r"config.json: rope_type is dynamic, expected llama3 or default, linear or yarn",
+        r"config.json: rope_type is dynamic, expected llama3, linear, yarn or default",
     ),
     "other architecture": (
         lambda d: edit_json(d / "config.json", architectures=["MambaForCausalLM"]),

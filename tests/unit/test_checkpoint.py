@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import checkpoints
-from ingot.architecture import llama
 from ingot.architecture.config import Llama3Rope, read_config
+from ingot.architecture.specs import rope_freqs, specs_of
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.rows import Rows
 from ingot.checkpoint.safetensors import read_checkpoint
@@ -65,7 +65,7 @@ def test_what_a_gguf_file_says_is_read_back(tmp_path, config):
         KV("n", "[i32]", [1, -2]),
         KV("t", "[str]", ["a", ""]),
     ]
-    specs = llama.specs(config, "q8_0")
+    specs = specs_of(config, "q8_0")
     found = layout(pairs, [(spec.name, spec.type, spec.shape) for spec in specs])
     path = tmp_path / "m.gguf"
     path.write_bytes(found.head.ljust(found.size, b"\0"))
@@ -78,7 +78,7 @@ def test_what_a_gguf_file_says_is_read_back(tmp_path, config):
 
 
 def test_an_archive_says_where_its_tensors_are(tmp_path, config):
-    tensors = [(spec.name, spec.type.name, spec.shape) for spec in llama.specs(config, "f16")]
+    tensors = [(spec.name, spec.type.name, spec.shape) for spec in specs_of(config, "f16")]
     found = irpa.layout({"schema": "GGUF"}, tensors)
     path = tmp_path / "m.irpa"
     data = bytearray(found.size)
@@ -93,7 +93,7 @@ def test_an_archive_says_where_its_tensors_are(tmp_path, config):
 
 
 def test_ranks_of_a_set_hold_each_part_once(config):
-    specs = llama.specs(config, "f16")
+    specs = specs_of(config, "f16")
     cuts = tensor_parallel.splits([(s.name, s.type.name, s.shape) for s in specs])
     ranks = [tensor_parallel.rank_layout(cuts, 2, rank).entries for rank in range(2)]
     whole = sum(s.type.nbytes(s.shape) for s in specs if s.name != tensor_parallel.DROPPED)
@@ -124,7 +124,7 @@ def test_size_labels_as_llama_cpp_writes_them(count, label):
 def test_the_longest_wavelengths_are_divided_by_the_factor(config):
     rope = Llama3Rope(factor=8, low_freq_factor=1, high_freq_factor=4, original_context=64)
     long = replace(config, rope=rope, rope_theta=500000.0, head_dim=64)
-    factors = llama.rope_freqs(long)
+    factors = rope_freqs(long)
     assert factors[0] == 1.0 and factors[-1] == 8.0 and factors == sorted(factors)
     plain = decoder.frequencies(replace(long, rope=None))
     assert np.allclose(plain / decoder.frequencies(long), factors)

@@ -10,8 +10,9 @@ from test_known_fields import OTHER
 
 import checkpoints
 from conftest import ROOT
-from ingot.architecture import llama
-from ingot.architecture.config import ALL, read_config
+from ingot.architecture.config import read_config
+from ingot.architecture.features import ALL
+from ingot.architecture.specs import rope_freqs, specs_of
 from ingot.gguf import metadata
 from ingot.refused import Refused
 from ingot.tensorrt import trtllm
@@ -117,16 +118,16 @@ def test_each_line_does_what_its_cell_says(fields, line, says, tmp_path):
 def model(folder, changes):
     config = checkpoints.llama_config(**{"rope_scaling": checkpoints.LLAMA3_ROPE, **changes})
     checkpoints.write_json(folder / "config.json", config)
-    return read_config(folder / "config.json", takes=ALL)
+    return read_config(folder / "config.json", can=ALL)
 
 
 def told(line, config):
     """What a line writes of the model; G stands for I, too, whose exporter is told the same."""
-    tensors = [(spec.name, spec.shape) for spec in llama.specs(config, "f16")]
+    tensors = [(spec.name, spec.shape) for spec in specs_of(config, "f16")]
     if line == "T":
         cuts = [(cut.name, cut.source, cut.shape) for cut in trtllm.cuts(config, trtllm.Mapping())]
         return json.dumps([trtllm.document(config, trtllm.Mapping(), "f16"), cuts])
-    factors = llama.rope_freqs(config) if config.rope else []
+    factors = rope_freqs(config) if config.rope else []
     return json.dumps([metadata.properties(config, "f16"), tensors, factors])
 
 

@@ -10,9 +10,9 @@ import yaml
 
 import checkpoints
 from conftest import ROOT
-from ingot.architecture import gpu_layout, llama
+from ingot.architecture import gpu_layout
 from ingot.architecture.config import read_config
-from ingot.architecture.llama import parameters
+from ingot.architecture.specs import parameters, specs_of
 from ingot.driver.forecast import past
 from ingot.driver.forecast.schedule import Task, schedule, tasks_of
 from ingot.driver.known.model import Model
@@ -77,7 +77,7 @@ def test_layouts_as_computed_by_hand(name, tp, pp, weights, kv, tokens, config):
 
 def test_a_rank_of_an_irpa_set_holds_what_the_layout_says(config):
     c = config("llama8b")
-    cuts = tensor_parallel.splits([(p.name, p.type.name, p.shape) for p in llama.specs(c, "f16")])
+    cuts = tensor_parallel.splits([(p.name, p.type.name, p.shape) for p in specs_of(c, "f16")])
     entries = [tensor_parallel.rank_layout(cuts, 8, rank).entries for rank in (0, 7)]
     replicated = {e.name: e.nbytes for e in entries[0] if ".shard." not in e.name}
     held = sum(e.nbytes for e in entries[1]) + sum(replicated.values())

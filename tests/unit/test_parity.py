@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from conftest import ROOT
-from ingot.llamacpp import plan, quants
+from ingot.driver.catalogue import schema
+from ingot.llamacpp import plan
+from ingot.llamacpp.quantisations import ROWS
 from ingot.parity import divergence, hard_texts, limits, trtllm_model
 from ingot.parity.texts import Texts
 from ingot.refused import Refused
@@ -84,7 +87,7 @@ def test_a_number_beyond_its_limit_is_refused_with_both():
 
 
 def test_every_type_has_a_limit_and_a_users_own_comes_before_it():
-    assert set(quants.FTYPES) <= set(limits.MEAN_KL)
+    assert set(ROWS) <= set(limits.MEAN_KL)
     assert limits.numbers("q4_k_m", {"mean_kl": 0.02, "same_top": 0.9}) == {
         "mean_kl": 0.02, "same_top": 0.9,
     }  # fmt: skip
@@ -131,9 +134,15 @@ def test_activations_of_every_quantised_checkpoint_can_be_rounded():
     assert dtypes == set(trtllm_model.FULL)
 
 
-def test_the_schema_names_libllamas_types():
-    schema = json.loads((ROOT / "models.schema.json").read_text())
-    assert schema["$defs"]["quant"]["enum"] == list(quants.FTYPES)
+def test_the_catalogue_takes_each_quantisation_that_has_a_row_and_no_other():
+    catalogue = yaml.safe_load((ROOT / "models.yaml").read_text())
+    catalogue["models"]["demo"]["quants"] = [*ROWS]
+    schema.complete(catalogue, ROOT)
+    catalogue["models"]["demo"]["quants"] = ["q4_k_x"]
+    with pytest.raises(
+        Refused, match=r"models\.demo\.quants\.0: 'q4_k_x' is not one of .*'q4_k_m'"
+    ):
+        schema.complete(catalogue, ROOT)
 
 
 def test_a_bundles_template_is_rendered_as_transformers_does(tmp_path):

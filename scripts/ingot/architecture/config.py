@@ -8,13 +8,12 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingot.architecture import known_fields
+from ingot.architecture import features, known_fields
+from ingot.architecture.families.family import Family
+from ingot.architecture.families.table import FAMILIES
 from ingot.fields import Number, Whole, held, read_json
 from ingot.refused import Refused
 
-MODEL_TYPES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "mistral"}
-ARCHITECTURES = tuple(MODEL_TYPES)
-DEFAULT_WINDOW = 4096  # tokens: transformers' for a Mistral that names none
 MOST_LAYERS = 10_000  # each is listed before the weights are looked at
 SCALING = (
     {
@@ -86,7 +85,7 @@ class YarnRope:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The numbers of a Llama or Mistral checkpoint."""
+    """The numbers of a checkpoint."""
 
     architecture: str
     vocab: int
@@ -104,63 +103,58 @@ class ModelConfig:
     attention_bias: bool = False  # of q, k, v and o
     mlp_bias: bool = False  # of gate, up and down
 
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.architecture]
 
-ALL = ("attention_bias", "mlp_bias", "linear", "yarn")  # what not every format can say
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What not every format can express: words of features.FEATURES."""
+        said = {
+            "attention_bias": self.attention_bias,
+            "mlp_bias": self.mlp_bias,
+            "linear": isinstance(self.rope, LinearRope),
+            "yarn": isinstance(self.rope, YarnRope),
+        }
+        return (*self.family.needs, *(word for word, has in said.items() if has))
 
 
-def read_config(
-    path: Path, expected: str | None = None, takes: tuple[str, ...] = ()
-) -> ModelConfig:
+def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = ()) -> ModelConfig:
     """`config.json` at `path`; stops with one line naming the key that is absent or unknown.
 
-    `expected` is the architecture that the catalogue says; `takes` are those of ALL that the format
-    can say.  A Mistral's context ends at its sliding window: beyond it no format of ours is right.
+    `expected` is the architecture that the catalogue says; `can` are those of features.FEATURES that the
+    format can express.  Where a family's context ends at its window, no format of ours is right beyond it.
     """
     config = read_json(path, {"architectures?": ([str], None)})
     architecture = (config.get("architectures") or ["none"])[0]
-    if architecture not in ([expected] if expected else ARCHITECTURES):
-        wanted = expected or " or ".join(ARCHITECTURES)
+    if architecture not in ([expected] if expected else FAMILIES):
+        wanted = expected or " or ".join(FAMILIES)
         raise Refused(
             f"{path}: architectures is {architecture}, expected {wanted}: no other is supported"
         )
-    if (kind := config.get("model_type")) not in (None, MODEL_TYPES[architecture]):
+    family = FAMILIES[architecture]
+    if (kind := config.get("model_type")) not in (None, family.model_type):
         raise Refused(
-            f"{path}: model_type is {kind!s:.60}, expected {MODEL_TYPES[architecture]} of {architecture}; "
+            f"{path}: model_type is {kind!s:.60}, expected {family.model_type} of {architecture}; "
             "transformers goes by it"
         )
-    known_fields.stop_on_other_arithmetic(path, config)
+    known_fields.stop_on_other_arithmetic(path, config, family.neutral)
     held(path, config, FIELDS)
-    mistral = architecture == "MistralForCausalLM"
-    biases = {key: bool(config.get(key)) for key in ("attention_bias", "mlp_bias")}
-    for key, has in biases.items():
-        if has and (mistral or key not in takes):
-            why = "a Mistral has none" if mistral else "this format has none; ask for GGUF"
-            raise Refused(f"{path}: {key} is true, expected false: {why}")
-    context, window = (
-        config["max_position_embeddings"],
-        config.get("sliding_window", DEFAULT_WINDOW),
-    )
-    if mistral and window is not None:
-        if "sliding_window" not in config and context > window:
-            raise Refused(
-                f"{path}: sliding_window is missing, expected null or a number: transformers takes "
-                f"{window}, llama.cpp none"
-            )
-        context = min(context, window)
+    biases = {key: bool(config.get(key)) or key in family.always for key in features.BIASES}
+    if odd := [key for key, has in biases.items() if has and key not in family.biases]:
+        raise Refused(f"{path}: {odd[0]} is true, expected false: a {architecture} has none")
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
-    if kv_heads is None:
-        # transformers fills it with 8 for Mistral: too easily wrong to guess
-        if architecture != "LlamaForCausalLM":
-            raise Refused(f"{path}: num_key_value_heads is missing, expected {SIZE}; add it")
-        kv_heads = heads
+    if kv_heads is None and not family.counts_kv_heads:
+        raise Refused(f"{path}: num_key_value_heads is missing, expected {SIZE}; add it")
+    kv_heads = heads if kv_heads is None else kv_heads
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     if heads % kv_heads or head_dim % 2 or not head_dim:
         raise Refused(
             f"{path}: {heads} heads of {head_dim} values over {kv_heads} KV heads, expected a "
             "multiple of the KV heads, and an even number of values"
         )
-    theta, rope = _rope(path, config, takes)
-    return ModelConfig(
+    theta, rope = _rope(path, config)
+    found = ModelConfig(
         architecture=architecture,
         vocab=config["vocab_size"],
         hidden=config["hidden_size"],
@@ -169,16 +163,33 @@ def read_config(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        context=context,
+        context=_context(path, config, family),
         rms_eps=config["rms_norm_eps"],
         rope_theta=theta,
         rope=rope,
         tied=bool(config.get("tie_word_embeddings")),
         **biases,
     )
+    if lacks := features.lacking(found.needs, can):
+        raise Refused(f"{path}: {lacks}, which this format cannot express; ask for GGUF")
+    return found
 
 
-def _rope(path: Path, config: dict, takes: tuple[str, ...]):
+def _context(path: Path, config: dict, family: Family) -> int:
+    """Tokens; up to the window, of a family whose context ends there."""
+    context = config["max_position_embeddings"]
+    window = config.get("sliding_window", family.default_window)
+    if not family.ends_at_window or window is None:
+        return context
+    if "sliding_window" not in config and context > window:
+        raise Refused(
+            f"{path}: sliding_window is missing, expected null or a number: transformers takes {window}, "
+            "llama.cpp none"
+        )
+    return min(context, window)
+
+
+def _rope(path: Path, config: dict):
     named = {
         key: dict(config[key]) for key in ("rope_parameters", "rope_scaling") if config.get(key)
     }
@@ -201,9 +212,10 @@ def _rope(path: Path, config: dict, takes: tuple[str, ...]):
                 f"{path}: rope_scaling has a factor and no rope_type, expected both; add it"
             )
         return theta, None
-    if kind not in ("llama3", *(word for word in ("linear", "yarn") if word in takes)):
-        known = "llama3 or default" + (", linear or yarn" if "linear" in takes else "")
-        raise Refused(f"{path}: rope_type is {kind}, expected {known}; it would be dropped")
+    if kind not in ("llama3", "linear", "yarn"):
+        raise Refused(
+            f"{path}: rope_type is {kind}, expected llama3, linear, yarn or default; it would be dropped"
+        )
     name = "original_max_position_embeddings"
     originals = {name: config.get(name), f"rope_scaling.{name}": scaling.get(name)}
     original = _agree(path, {key: value for key, value in originals.items() if value})

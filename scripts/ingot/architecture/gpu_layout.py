@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 
 from ingot.architecture.config import ModelConfig
-from ingot.architecture.llama import parameters
+from ingot.architecture.specs import parameters
 
 GIB = 1 << 30
 SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes that there are rules for

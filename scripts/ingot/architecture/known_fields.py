@@ -49,9 +49,9 @@ WITHOUT_EFFECT = (  # sampling, training, names, and what the tokenizer says
 NAMES = (*NEUTRAL, *NEUTRAL_ITEMS, *WITHOUT_EFFECT)
 
 
-def stop_on_other_arithmetic(path: Path, config: dict) -> None:
-    """Refuse what would be other arithmetic."""
-    for key, neutral in NEUTRAL.items():
+def stop_on_other_arithmetic(path: Path, config: dict, own: dict[str, tuple]) -> None:
+    """Refuse what would be other arithmetic; `own` are a family's further fields, as NEUTRAL has them."""
+    for key, neutral in {**NEUTRAL, **own}.items():
         if key in config and config[key] not in neutral:
             expected = next((word for word in neutral if word), "none")
             raise Refused(

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ingot.architecture import llama
 from ingot.architecture.config import ModelConfig, say_unknown
+from ingot.architecture.specs import DROPPED, HEAD, TensorSpec, specs_of
 from ingot.checkpoint import identity
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
@@ -25,7 +25,7 @@ EMBEDDING = "model.embed_tokens.weight"
 
 def hold_tied(tensors: dict[str, Tensor]) -> None:
     """Refused: a head beside tied embeddings that is not they: transformers 5 takes it as it is."""
-    one, head = tensors[EMBEDDING], tensors[llama.HEAD]
+    one, head = tensors[EMBEDDING], tensors[HEAD]
     same = (one.dtype, one.shape) == (head.dtype, head.shape)
     with one.path.open("rb") as a, head.path.open("rb") as b:
         a.seek(one.offset)
@@ -35,7 +35,7 @@ def hold_tied(tensors: dict[str, Tensor]) -> None:
             same = same and a.read(size) == b.read(size)
     if not same:
         raise Refused(
-            f"{head.path}: {llama.HEAD} is not the embedding, but tie_word_embeddings is true; set it to "
+            f"{head.path}: {HEAD} is not the embedding, but tie_word_embeddings is true; set it to "
             "false in config.json where the head was trained, or take the head out"
         )
 
@@ -75,21 +75,21 @@ class Rows:
         for file in self.files.values():
             os.close(file)
 
-    def specs(self, dtype: str) -> list[llama.TensorSpec]:
+    def specs(self, dtype: str) -> list[TensorSpec]:
         """The spec of each tensor, as llama.cpp orders them: computed ones, then shard by shard."""
-        by_source = {spec.source or spec.name: spec for spec in llama.specs(self.config, dtype)}
+        by_source = {spec.source or spec.name: spec for spec in specs_of(self.config, dtype)}
         self.check({spec.source: spec.shape for spec in by_source.values() if spec.source})
         computed = [spec for spec in by_source.values() if spec.source is None]
         return computed + [by_source[name] for name in self.tensors if name in by_source]
 
     def check(self, expected: dict[str, tuple[int, ...]]) -> None:
         """Stop unless the checkpoint holds just the tensors `expected`, each of its shape."""
-        dropped = llama.DROPPED
-        if self.config.tied and llama.HEAD in self.tensors:
+        dropped = DROPPED
+        if self.config.tied and HEAD in self.tensors:
             hold_tied(self.tensors)
-            dropped = (*dropped, llama.HEAD)
+            dropped = (*dropped, HEAD)
             print(
-                f"{llama.HEAD}: left out, since tie_word_embeddings is true: so does transformers",
+                f"{HEAD}: left out, since tie_word_embeddings is true: so does transformers",
                 file=sys.stderr,
             )
         extra = [
@@ -98,7 +98,7 @@ class Rows:
         if extra:
             raise Refused(
                 f"{self.tensors[extra[0]].path}: {len(extra)} tensors have no name in the new "
-                f"file, first {extra[0]}; this architecture is not plain Llama or Mistral"
+                f"file, first {extra[0]}; no such tensor is a {self.config.architecture}'s"
             )
         for name, shape in expected.items():
             if name not in self.tensors:
@@ -112,7 +112,7 @@ class Rows:
                     f"{list(shape)} by config.json; the two do not belong together"
                 )
 
-    def blocks(self, spec: llama.TensorSpec, first: int = 0, last: int | None = None) -> Iterator:
+    def blocks(self, spec: TensorSpec, first: int = 0, last: int | None = None) -> Iterator:
         """(first row, rows, read) of rows first..last; `read` gives the block's bytes, once.
 
         The bytes lie in a buffer of the reading thread: use them before it reads on.
@@ -129,7 +129,7 @@ class Rows:
             yield row, rows, functools.partial(self._read, spec, tensor, ticket, row, rows)
 
     def _read(
-        self, spec: llama.TensorSpec, tensor: Tensor, ticket: int, first: int, rows: int
+        self, spec: TensorSpec, tensor: Tensor, ticket: int, first: int, rows: int
     ) -> memoryview:
         columns = tensor.shape[-1] if len(tensor.shape) > 1 else 1
         row = columns * FLOATS[tensor.dtype].itemsize

@@ -6,39 +6,42 @@ Reference: llama.cpp's converter (conversion/llama.py of the commit in envs/llam
 from math import prod
 from typing import Any
 
+from ingot.architecture import features
 from ingot.architecture.config import LinearRope, ModelConfig, YarnRope
-from ingot.architecture.llama import f32, specs
+from ingot.architecture.specs import f32, specs_of
 from ingot.fields import Number, Whole
 from ingot.gguf.kv import KV
 
+CAN = features.ALL
 FILE_TYPE = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # dtype -> general.file_type
 
 
 def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:
-    """The `llama.*` pairs, in the order that the reference writes."""
-    c = config
-    return [
-        KV("llama.block_count", "u32", c.layers),
-        KV("llama.context_length", "u32", c.context),
-        KV("llama.embedding_length", "u32", c.hidden),
-        KV("llama.feed_forward_length", "u32", c.ffn),
-        KV("llama.attention.head_count", "u32", c.heads),
-        KV("llama.attention.head_count_kv", "u32", c.kv_heads),
-        *scaling(c.rope),
-        KV("llama.rope.freq_base", "f32", c.rope_theta),
-        KV("llama.attention.layer_norm_rms_epsilon", "f32", c.rms_eps),
-        KV("llama.attention.key_length", "u32", c.head_dim),
-        KV("llama.attention.value_length", "u32", c.head_dim),
+    """The pairs of the family's own keys, in the order that the reference writes."""
+    c, name = config, config.family.gguf
+    found = [
+        KV(f"{name}.block_count", "u32", c.layers),
+        KV(f"{name}.context_length", "u32", c.context),
+        KV(f"{name}.embedding_length", "u32", c.hidden),
+        KV(f"{name}.feed_forward_length", "u32", c.ffn),
+        KV(f"{name}.attention.head_count", "u32", c.heads),
+        KV(f"{name}.attention.head_count_kv", "u32", c.kv_heads),
+        *scaling(f"{name}.rope.scaling", c.rope),
+        KV(f"{name}.rope.freq_base", "f32", c.rope_theta),
+        KV(f"{name}.attention.layer_norm_rms_epsilon", "f32", c.rms_eps),
+        KV(f"{name}.attention.key_length", "u32", c.head_dim),
+        KV(f"{name}.attention.value_length", "u32", c.head_dim),
         KV("general.file_type", "u32", FILE_TYPE[dtype]),
-        KV("llama.vocab_size", "u32", c.vocab),
-        KV("llama.rope.dimension_count", "u32", c.head_dim),
+        KV(f"{name}.vocab_size", "u32", c.vocab),
+        KV(f"{name}.rope.dimension_count", "u32", c.head_dim),
         KV("general.quantization_version", "u32", 2),
     ]
+    lacks = {f"{name}.{word}" for word in config.family.gguf_lacks}
+    return [kv for kv in found if kv.key not in lacks]
 
 
-def scaling(rope) -> list[KV]:
+def scaling(place: str, rope) -> list[KV]:
     """What a scaling is in keys; Llama 3.1's is a tensor."""
-    place = "llama.rope.scaling"
     if isinstance(rope, LinearRope):
         return [KV(f"{place}.type", "str", "linear"), KV(f"{place}.factor", "f32", rope.factor)]
     if not isinstance(rope, YarnRope):
@@ -62,7 +65,7 @@ def properties(config: ModelConfig, dtype: str) -> dict[str, Any]:
         kv.key: f32(kv.value) if kv.kind == "f32" else kv.value
         for kv in hyperparameters(config, dtype)
     }
-    return {"schema": "GGUF", "general.architecture": "llama", **pairs}
+    return {"schema": "GGUF", "general.architecture": config.family.gguf, **pairs}
 
 
 SAMPLING = {  # in generation_config.json -> after general.sampling., type; in the order written
@@ -88,8 +91,11 @@ def general(
     config: ModelConfig, dtype: str, name: str, license: str | None, generation: dict
 ) -> list[KV]:
     """The `general.*` pairs.  `name` and `license` come from the catalogue, never from a path."""
-    parameters = sum(prod(spec.shape) for spec in specs(config, dtype))
-    kvs = [KV("general.architecture", "str", "llama"), KV("general.type", "str", "model")]
+    parameters = sum(prod(spec.shape) for spec in specs_of(config, dtype))
+    kvs = [
+        KV("general.architecture", "str", config.family.gguf),
+        KV("general.type", "str", "model"),
+    ]
     for key, (word, code) in SAMPLING.items():
         if generation.get(key) is not None:
             kvs.append(KV(f"general.sampling.{word}", code, generation[key]))

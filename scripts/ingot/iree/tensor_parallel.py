@@ -10,6 +10,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
+from ingot.architecture import features
 from ingot.architecture.config import ModelConfig
 from ingot.iree import irpa
 from ingot.tensors.layout import FileLayout
@@ -50,6 +51,14 @@ def splits(tensors: list[tuple[str, str, tuple[int, ...]]]) -> list[Cut]:
         Cut(name, *by_name[name], AXIS.get(name.split(".")[-2]))
         for name in irpa.tree_order(by_name)
     ]
+
+
+def can(tp: int) -> tuple[str, ...]:
+    """What a set of so many ranks, and its program, can express of features.FEATURES.
+
+    Of several ranks no bias: each would add the whole.
+    """
+    return features.BIASES if tp == 1 else ()
 
 
 def misfit(config: ModelConfig, tp: int) -> str | None:

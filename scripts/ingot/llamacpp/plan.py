@@ -4,11 +4,11 @@ import ctypes
 import re
 from pathlib import Path
 
-from ingot.architecture.llama import TensorSpec
+from ingot.architecture.specs import TensorSpec
 from ingot.files.atomic import partial_of
 from ingot.gguf.file import layout
 from ingot.gguf.kv import KV
-from ingot.llamacpp import libllama, quants
+from ingot.llamacpp import libllama, quantisations
 from ingot.llamacpp.quants import Imatrix
 from ingot.llamacpp.structures import ImatrixData, QuantizeParameters
 from ingot.refused import Refused
@@ -28,7 +28,11 @@ def planned(
     said: list[str] = []
     lib = libllama.library()
     parameters = lib.llama_model_quantize_default_params()
-    parameters.ftype, parameters.nthread, parameters.dry_run = quants.FTYPES[quant], 1, True
+    parameters.ftype, parameters.nthread, parameters.dry_run = (
+        quantisations.ROWS[quant].ftype,
+        1,
+        True,
+    )
     kept = _given(parameters, matrix)
     with partial_of(named.with_name(f"{named.name}.plan")) as stub:
         with stub.open("wb") as file:

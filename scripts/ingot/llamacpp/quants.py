@@ -1,21 +1,13 @@
-"""libllama's quantised types, importance matrices, and what a header says of both."""
+"""Importance matrices, and what the header of a quantised file says of both."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.gguf import file as gguf_file
 from ingot.gguf.kv import KV
+from ingot.llamacpp.quantisations import ROWS
 from ingot.refused import Refused
 
-FTYPES = {  # enum llama_ftype
-    "q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q2_k": 10, "q3_k_s": 11, "q3_k_m": 12, "q3_k_l": 13,
-    "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18, "iq2_xxs": 19, "iq2_xs": 20,
-    "iq3_xs": 22, "iq3_xxs": 23, "iq1_s": 24, "iq4_nl": 25, "iq3_s": 26, "iq3_m": 27, "iq2_s": 28,
-    "iq2_m": 29, "iq4_xs": 30, "iq1_m": 31,
-}  # fmt: skip
-BY_IMATRIX = (  # made only by one
-    "iq1_m", "iq1_s", "iq2_m", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_xs", "iq3_xxs",
-)  # fmt: skip
 SUMS, COUNTS = ".in_sum2", ".counts"
 NAME_LIMIT = 127  # bytes of a string that llama-quantize writes into the header
 
@@ -68,6 +60,6 @@ def header(kvs: list[KV], quant: str, imatrix: Imatrix | None) -> list[KV]:
     return [
         *(kv for kv in kvs if kv.key not in moved),
         KV("general.quantization_version", "u32", 2),
-        KV("general.file_type", "u32", FTYPES[quant]),
+        KV("general.file_type", "u32", ROWS[quant].ftype),
         *(imatrix.pairs() if imatrix else []),
     ]

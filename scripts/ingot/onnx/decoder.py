@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ingot.architecture import llama
 from ingot.architecture.config import ModelConfig
+from ingot.architecture.specs import rope_freqs
 from ingot.onnx.graph import MICROSOFT, OLD, OPSET, Graph
 from ingot.onnx.weights import Form, Layout, Weights
 
@@ -26,7 +26,6 @@ PAST, PRESENT = "past_key_values", "present"
 # Added to a score that must not count; float16's own least value would overflow with a score below 0.
 MASKED = {"FLOAT": np.float32(-1e30), "FLOAT16": np.float16(-3e4)}
 
-TAKES = ("attention_bias", "mlp_bias")  # of what not every format can say
 
 Attend = Callable[[int, str, str, str], str]  # of a layer: q, k, v [tokens, heads * head_dim]
 
@@ -201,4 +200,4 @@ def angles(graph: Graph, c: ModelConfig, form: Form, positions: str) -> tuple[st
 def frequencies(c: ModelConfig) -> np.ndarray:
     """Radians per token, [head_dim / 2]."""
     found = 1 / c.rope_theta ** (np.arange(0, c.head_dim, 2) / c.head_dim)
-    return found if c.rope is None else found / np.array(llama.rope_freqs(c), np.float32)
+    return found if c.rope is None else found / np.array(rope_freqs(c), np.float32)

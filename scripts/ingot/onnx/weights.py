@@ -8,10 +8,12 @@ from math import prod
 
 import numpy as np
 
-from ingot.architecture import llama
+from ingot.architecture import features
 from ingot.architecture.config import ModelConfig
+from ingot.architecture.specs import specs_of
 from ingot.onnx.graph import MICROSOFT, Graph
 
+CAN = (*features.BIASES, "own_gguf")  # no rope but the usual one and Llama 3.1's
 ALIGN = 64  # bytes; where each tensor begins
 MOST = 2 << 30  # bytes of a data file; a larger tensor has one of its own
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
@@ -115,7 +117,7 @@ class Weights:
         if config.tied and "lm_head" in form.float_layers:  # which is the embedding
             form = replace(form, float_layers=(*form.float_layers, "model.embed_tokens"))
         self.graph, self.form, self.stem = graph, form, stem
-        specs = llama.specs(config, "f32")
+        specs = specs_of(config, "f32")
         self.shapes = {spec.source: spec.shape for spec in specs if spec.source}
         self.head = EMBEDDING if config.tied else HEAD
         self.layout, self.names = Layout(), set()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.architecture.llama import TensorSpec
+from ingot.architecture.specs import TensorSpec
 from ingot.checkpoint.rows import Rows
 from ingot.files import stream
 from ingot.onnx.weights import BLOCKS, F16, ROWS, Layout, Stored

@@ -13,7 +13,7 @@ from ingot.files import sealed
 from ingot.files.atomic import replacing
 from ingot.onnx import decoder, write
 from ingot.onnx.folder import hold_layers
-from ingot.onnx.weights import Form
+from ingot.onnx.weights import CAN, Form
 from ingot.openvino import ir
 from ingot.terminal.console import stderr_to_log
 
@@ -28,7 +28,7 @@ def write_folder(
     architecture: str | None = None,
 ) -> None:
     """The IR, the tokenizer's, and the checkpoint's own small files, in the new folder `openvino`."""
-    config = read_config(checkpoint["config.json"], architecture, takes=decoder.TAKES)
+    config = read_config(checkpoint["config.json"], architecture, can=CAN)
     hold_layers(checkpoint["config.json"], config, form)
     graph, layout = decoder.build(config, form, decoder.PORTABLE)
     with Rows(checkpoint, config, openvino.name) as rows, replacing(openvino) as partial:

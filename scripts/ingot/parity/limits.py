@@ -1,31 +1,25 @@
 """How far a lossy format may be from its source: mean KL divergence per token, in nats.
 
-Source: llama.cpp's tools/perplexity/README.md, its scoreboard of Llama 3 8B (those types that it makes
-only by an importance matrix with one, others without), times FOUR: smaller models lose more.  Floats:
+Of libllama's types: what Llama 3 8B loses (llamacpp/quantisations.py), times FOUR: smaller models lose
+more.  q8_0's is of the same scoreboard.  Floats:
 some hundred times what the demo has, whose weights are bfloat16.  fp8 and int8_sq: ten times what the
 demo has; int4_awq as q4_k_m, which has as many bits.
 """
 
+from ingot.llamacpp.quantisations import ROWS
 from ingot.refused import Refused
 
 NAMES = (
     "mean_kl", "median_kl", "kl_99", "kl_99_9", "largest_kl", "same_top", "rms_dp", "perplexity",
 )  # fmt: skip
-FOUR = 4
-SCOREBOARD = {
-    "q8_0": 0.001355, "q6_k": 0.005452, "q5_k_m": 0.010762, "q5_k_s": 0.016595, "q5_1": 0.018045,
-    "q5_0": 0.022239, "q4_k_m": 0.031273, "iq4_nl": 0.035742, "iq4_xs": 0.036334, "q4_k_s": 0.043136,
-    "q4_1": 0.071683, "q4_0": 0.071940, "q3_k_l": 0.087176, "q3_k_m": 0.101913, "iq3_m": 0.102534,
-    "iq3_s": 0.111278, "iq3_xs": 0.138693, "iq3_xxs": 0.183625, "q3_k_s": 0.228217, "iq2_m": 0.325989,
-    "iq2_s": 0.439197, "q2_k": 0.445132, "iq2_xs": 0.546290, "iq2_xxs": 0.812022, "iq1_m": 1.393084,
-    "iq1_s": 2.254554,
-}  # fmt: skip
+FOUR, Q8_0 = 4, 0.001355
 INT8_TOP = 0.97  # the share of equal best tokens of ONNX's and OpenVINO's int8
 MEAN_KL = {
     "int8": 3e-3,
     "f32": 1e-5, "f16": 1e-4, "bf16": 1e-3,
     "fp8": 0.05, "w8a8_sq_per_channel": 0.05, "w4a16_awq": 0.125,
-    **{kind: round(FOUR * found, 6) for kind, found in SCOREBOARD.items()},
+    "q8_0": round(FOUR * Q8_0, 6),
+    **{name: round(FOUR * row.mean_kl, 6) for name, row in ROWS.items()},
 }  # fmt: skip
 
 # The root mean square of the error over that of the weights, per tensor: twice what a normal

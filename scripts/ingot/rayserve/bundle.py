@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingot.architecture.config import ALL, ModelConfig, read_config
+from ingot.architecture.config import ModelConfig, read_config
 from ingot.checkpoint.files import Checkpoint
 from ingot.files import sealed
 from ingot.files.sealed import Contents, Ours
@@ -113,7 +113,7 @@ def gathered(
 ) -> Sources:
     """`settings` are vLLM's; `onnx` and `openvino` each hold a folder where an application serves it."""
     path = Checkpoint(checkpoint)["config.json"]
-    config = read_config(path, takes=ALL)
+    config = read_config(path, can=plan_of.CAN)
     folders = {"onnx": onnx, "openvino": openvino}
     files: Contents = {}
     sizes = {"vocabulary": config.vocab}

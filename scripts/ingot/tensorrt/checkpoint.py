@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ingot.architecture.config import ARCHITECTURES, Llama3Rope, ModelConfig
+from ingot.architecture.config import Llama3Rope, ModelConfig
+from ingot.architecture.families.table import FAMILIES
 from ingot.checkpoint.safetensors import Tensor, read_header
 from ingot.fields import read_json
 from ingot.refused import Refused
@@ -171,8 +172,8 @@ def _config(path: Path, document: dict) -> ModelConfig:
         # TensorRT-LLM's defaults are other ones: what is absent is wrong too
         if document.get(key) != value or type(document[key]) is not type(value):
             raise Refused(f"{path}: {key} is {document.get(key)!r}, expected {value!r}")
-    if document.get("architecture") not in ARCHITECTURES:
-        known = " or ".join(ARCHITECTURES)
+    if document.get("architecture") not in FAMILIES:
+        known = " or ".join(FAMILIES)
         raise Refused(f"{path}: architecture is {document.get('architecture')}, expected {known}")
     numbers = {ours: document[key] for key, ours in NUMBERS.items()}
     rope = _rope(path, document)

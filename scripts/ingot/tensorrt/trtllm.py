@@ -17,6 +17,7 @@ from ingot.architecture.config import ModelConfig
 from ingot.tensors.dtypes import FLOATS
 from ingot.tensors.layout import FileLayout
 
+CAN = ()  # of features.FEATURES
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}  # ours -> TensorRT-LLM's
 STORED = {"float16": "F16", "bfloat16": "BF16", "float32": "F32"}  # -> safetensors'
 LAYER = "transformer.layers"

@@ -12,6 +12,7 @@ from ingot.fields import Whole, read_json
 from ingot.files import sealed
 from ingot.files.sealed import Contents, Ours
 from ingot.refused import Refused
+from ingot.tensorrt import trtllm
 from ingot.triton import pbtxt, schema
 from ingot.triton.schema import BLS, ENGINE, ENSEMBLE, POSTPROCESSING, PREPROCESSING
 from ingot.triton.server import launch_script
@@ -148,7 +149,7 @@ def of_checkpoint(
     if not checkpoint:
         raise Refused("--checkpoint: missing, expected config.json and weights; name them")
     tokenizer_files(tokenizer)
-    read_config(Checkpoint(checkpoint)["config.json"])
+    read_config(Checkpoint(checkpoint)["config.json"], can=trtllm.CAN)
     read_checkpoint(Checkpoint(checkpoint))
     arguments = {"backend": "pytorch", "tensor_parallel_size": tp, "pipeline_parallel_size": pp}
     arguments |= {

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
-from ingot.architecture.config import ALL, read_config
+from ingot.architecture.config import read_config
 from ingot.checkpoint.files import Checkpoint, name_of
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.files.sealed import Contents, Ours
@@ -143,7 +143,7 @@ def described(
         said = json.loads(config.read_bytes())
         dtype = said.get("dtype") or said.get("torch_dtype") or "bfloat16"
     plan = plan_of.planned(
-        read_config(config, takes=ALL), settings, tp, dtype, f"models.{model}.vllm"
+        read_config(config, can=plan_of.CAN), settings, tp, dtype, f"models.{model}.vllm"
     )
     about = {
         "version": VERSION,

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from ingot.architecture import gpu_layout
+from ingot.architecture import features, gpu_layout
 from ingot.architecture.config import ModelConfig
 from ingot.architecture.gpu_layout import GIB, VLLM
 from ingot.refused import Refused
 from ingot.vllm.arguments import stop_on_wrong
 
+CAN = features.ALL
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 BLOCK = {"cpu": 128, "gpu": 16}  # tokens of a KV block: vLLM's own defaults
 CPU_CACHE = GIB  # bytes per rank, where the catalogue names none

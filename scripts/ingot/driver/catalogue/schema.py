@@ -7,7 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ingot import yaml_text
+from ingot.architecture.families.table import FAMILIES
+from ingot.architecture.features import FEATURES
 from ingot.driver.formats.iree import PROGRAMS
+from ingot.driver.known import model
+from ingot.llamacpp.quantisations import ROWS
 from ingot.refused import Refused
 
 FILE, SCHEMA = "models.yaml", "models.schema.json"
@@ -63,6 +67,9 @@ def complete(catalogue: dict, root: Path) -> None:
     from snakemake.utils import validate
 
     schema = json.loads((root / SCHEMA).read_bytes())
+    schema["$defs"]["quant"]["enum"] = [*ROWS]
+    schema["$defs"]["architecture"]["enum"] = [*FAMILIES]
+    schema["$defs"]["feature"]["enum"] = [*FEATURES]
     if error := jsonschema.exceptions.best_match(_strict(schema).iter_errors(catalogue)):
         key = ".".join(map(str, error.absolute_path))
         if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
@@ -73,6 +80,7 @@ def complete(catalogue: dict, root: Path) -> None:
         raise Refused(f"{key or 'the catalogue'}: {error.message}; see {SCHEMA}")
     validate(catalogue, str(root / SCHEMA))
     for name, entry in catalogue["models"].items():
+        model.fill_needs(name, entry, root)
         for table, key, word in (
             ("hardware", f"models.{name}.hardware", entry["hardware"]),
             ("gpus", f"models.{name}.trtllm.gpu", entry["trtllm"]["gpu"]),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ingot.architecture import features
 from ingot.driver.formats.rows import FORMATS, OFFERED, PUBLISHED, RECORD, ROWS
 from ingot.driver.formats.table import Target
 from ingot.refused import Refused
@@ -107,6 +108,8 @@ def why_not(target: str, catalogue: dict) -> str | None:
         return f"unknown variant {asked.variant}, expected one of {', '.join(allowed) or 'none'}"
     if asked.record and row.no_record:
         return row.no_record
+    if lacks := features.lacking(asked.entry["needs"], row.can(asked)):
+        return f"{lacks}, which .{row.name} cannot express"
     return row.refuse(asked) or None
 
 

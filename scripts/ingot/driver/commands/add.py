@@ -15,7 +15,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from ingot.architecture.llama import parameters
+from ingot.architecture.specs import parameters
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.driver.catalogue import machine, schema, targets

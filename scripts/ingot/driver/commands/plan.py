@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ingot.architecture import gpu_layout
 from ingot.architecture.config import ModelConfig
-from ingot.architecture.llama import parameters
+from ingot.architecture.specs import parameters
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands import plan_chart, plan_table
 from ingot.driver.commands.targets import add_catalogue

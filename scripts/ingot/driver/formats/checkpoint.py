@@ -1,5 +1,7 @@
 """Rows of what models come from: a checkpoint of the hub, and the reference for verifications."""
 
+from functools import partial
+
 from ingot.driver.formats.table import GB, Cost, Format, Work, run_through, whole_model, written
 from ingot.driver.job import Job
 from ingot.driver.known.model import Model
@@ -35,41 +37,32 @@ def scored(job: Job, model: Model) -> Work | None:
     return Work(Cost(4, 60, memory), tokens * model.parameters() / 1e12, {job.writes[0]: size})
 
 
+beside = partial(Format, sizes=whole_model, intermediate=True)
 ROWS = (
-    Format(
+    beside(
         name="hf",
         what="a checkpoint's files, as the hub has them",
         steps={"fetch_listing": listed, "fetch_file": fetched},
-        sizes=whole_model,
         chart="checkpoint",
-        intermediate=True,
     ),
-    Format(
+    beside(
         name="reading.json",
         what="every number of config.json, by transformers",
         steps={"read_config": written(Cost(5, memory=450), 1e3)},
-        sizes=whole_model,
-        intermediate=True,
     ),
-    Format(
+    beside(
         name="reference.npz",
         what="greedy tokens and logits by transformers in float32",
         steps={"generate_reference": run_through(Cost(3, 200, 1200, 1250), 6e5)},
-        sizes=whole_model,
-        intermediate=True,
     ),
-    Format(
+    beside(
         name="texts.json",
         what="token ids of texts and rendered dialogues, by transformers",
         steps={"encode_texts": written(Cost(4, memory=300), 5e5)},
-        sizes=whole_model,
-        intermediate=True,
     ),
-    Format(
+    beside(
         name="scores.npy",
         what="distributions over a corpus, by transformers in float32",
         steps={"score_corpus": scored},
-        sizes=whole_model,
-        intermediate=True,
     ),
 )

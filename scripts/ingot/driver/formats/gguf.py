@@ -1,6 +1,7 @@
 """Rows of GGUF: one file, several quantised ones, a set of smaller files, importance matrices."""
 
 from dataclasses import replace
+from functools import partial
 
 from ingot.driver.formats.table import (
     GB,
@@ -8,29 +9,25 @@ from ingot.driver.formats.table import (
     Format,
     Target,
     Work,
+    always,
     read_through,
     run_through,
     whole_model,
 )  # fmt: skip
 from ingot.driver.job import Job
 from ingot.driver.known.model import Model
+from ingot.gguf import metadata
 from ingot.iree import irpa
-from ingot.llamacpp import quants
+from ingot.llamacpp import quantisations
 
 FLOATS = ("f32", "f16", "bf16", "q8_0")  # dtypes that the converter writes
-BITS = {  # per weight, of what libllama writes: llama.cpp's own table for Llama 3 8B
-    "q4_0": 4.6, "q4_1": 5.1, "q5_0": 5.6, "q5_1": 6.0, "q2_k": 3.2, "q3_k_s": 3.6, "q3_k_m": 4.0,
-    "q3_k_l": 4.3, "q4_k_s": 4.7, "q4_k_m": 4.9, "q5_k_s": 5.6, "q5_k_m": 5.7, "q6_k": 6.6,
-    "iq1_s": 2.0, "iq1_m": 2.2, "iq2_xxs": 2.4, "iq2_xs": 2.6, "iq2_s": 2.7, "iq2_m": 2.9,
-    "iq3_xxs": 3.3, "iq3_xs": 3.5, "iq3_s": 3.7, "iq3_m": 3.8, "iq4_xs": 4.4, "iq4_nl": 4.7,
-}  # fmt: skip
 
 
 def file_bytes(model: Model, dtype: str) -> int:
     """The tensors, and 65 bytes per token of the vocabulary: its text and what it is."""
-    quantised = dtype in BITS
-    tensors = model.tensor_bytes("f32" if quantised else dtype)
-    tensors *= BITS[dtype] / 32 if quantised else 1
+    row = quantisations.ROWS.get(dtype)
+    tensors = model.tensor_bytes("f32" if row else dtype)
+    tensors *= row.bits / 32 if row else 1
     return irpa.align(int(tensors) + 65 * model.config.vocab, irpa.PAGE)
 
 
@@ -78,7 +75,8 @@ def imatrix(job: Job, model: Model) -> Work | None:
 
 
 def refuse(target: Target) -> str | None:
-    if target.variant in quants.BY_IMATRIX and not target.entry.get("imatrix"):
+    row = quantisations.ROWS.get(target.variant or "")
+    if row and row.by_imatrix and not target.entry.get("imatrix"):
         return f"{target.variant} needs an importance matrix; set models.{target.model}.imatrix to a text"
     return None
 
@@ -95,11 +93,18 @@ def refuse_quants(target: Target) -> str | None:
 
 
 def every_type(catalogue: dict, tp: int) -> list[str]:
-    return [*FLOATS, *quants.FTYPES]
+    return [*FLOATS, *quantisations.ROWS]
 
 
+row = partial(
+    Format,
+    can=always(metadata.CAN),
+    sizes=whole_model,
+    whole="a GGUF file holds the whole model, and servers split it themselves",
+    chart="gguf",
+)
 ROWS = (
-    Format(
+    row(
         name="gguf",
         what="GGUF at the model's dtype, or at the type named",
         steps={
@@ -107,41 +112,32 @@ ROWS = (
             "quantize_gguf": quantize,
             "verify_gguf": read_through(Cost(10, 40.0, 400, 1200)),
         },
-        sizes=whole_model,
-        whole="a GGUF file holds the whole model, and servers split it themselves",
         variants=every_type,
         refuse=refuse,
         record="the checkpoint, value by value, and key by key; transformers' texts, tokens and "
         "distributions, by libllama",
-        chart="gguf",
     ),
-    Format(
+    row(
         name="quants",
         what="GGUF of several of libllama's types, from one read of the checkpoint",
         steps={},
-        sizes=whole_model,
-        whole="a GGUF file holds the whole model, and servers split it themselves",
         refuse=refuse_quants,
         no_record="each of its files is artifacts/MODEL.TYPE.gguf; ask for that one's record",
-        chart="gguf",
     ),
-    Format(
+    row(
         name="split",
         what="a GGUF file as a set of files within a limit, as hubs want it",
         steps={"split_gguf": split, "verify_split": run_through(Cost(3, 40, 200, 1200))},
-        sizes=whole_model,
-        whole="a GGUF file holds the whole model, and servers split it themselves",
         variants=every_type,
         refuse=refuse,
         record="the whole file, tensor by tensor; its logits, by libllama",
-        chart="gguf",
     ),
-    Format(
+    row(
         name="imatrix",
         what="an importance matrix, by which libllama's types are made",
         steps={"compute_imatrix": imatrix},
-        sizes=whole_model,
         whole="an importance matrix is of the whole model",
+        chart="other",
         refuse=refuse_imatrix,
         no_record="the records of the files that are made by it name it",
     ),

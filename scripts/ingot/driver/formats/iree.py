@@ -1,6 +1,9 @@
 """Rows of the IREE line: archives, programs, and the shortfin server's folder."""
 
-from ingot.architecture import llama
+from collections.abc import Collection
+from functools import partial
+
+from ingot.architecture.specs import head_of_tied, specs_of
 from ingot.driver.formats.gguf import FLOATS, file_bytes
 from ingot.driver.formats.table import (
     GB,
@@ -63,9 +66,9 @@ def shard(job: Job, model: Model) -> Work | None:
     if not model.config:
         return None
     dtype, tp = model.dtype(), len(job.writes) - 1
-    specs = llama.specs(model.config, dtype)
+    specs = specs_of(model.config, dtype)
     if model.config.tied:
-        specs.append(llama.head_of_tied(model.config, dtype))
+        specs.append(head_of_tied(model.config, dtype))
     cuts = tensor_parallel.splits([(s.name, s.type.name, s.shape) for s in specs])
     properties = metadata.properties(model.config, dtype)
     sizes = [len(tensor_parallel.root_archive(properties, cuts, tp))]
@@ -162,8 +165,14 @@ def archive_sizes(entry: dict) -> list[int | None]:
     return [None, *entry["tp"]]
 
 
+def can(target: Target) -> Collection[str]:
+    """An archive of the whole model holds what its GGUF file does."""
+    return tensor_parallel.can(target.tp) if target.tp else metadata.CAN
+
+
+row = partial(Format, can=can, sizes=own_sizes, chart="program")
 ROWS = (
-    Format(
+    row(
         name="irpa",
         what="IREE's parameter archive: of the whole model, or a root and one archive per rank",
         steps={
@@ -179,42 +188,36 @@ ROWS = (
         chart="irpa",
         chart_of_ranks="ranks",
     ),
-    Format(
+    row(
         name="mlir",
         what="the exported program",
         steps={"export_mlir": export},
-        sizes=own_sizes,
         variants=program_names,
         refuse=refuse_program,
         no_record="a program is verified by running its .vmfb",
-        chart="program",
     ),
-    Format(
+    row(
         name="config.json",
         what="the server's config of a program",
         steps={},
-        sizes=own_sizes,
         variants=program_names,
         refuse=refuse_program,
         no_record="a program is verified by running its .vmfb",
-        chart="program",
     ),
-    Format(
+    row(
         name="vmfb",
         what="the program compiled for the model's hardware, or for the one named",
         steps={"compile_vmfb": compile, "verify_vmfb": run_through(Cost(3, 390, 100, 550))},
         varies={"compile_vmfb": (2, "iree-compile numbers several devices' calls by chance")},
-        sizes=own_sizes,
         variants=hardware_names,
         refuse=refuse_program,
         record="transformers in float32: greedy tokens and logits",
-        chart="program",
     ),
-    Format(
+    row(
         name="shortfin",
+        chart="other",
         what="all that the shortfin server needs, and its launch script",
         steps={"bundle_shortfin": bundle, "verify_shortfin": run_through(Cost(6, 475, 485, 550))},
-        sizes=own_sizes,
         variants=hardware_names,
         refuse=refuse_bundle,
         record="transformers in float32: greedy tokens, through the server",

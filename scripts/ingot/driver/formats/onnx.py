@@ -1,8 +1,9 @@
 """Rows of ONNX, of what is made like it, OpenVINO IR and torchpipe's file set, and of TensorRT for RTX."""
 
 from dataclasses import replace
+from functools import partial
 
-from ingot.architecture import llama
+from ingot.architecture.specs import specs_of
 from ingot.driver.formats import table
 from ingot.driver.formats.table import GB, Cost, Format, Step, Work, whole_model
 from ingot.driver.job import Job
@@ -28,7 +29,7 @@ def folder_bytes(name: str, job: Job, model: Model) -> float:
     dtype = {"": "fp32", "prefill": "fp16"}.get(word, word)
     form = weights.Form(dtype, int8, settings["block"], tuple(settings["float_layers"]))
     size = PER_LAYER * (layers + 1) + model.tokenizer_bytes()
-    for spec in llama.specs(replace(config, layers=layers), "f32"):
+    for spec in specs_of(replace(config, layers=layers), "f32"):
         copies = 2 + config.tied if name == "torchpipe" and spec.source == weights.EMBEDDING else 1
         size += copies * form.nbytes(spec.source or "", spec.shape)
     return size
@@ -46,45 +47,39 @@ def make(name: str, cost: Cost) -> dict[str, Step]:
     return {SCRIPTS.get(name, f"export_{name}"): work}
 
 
+row = partial(Format, can=table.always(weights.CAN), sizes=whole_model, chart="irpa")
 ROWS = (
-    Format(
+    row(
         name="onnx",
         what="a decoder with KV cache in ONNX, fp32, fp16 or int8",
         steps=make("onnx", Cost(0.6, 3.0, 60))
         | {"verify_onnx": table.run_through(Cost(3, 400, 200, 5000))},
-        sizes=whole_model,
         whole="an ONNX graph holds the whole model",
         variants=lambda catalogue, tp: VARIANTS,
         record=VALUES + "ONNX Runtime and onnxruntime-genai",
-        chart="irpa",
     ),
-    Format(
+    row(
         name="openvino",
         what="OpenVINO IR, float32 or int8, with its tokenizer",
         steps=make("openvino", Cost(4, 4.0, 500))
         | {"verify_openvino": table.run_through(Cost(10, 700, 900, 8000))},
-        sizes=whole_model,
         whole="an IR holds the whole model",
         variants=lambda catalogue, tp: QUANTS,
         record=VALUES + "OpenVINO and openvino_genai",
-        chart="irpa",
     ),
-    Format(
+    row(
         name="torchpipe",
         what="the decoder cut at attention: a graph that batches any tokens, and attention per request",
         steps=make("torchpipe", Cost(0.6, 3.0, 60))
         | {"verify_torchpipe": table.run_through(Cost(3, 100, 200, 5000))},
-        sizes=whole_model,
         whole="torchpipe's graphs hold the whole model",
         record="the checkpoint, value by value; transformers in float32: tokens, by ONNX Runtime",
-        chart="irpa",
     ),
-    Format(
+    row(
         name="rtx",
         what="a TensorRT for RTX engine (proprietary compiler, optional)",
         steps=make("rtx", Cost(1.5, 4.0, 350, 3000))
         | {"verify_rtx": table.read_through(Cost(2.0, 10.0, 350, 3000))},
-        sizes=whole_model,
         whole="TensorRT for RTX is for one GPU",
         record="a second build, byte by byte, and its graph's own record",
         chart="engine",

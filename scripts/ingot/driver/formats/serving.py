@@ -1,9 +1,13 @@
 """Rows of serving bundles: folders that a cluster starts as they are."""
 
+from collections.abc import Collection
+from functools import partial
+
 from ingot.driver.formats import table
 from ingot.driver.formats.table import Cost, Format, Target, Work, own_sizes
 from ingot.driver.job import Job
 from ingot.driver.known.model import Model, planned
+from ingot.onnx import weights
 from ingot.refused import Refused
 from ingot.vllm import plan
 
@@ -67,44 +71,45 @@ def memory_of(entry: dict, gpus: dict) -> float:
     return 0 if device == "cpu" else gpus[device].get("memory", 80)
 
 
+def can(target: Target) -> Collection[str]:
+    """What every application of a Ray Serve folder can."""
+    return plan.CAN if target.entry["ray"]["apps"] == ["llm"] else weights.CAN
+
+
+row = partial(
+    Format,
+    can=table.always(plan.CAN),
+    sizes=own_sizes,
+    chart="checkpoint",
+    links=True,
+    devices="gpus",
+    servers=("vllm",),
+)
 ROWS = (
-    Format(
+    row(
         name="vllm-slurm",
         what="a folder that SLURM serves by vLLM: weights, plan, launch files",
         steps={"bundle_vllm": bundle, "verify_vllm": table.run_through(Cost(40, 60, 900, 12000))},
-        sizes=own_sizes,
         refuse=refuse,
         record="transformers in float32: greedy tokens and their log-probabilities, through the server",
-        chart="checkpoint",
-        links=True,
-        devices="gpus",
-        servers=("vllm",),
     ),
-    Format(
+    row(
         name="rayserve",
+        can=can,
         what="a folder that Ray Serve serves: vLLM, and int8 on Intel's and AMD's CPUs",
         steps={
             "bundle_rayserve": bundle,
             "verify_rayserve": table.run_through(Cost(60, 90, 900, 12000)),
         },
-        sizes=own_sizes,
         refuse=refuse_rayserve,
         record="transformers in float32: greedy tokens by each application, streams, batches",
-        chart="checkpoint",
-        links=True,
-        devices="gpus",
-        servers=("vllm",),
     ),
-    Format(
+    row(
         name="kuberay",
+        can=can,
         what="manifests for KubeRay, and the model that they serve by vLLM",
         steps={"bundle_kuberay": bundle},
-        sizes=own_sizes,
         refuse=refuse_kuberay,
         no_record="its manifests are checked while it is built, and its ./smoke asks the cluster",
-        chart="checkpoint",
-        links=True,
-        devices="gpus",
-        servers=("vllm",),
     ),
 )

@@ -5,7 +5,7 @@ verifies it takes.  Rows and functions: a new format is one row in a file here, 
 one rule and one script.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,11 @@ def nothing(*_: Any) -> tuple:
     return ()
 
 
+def always(words: Collection[str]) -> Callable[[Target], Collection[str]]:
+    """What a format can, whatever the target."""
+    return lambda target: words
+
+
 @dataclass(frozen=True)
 class Format:
     """One row: all that the driver knows of a format."""
@@ -75,6 +80,7 @@ class Format:
     what: str  # one phrase, for `ingot targets` and the documents
     steps: dict[str, Step]  # by script: those that make it, and the one that verifies it
     sizes: Callable[[dict], Iterable[int | None]]  # of a catalogue's model; None: without _tpN
+    can: Callable[[Target], Collection[str]] = nothing  # what of features.FEATURES it can express
     whole: str = ""  # why it takes no _tpN, where it takes none
     variants: Callable[[dict, int], Iterable[str]] = nothing  # of a catalogue, at a size
     refuse: Callable[[Target], str | None] = nothing  # why a target cannot be built

@@ -1,9 +1,13 @@
 """Rows of TensorRT-LLM and Triton."""
 
+from collections.abc import Collection
+from functools import partial
+
 from ingot.driver.formats import table
 from ingot.driver.formats.table import GB, SIZES, Cost, Format, Target, Work
 from ingot.driver.job import Job
 from ingot.driver.known.model import Model
+from ingot.onnx import weights
 from ingot.tensorrt import trtllm
 
 FLOATS = ("f16", "bf16", "f32")  # dtypes of a TensorRT-LLM checkpoint
@@ -118,8 +122,22 @@ def gpu_per_rank(entry: dict, tp: int) -> int:
     return 0 if entry["trtllm"].get("backend") == "onnx" else tp * entry["trtllm"]["pp"]
 
 
+def can_triton(target: Target) -> Collection[str]:
+    onnx = target.entry["trtllm"]["backend"] == "onnx" and not target.variant
+    return weights.CAN if onnx else trtllm.CAN
+
+
+row = partial(
+    Format,
+    can=table.always(trtllm.CAN),
+    sizes=every_size,
+    refuse=refuse,
+    chart="engine",
+    devices="gpus",
+    servers=("tensorrt-llm",),
+)
 ROWS = (
-    Format(
+    row(
         name="trtllm-ckpt",
         what="a TensorRT-LLM checkpoint, quantised where a variant says so",
         steps={
@@ -127,40 +145,26 @@ ROWS = (
             "quantize_trtllm": make(QUANTIZE),
             "verify_trtllm": verify,
         },
-        sizes=every_size,
         variants=checkpoint_variants,
-        refuse=refuse,
         record="the checkpoint, value by value, the ranks merged",
-        chart="engine",
-        devices="gpus",
-        servers=("tensorrt-llm",),
     ),
-    Format(
+    row(
         name="trtllm",
         what="a TensorRT-LLM engine, built on a GPU",
         steps={"build_engine": make(BUILD)},
-        sizes=every_size,
         variants=engine_variants,
-        refuse=refuse,
         no_record="an engine is verified by serving it; ask for the .triton's record",
-        chart="engine",
         gpus={"build_engine": one_gpu},
         varies={"build_engine": (1, "TensorRT chooses kernels by timing them")},
-        devices="gpus",
-        servers=("tensorrt-llm",),
     ),
-    Format(
+    row(
         name="triton",
+        can=can_triton,
         what="a Triton model repository, and its launch script",
         steps={"assemble_triton": assemble, "verify_triton": table.run_through(Cost(10, 10, 120))},
-        sizes=every_size,
         variants=engine_variants,
-        refuse=refuse,
         record="transformers in float32: greedy tokens, through the server",
-        chart="engine",
         links=True,
         gpus={"verify_triton": gpu_per_rank},
-        devices="gpus",
-        servers=("tensorrt-llm",),
     ),
 )

@@ -5,7 +5,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from ingot.architecture.config import ALL, ModelConfig, read_config
+from ingot.architecture import features
+from ingot.architecture.config import ModelConfig, read_config
 from ingot.architecture.gpu_layout import SHORTFIN, why_not
 from ingot.checkpoint.safetensors import INDEX
 from ingot.driver.known import spelling
@@ -27,7 +28,7 @@ def entry(
 
     Refused: what no format of ours would be right of.
     """
-    config = read_config(folder / "config.json", takes=ALL)
+    config = read_config(folder / "config.json", can=features.ALL)
     pre = pre_tokenizer(what, names, folder)
     found = {**source, "name": title, "architecture": config.architecture, "pre_tokenizer": pre}
     if "hub" in source:
@@ -42,6 +43,8 @@ def entry(
     if known := license_of(folder):
         found["license"] = known
     found["dimensions"] = dimensions(config)
+    if config.needs:
+        found["needs"] = list(config.needs)
     found["tp"] = [size for size in SIZES if not why_not(config, size, 1, SHORTFIN)]
     return found
 

@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ingot.architecture import llama
-from ingot.architecture.config import ALL, ModelConfig, read_config
+from ingot.architecture import features
+from ingot.architecture.config import ModelConfig, read_config
+from ingot.architecture.specs import parameters, specs_of
 from ingot.hub.listing import read_listing
 from ingot.refused import Refused
 
@@ -42,6 +43,35 @@ def planned(architecture: str, said: dict[str, int]) -> ModelConfig:
     )
 
 
+def config_of(name: str, entry: dict[str, Any], root: Path) -> Path | None:
+    """Where config.json of a catalogue's model lies: fetched, or of a local checkpoint."""
+    place = Path("artifacts", f"{name}.hf", "config.json")
+    if "path" in entry:
+        place = folder_of(entry, root) / "config.json"
+    return place if place.is_file() else None
+
+
+def folder_of(entry: dict[str, Any], root: Path) -> Path:
+    """Of a local checkpoint: below the working directory, or else below the repository."""
+    path = Path(entry["path"])
+    return path if path.exists() else root / path
+
+
+def fill_needs(name: str, entry: dict[str, Any], root: Path) -> None:
+    """Put `needs` into a model's entry where it says none: config.json's own, once that is here."""
+    said, place = entry.get("needs"), config_of(name, entry, root)
+    try:
+        found = read_config(place, can=features.ALL).needs if place else tuple(said or ())
+    except Refused:  # the step that needs it will say so
+        found = tuple(said or ())
+    if said is not None and {*said} != {*found}:
+        words = ", ".join(found) or "none"
+        raise Refused(
+            f"models.{name}.needs: {', '.join(said)}, but {place} says {words}; leave needs out"
+        )
+    entry["needs"] = list(found)
+
+
 class Model:
     """One model of a catalogue; `root` is the repository, below which its paths may lie.
 
@@ -56,17 +86,15 @@ class Model:
         self.config = self._config(folders)
 
     def _config(self, folders: Iterable[Path]) -> ModelConfig | None:
-        places = [Path("artifacts", f"{self.name}.hf", "config.json")]
-        if "path" in self.entry:
-            places = [self.folder() / "config.json"]
-        places += [folder / f"{self.name}.json" for folder in folders]
-        found = next((place for place in places if place.is_file()), None)
+        others = (folder / f"{self.name}.json" for folder in folders)
+        found = config_of(self.name, self.entry, self.root)
+        found = found or next((place for place in others if place.is_file()), None)
         said = self.entry.get("dimensions")
         if found is None:
             return planned(self.entry["architecture"], said) if said else None
         self.here = True
         try:
-            config = read_config(found, takes=ALL)
+            config = read_config(found, can=features.ALL)
         except Refused as reason:  # the step that needs it will say so
             self.refusal = str(reason)
             return None
@@ -79,9 +107,7 @@ class Model:
         return config
 
     def folder(self) -> Path:
-        """Of a local checkpoint: below the working directory, or else below the repository."""
-        path = Path(self.entry["path"])
-        return path if path.exists() else self.root / path
+        return folder_of(self.entry, self.root)
 
     @property
     def local(self) -> bool:
@@ -93,7 +119,7 @@ class Model:
         return read_listing(listing)["files"] if listing.is_file() else {}
 
     def parameters(self) -> int:
-        return llama.parameters(self.config)
+        return parameters(self.config)
 
     def checkpoint_bytes(self) -> int:
         """Of the weights as they lie on the hub, or here."""
@@ -110,7 +136,7 @@ class Model:
 
     def tensor_bytes(self, dtype: str) -> int:
         """Of all tensors at `dtype`, as GGUF and IRPA hold them."""
-        return sum(spec.type.nbytes(spec.shape) for spec in llama.specs(self.config, dtype))
+        return sum(spec.type.nbytes(spec.shape) for spec in specs_of(self.config, dtype))
 
     def dtype(self, variant: str = "") -> str:
         """A variant's dtype, given with its dot or without, or else the model's own."""

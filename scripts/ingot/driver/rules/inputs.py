@@ -15,7 +15,7 @@ from ingot.driver.known.model import SMALL_FILES, hub_files, shard_names
 from ingot.driver.rules.sources import sources_of
 from ingot.driver.toolchains import toolchains
 from ingot.files.atomic import replacing
-from ingot.llamacpp import quants
+from ingot.llamacpp import quantisations
 from ingot.rayserve.applications import LLM
 from ingot.rayserve.bundle import PARTS
 
@@ -242,7 +242,7 @@ class Inputs:
 
     def imatrix_of_record(self, wildcards) -> list[str]:
         """That of a quantised file; floats have none."""
-        return self.imatrix(wildcards) if self.gguf_type(wildcards) in quants.FTYPES else []
+        return self.imatrix(wildcards) if self.gguf_type(wildcards) in quantisations.ROWS else []
 
     def parameters(self, wildcards) -> str | list[str]:
         """The archives that the program's weights are in: one, or a root and one per rank.

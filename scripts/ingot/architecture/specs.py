@@ -1,4 +1,4 @@
-"""The tensors of a Llama or Mistral checkpoint: names, shapes and dtypes, there and in GGUF.
+"""The tensors of a model: names, shapes and dtypes, in its checkpoint and in GGUF, by its family's table.
 
 Everything here follows from config.json alone, so that a program can be exported without weights.
 Reference: llama.cpp's converter (conversion/llama.py of the commit in envs/llamacpp).
@@ -12,20 +12,7 @@ from ingot.architecture.config import Llama3Rope, ModelConfig
 from ingot.tensors.dtypes import TYPES, TensorType
 
 DROPPED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
-
 HEAD = "lm_head.weight"
-
-BLOCK = {  # in model.layers.N. -> in blk.N.
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 
 
 @dataclass(frozen=True)
@@ -42,23 +29,12 @@ class TensorSpec:
     heads: int | None = None
 
 
-def specs(config: ModelConfig, dtype: str) -> list[TensorSpec]:
+def specs_of(config: ModelConfig, dtype: str) -> list[TensorSpec]:
     """Every tensor of the model at `dtype`, in the order of config, not of any file."""
-    c = config
-    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
-    shapes = {
-        "attn_norm": (c.hidden,),
-        "attn_q": (q, c.hidden),
-        "attn_k": (kv, c.hidden),
-        "attn_v": (kv, c.hidden),
-        "attn_output": (c.hidden, q),
-        "ffn_norm": (c.hidden,),
-        "ffn_gate": (c.ffn, c.hidden),
-        "ffn_up": (c.ffn, c.hidden),
-        "ffn_down": (c.hidden, c.ffn),
-    }
-    heads = {"attn_q": c.heads, "attn_k": c.kv_heads}
-    found = []
+    c, found = config, []
+    sizes = {
+        "hidden": c.hidden, "ffn": c.ffn, "q": c.heads * c.head_dim, "kv": c.kv_heads * c.head_dim,
+    }  # fmt: skip
     if isinstance(c.rope, Llama3Rope):
         found.append(TensorSpec(None, "rope_freqs.weight", (c.head_dim // 2,), TYPES["F32"]))
 
@@ -69,12 +45,14 @@ def specs(config: ModelConfig, dtype: str) -> list[TensorSpec]:
 
     add("model.embed_tokens", "token_embd", (c.vocab, c.hidden))
     for block in range(c.layers):
-        for source, name in BLOCK.items():
-            place = f"model.layers.{block}.{source}"
-            add(place, f"blk.{block}.{name}", shapes[name], heads.get(name))
-            if biased(c, source):
-                bias = (f"{place}.bias", f"blk.{block}.{name}.bias", shapes[name][:1], TYPES["F32"])
-                found.append(TensorSpec(*bias, heads.get(name)))
+        for source, one in c.family.layer.items():
+            place, name = f"model.layers.{block}.{source}", f"blk.{block}.{one.gguf}"
+            shape = tuple(sizes[size] for size in one.shape)
+            heads = getattr(c, one.heads) if one.heads else None
+            add(place, name, shape, heads)
+            if one.bias and getattr(c, one.bias):
+                bias = (f"{place}.bias", f"{name}.bias", shape[:1], TYPES["F32"])
+                found.append(TensorSpec(*bias, heads))
     add("model.norm", "output_norm", (c.hidden,))
     if not c.tied:
         add("lm_head", "output", (c.vocab, c.hidden))
@@ -83,20 +61,13 @@ def specs(config: ModelConfig, dtype: str) -> list[TensorSpec]:
 
 def parameters(config: ModelConfig) -> int:
     """How many weights the checkpoint holds."""
-    return sum(math.prod(spec.shape) for spec in specs(config, "f32") if spec.source)
+    return sum(math.prod(spec.shape) for spec in specs_of(config, "f32") if spec.source)
 
 
 def head_of_tied(config: ModelConfig, dtype: str) -> TensorSpec:
     """The output layer of a model whose embeddings are tied, for formats that want one of its own."""
     shape = (config.vocab, config.hidden)
     return TensorSpec("model.embed_tokens.weight", "output.weight", shape, dtype_of(shape, dtype))
-
-
-def biased(config: ModelConfig, source: str) -> bool:
-    """Has a layer of a block a bias?"""
-    return (config.attention_bias and source.startswith("self_attn")) or (
-        config.mlp_bias and source.startswith("mlp")
-    )
 
 
 def dtype_of(shape: tuple[int, ...], dtype: str) -> TensorType:

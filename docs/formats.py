@@ -1,0 +1,62 @@
+"""Write docs/formats.md: what each format can express of a model, by the rows that the driver asks."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from ingot.architecture.features import FEATURES  # noqa: E402
+from ingot.driver.catalogue import schema  # noqa: E402
+from ingot.driver.formats.rows import OFFERED  # noqa: E402
+from ingot.driver.formats.table import Format, Target  # noqa: E402
+
+TOP = """# What each format can express of a model
+
+A model needs of a format what its config.json says. What a format cannot express is refused before
+anything is fetched or built: `ingot add`, `ingot targets`, `snakemake -n`, `ingot plan` and the step itself
+give one answer, from the format's row. `ingot add` writes what a model of the hub needs into its entry
+(`needs`); of a model that is here config.json is read.
+
+"""
+END = """
+Every format has Llama 3.1's rope, tied embeddings and grouped heads. Of a Mistral with a sliding window
+every format takes contexts up to the window. `python docs/formats.py` writes this page.
+"""
+SETTINGS = {  # formats whose answer hangs on the model's entry -> besides the demo's own
+    "rayserve": ("vLLM alone", {"ray": {"apps": ["llm"]}}),
+    "kuberay": ("vLLM alone", {"ray": {"apps": ["llm"]}}),
+    "triton": ("backend onnx", {"trtllm": {"backend": "onnx"}}),
+}
+
+
+def cells(row: Format, entry: dict[str, Any]) -> list[str]:
+    """yes, no, or yes for one rank only, of each feature."""
+    catalogue, found = schema.load(ROOT), []
+    catalogue["models"] = {"m": entry}
+    sizes = [size for size in row.sizes(entry) if size in (None, 1, 2)]
+    asked = {size: Target("m", size, None, row.name, False, catalogue) for size in sizes}
+    if len(sizes) > 1:  # a set of one rank is no target of some
+        asked = {size: one for size, one in asked.items() if not row.refuse(one)} or asked
+    for feature in FEATURES:
+        said = {size: feature in row.can(one) for size, one in asked.items()}
+        some = " or ".join("no `_tpN`" if size is None else "`_tp1`" for size in said if said[size])
+        found.append("yes" if all(said.values()) else some or "–")
+    return found
+
+
+def page() -> str:
+    entry = schema.load(ROOT)["models"]["demo"]
+    lines = [["format", *(f"`{word}`" for word in FEATURES)], ["---"] * (1 + len(FEATURES))]
+    for row in OFFERED:
+        lines.append([f"`.{row.name}`", *cells(row, entry)])
+        if row.name in SETTINGS:
+            what, own = SETTINGS[row.name]
+            merged = {**entry, **{key: {**entry[key], **value} for key, value in own.items()}}
+            lines.append([f"`.{row.name}`, {what}", *cells(row, merged)])
+    return TOP + "".join(f"| {' | '.join(line)} |\n" for line in lines) + END
+
+
+if __name__ == "__main__":
+    (ROOT / "docs/formats.md").write_text(page())

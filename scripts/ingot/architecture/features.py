@@ -1,0 +1,23 @@
+"""What a model may need of a format that not every format can express.
+
+Each format has a constant CAN of these words.  Its steps ask it when they read config.json, and its row of
+the driver's table has it for `ingot add`, `ingot targets` and a dry run: one answer, before anything is
+fetched.
+"""
+
+from collections.abc import Collection
+
+BIASES = ("attention_bias", "mlp_bias")
+FEATURES = {  # word -> as config.json says it
+    "attention_bias": "attention_bias is true",
+    "mlp_bias": "mlp_bias is true",
+    "own_gguf": "GGUF has an architecture of its own for its family",
+    "linear": "rope_type is linear",
+    "yarn": "rope_type is yarn",
+}
+ALL = tuple(FEATURES)
+
+
+def lacking(needs: Collection[str], can: Collection[str]) -> str | None:
+    """The first need that is not among `can`, in config.json's words; None where there is none."""
+    return next((FEATURES[word] for word in FEATURES if word in needs and word not in can), None)

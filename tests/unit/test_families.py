@@ -1,0 +1,66 @@
+"""A family of models is one table: what is held of each, and that one more is a file and a line."""
+
+import pytest
+import yaml
+
+import checkpoints
+from conftest import ROOT
+from ingot.architecture.config import read_config
+from ingot.architecture.families.table import FAMILIES
+from ingot.architecture.features import ALL, FEATURES
+from ingot.architecture.specs import specs_of
+from ingot.driver.catalogue import schema
+from ingot.gguf import metadata
+from ingot.refused import Refused
+
+SIZES = {"hidden", "ffn", "q", "kv"}
+
+
+@pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
+def family(request):
+    return request.param
+
+
+def config(family, folder, **changes):
+    said = {"architectures": [family.architecture], "model_type": family.model_type}
+    path = folder / "config.json"
+    checkpoints.write_json(
+        path, checkpoints.llama_config(**{**said, "rope_scaling": None, **changes})
+    )
+    return read_config(path, family.architecture, ALL)
+
+
+def test_a_table_says_what_exists(family):
+    assert FAMILIES[family.architecture] is family
+    assert {*family.needs} <= {*FEATURES} and {*family.always} <= {*family.biases} <= {*FEATURES}
+    for one in family.layer.values():
+        assert {*one.shape} <= SIZES and one.heads in ("", "heads", "kv_heads")
+    names = [one.gguf for one in family.layer.values()]
+    assert len(set(names)) == len(names)
+
+
+def test_each_tensor_has_one_name_in_gguf_and_its_size(family, tmp_path):
+    found = specs_of(config(family, tmp_path), "f16")
+    assert len({spec.name for spec in found}) == len(found) == len({spec.source for spec in found})
+    of = {spec.source: spec.shape for spec in found}
+    said = config(family, tmp_path)
+    assert of["model.layers.0.self_attn.q_proj.weight"] == (said.heads * said.head_dim, said.hidden)
+
+
+def test_its_header_has_its_own_name_and_lacks_what_the_table_says(family, tmp_path):
+    keys = [kv.key for kv in metadata.hyperparameters(config(family, tmp_path), "f16")]
+    own = [key for key in keys if not key.startswith("general.")]
+    assert all(key.startswith(f"{family.gguf}.") for key in own)
+    assert not {f"{family.gguf}.{word}" for word in family.gguf_lacks} & {*keys}
+
+
+def test_the_catalogue_takes_each_family_and_no_other():
+    catalogue = yaml.safe_load((ROOT / "models.yaml").read_text())
+    for name in FAMILIES:
+        catalogue["models"]["llama8b"]["architecture"] = name
+        schema.complete(catalogue, ROOT)
+    catalogue["models"]["llama8b"]["architecture"] = "Mamba"
+    with pytest.raises(
+        Refused, match=r"architecture: 'Mamba' is not one of \['LlamaForCausalLM', "
+    ):
+        schema.complete(catalogue, ROOT)

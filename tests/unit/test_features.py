@@ -1,0 +1,131 @@
+"""What a format can express of a model: one answer, by targets, `add`, the page and the steps."""
+
+import importlib
+import json
+
+import pytest
+import yaml
+
+import checkpoints
+import formats
+from conftest import ROOT
+from ingot.architecture.config import read_config
+from ingot.architecture.features import ALL, FEATURES
+from ingot.driver.catalogue import schema, targets
+from ingot.driver.commands import add
+from ingot.driver.formats.rows import FORMATS, OFFERED
+from ingot.driver.known import model as known
+from ingot.refused import Refused
+
+CHANGES = {  # of a config.json, by need; own_gguf is a family's: test_families
+    "attention_bias": {"attention_bias": True},
+    "mlp_bias": {"mlp_bias": True},
+    "linear": {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    "yarn": {
+        "rope_scaling": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}
+    },
+}
+VLLM = json.dumps({"dtype": "auto", "device": "cpu"})
+STEPS = {  # of a target: the first step that reads config.json for it, before anything else that it needs
+    "m.gguf": ("safetensors_to_gguf", "--dtype=f16", "--name=A", "--pre-tokenizer=llama-bpe", "--gguf"),
+    "m.q4_k_m.gguf": (
+        "quantize_gguf", "--quant=q4_k_m", "--name=A", "--pre-tokenizer=llama-bpe", "--gguf"
+    ),
+    "m_tp2.irpa": ("shard_irpa", "--dtype=f16", "--tp=2", "--ranks", "out.rank0", "out.rank1", "--root"),
+    "m_tp1.mlir": ("export_mlir", "--server-config=unwritten", "--mlir"),
+    "m_tp2.mlir": ("export_mlir", "--tp=2", "--server-config=unwritten", "--mlir"),
+    "m_tp2.trtllm-ckpt": ("safetensors_to_trtllm", "--tp=2", "--trtllm-checkpoint"),
+    "m.onnx": ("export_onnx", "--tokenizer", "unread", "--onnx"),
+    "m.openvino": ("export_openvino", "--tokenizer", "unread", "--openvino"),
+    "m.torchpipe": ("split_onnx", "--tokenizer", "unread", "--torchpipe"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def catalogue(tmp_path, monkeypatch):
+    """catalogue(**changes) has a model m of such a config.json, here."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(**changes):
+        config = checkpoints.llama_config(**{"rope_scaling": None, **changes})
+        (tmp_path / "m").mkdir(exist_ok=True)
+        checkpoints.write_json(tmp_path / "m/config.json", config)
+        entry = {"path": "m", "name": "M", "architecture": config["architectures"][0],
+                 "pre_tokenizer": "llama-bpe", "tp": [1, 2], "imatrix": "corpus.txt"}  # fmt: skip
+        found = yaml.safe_load((ROOT / "models.yaml").read_text())
+        found["models"] = {"m": entry}
+        schema.complete(found, ROOT)
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize("need", CHANGES)
+def test_a_target_that_the_format_cannot_express_is_refused_by_the_models_own_words(
+    need, catalogue
+):
+    plain, asking = catalogue(), catalogue(**CHANGES[need])
+    assert asking["models"]["m"]["needs"] == [need] and plain["models"]["m"]["needs"] == []
+    legal, left = ({*targets.legal_of("m", one)} for one in (plain, asking))
+    assert left < legal
+    for name in legal:
+        row = FORMATS[targets.parsed(name, asking).format]
+        can = need in row.can(targets.parsed(name, asking))
+        reason = targets.why_not(name, asking)
+        assert (name in left) is can is (reason is None), name
+        assert can or reason == f"{FEATURES[need]}, which .{row.name} cannot express"
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("need", CHANGES)
+def test_the_step_says_what_the_target_says(name, need, catalogue, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    reason = targets.why_not(f"artifacts/{name}", catalogue(**CHANGES[need])) or ""
+    script, *words = STEPS[name]
+    where = ("--config", "m/config.json") if script == "export_mlir" else ("--checkpoint", "m")
+    try:
+        importlib.import_module(script).main([*where, *words, "out"])
+        said = "done"
+    except ImportError as error:  # of what the toolchain has, and the driver has not
+        said = str(error)
+    except Refused as error:
+        said = str(error)
+    assert ("which this format cannot express" in said) is ("cannot express" in reason), said
+    assert reason == "" or FEATURES[need] in said
+
+
+@pytest.mark.parametrize("row", OFFERED, ids=lambda row: row.name)
+def test_a_window_ends_the_context_for_every_format_alike(row, catalogue):
+    mistral = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+    found = catalogue(**mistral, sliding_window=64)
+    assert found["models"]["m"]["needs"] == []
+    assert read_config(known.config_of("m", found["models"]["m"], ROOT)).context == 64
+    assert [one for one in targets.legal_of("m", found) if one.endswith(f".{row.name}")] == [
+        one for one in targets.legal_of("m", catalogue()) if one.endswith(f".{row.name}")
+    ]
+
+
+def test_add_says_what_cannot_be_built_and_why_before_anything_is_fetched(catalogue, tmp_path):
+    found = catalogue(**CHANGES["linear"])
+    entry = found["models"]["m"] | {"dimensions": {}, "hub": "org/m", "revision": "0" * 40}
+    config = read_config(tmp_path / "m/config.json", can=ALL)
+    keys = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "context")
+    entry["dimensions"] = {key: getattr(config, key) for key in keys}
+    lines = add.about(ROOT, "m", entry, 0, found)
+    cannot = [line for line in lines if line.startswith("cannot: ")]
+    assert "cannot: onnx: rope_type is linear, which .onnx cannot express" in cannot
+    assert not [line for line in cannot if line.startswith("cannot: gguf")]
+
+
+def test_needs_that_are_not_config_jsons_own_are_refused(catalogue, tmp_path):
+    catalogue(**CHANGES["mlp_bias"])
+    for said, words in ((["yarn"], "yarn"), ([], "")):
+        with pytest.raises(Refused, match=rf"models.m.needs: {words}, but m/.* says mlp_bias"):
+            known.fill_needs("m", {"path": "m", "needs": said}, ROOT)
+    unread = {"hub": "org/m", "needs": ["yarn"]}
+    known.fill_needs("other", unread, ROOT)  # which is not here
+    assert unread["needs"] == ["yarn"]
+
+
+def test_the_page_is_what_the_rows_say():
+    assert (ROOT / "docs/formats.md").read_text() == formats.page(), "run `python docs/formats.py`"

@@ -21,11 +21,9 @@ from typing import Any
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import cells
-from ingot.driver.formats.rows import FORMATS, OFFERED, RECORD
+from ingot.driver.formats.rows import FINAL, FORMATS, OFFERED, RECORD
 from ingot.driver.origin.dry_run import dry_run
 from ingot.refused import Refused
-
-FINAL = ("gguf", "irpa", "shortfin", "trtllm", "triton", "onnx", "openvino")  # that somebody serves
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -30,9 +30,6 @@ from ingot.verify import verification
 
 PAGES = Path("reports")
 COMPILE = "compile_vmfb"
-SERVED = {  # formats whose server lays a model over GPUs as `ingot plan` says
-    "irpa", "mlir", "vmfb", "shortfin", "trtllm-ckpt", "trtllm", "triton", "vllm-slurm", "kuberay",
-}  # fmt: skip
 NO_PAGE = "{}: no page of an artifact, expected one; write it again"
 
 
@@ -104,7 +101,7 @@ def of_target(root: Path, target: str, catalogue: str | None) -> dict[str, Any]:
 def serving(root: Path, target: str, catalogue: dict) -> dict[str, Any]:
     """What `ingot plan` says of it; empty where config.json is not here, or no such server takes it."""
     row = row_of(target)
-    if row is None or row.name not in SERVED:
+    if row is None or row.whole:  # a layout is of what is laid over GPUs
         return {}
     costs, name = Costs(catalogue, root, Past(Store())), targets.model_of(target)
     if costs.model(name).config is None:

@@ -106,6 +106,8 @@ row = partial(
 ROWS = (
     row(
         name="gguf",
+        final=True,
+        serve="llama-server -m {title}",
         what="GGUF at the model's dtype, or at the type named",
         steps={
             "safetensors_to_gguf": convert,
@@ -126,6 +128,7 @@ ROWS = (
     ),
     row(
         name="split",
+        serve="llama-server -m {title}/*-00001-of-*.gguf",
         what="a GGUF file as a set of files within a limit, as hubs want it",
         steps={"split_gguf": split, "verify_split": run_through(Cost(3, 40, 200, 1200))},
         variants=every_type,

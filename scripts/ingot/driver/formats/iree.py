@@ -147,22 +147,10 @@ def refuse_bundle(target: Target) -> str | None:
     return refuse_program(target)
 
 
-def hardware_names(catalogue: dict, tp: int) -> list[str]:
-    return list(catalogue["hardware"])
-
-
-def program_names(catalogue: dict, tp: int) -> list[str]:
-    return list(PROGRAMS)
-
-
 def archive_variants(catalogue: dict, tp: int) -> list[str]:
     if tp > 1:
         return [f"rank{rank}" for rank in range(tp)]
     return [dtype for dtype in FLOATS if dtype != "q8_0"]
-
-
-def archive_sizes(entry: dict) -> list[int | None]:
-    return [None, *entry["tp"]]
 
 
 def can(target: Target) -> Collection[str]:
@@ -174,6 +162,8 @@ row = partial(Format, can=can, sizes=own_sizes, chart="program")
 ROWS = (
     row(
         name="irpa",
+        final=True,
+        serve="python -m shortfin_apps.llm.server --parameters {title}  # with its .vmfb and .config.json",
         what="IREE's parameter archive: of the whole model, or a root and one archive per rank",
         steps={
             "gguf_to_irpa": convert,
@@ -181,7 +171,7 @@ ROWS = (
             "shard_irpa": shard,
             "verify_shards": read_through(Cost(4, 5.0, 400, 122)),
         },
-        sizes=archive_sizes,
+        sizes=lambda entry: [None, *entry["tp"]],
         variants=archive_variants,
         refuse=refuse_archive,
         record="its GGUF file by SHA-256; a set: the checkpoint, value by value",
@@ -192,7 +182,7 @@ ROWS = (
         name="mlir",
         what="the exported program",
         steps={"export_mlir": export},
-        variants=program_names,
+        variants=lambda catalogue, tp: PROGRAMS,
         refuse=refuse_program,
         no_record="a program is verified by running its .vmfb",
     ),
@@ -200,25 +190,29 @@ ROWS = (
         name="config.json",
         what="the server's config of a program",
         steps={},
-        variants=program_names,
+        variants=lambda catalogue, tp: PROGRAMS,
         refuse=refuse_program,
         no_record="a program is verified by running its .vmfb",
     ),
     row(
         name="vmfb",
+        final=True,
+        serve="python -m shortfin_apps.llm.server --vmfb {title}  # with its .irpa and .config.json",
         what="the program compiled for the model's hardware, or for the one named",
         steps={"compile_vmfb": compile, "verify_vmfb": run_through(Cost(3, 390, 100, 550))},
         varies={"compile_vmfb": (2, "iree-compile numbers several devices' calls by chance")},
-        variants=hardware_names,
+        variants=lambda catalogue, tp: catalogue["hardware"],
         refuse=refuse_program,
         record="transformers in float32: greedy tokens and logits",
     ),
     row(
         name="shortfin",
+        final=True,
+        serve="{title}/serve",
         chart="other",
         what="all that the shortfin server needs, and its launch script",
         steps={"bundle_shortfin": bundle, "verify_shortfin": run_through(Cost(6, 475, 485, 550))},
-        variants=hardware_names,
+        variants=lambda catalogue, tp: catalogue["hardware"],
         refuse=refuse_bundle,
         record="transformers in float32: greedy tokens, through the server",
         links=True,

@@ -51,6 +51,7 @@ row = partial(Format, can=table.always(weights.CAN), sizes=whole_model, chart="i
 ROWS = (
     row(
         name="onnx",
+        final=True,
         what="a decoder with KV cache in ONNX, fp32, fp16 or int8",
         steps=make("onnx", Cost(0.6, 3.0, 60))
         | {"verify_onnx": table.run_through(Cost(3, 400, 200, 5000))},
@@ -60,6 +61,7 @@ ROWS = (
     ),
     row(
         name="openvino",
+        final=True,
         what="OpenVINO IR, float32 or int8, with its tokenizer",
         steps=make("openvino", Cost(4, 4.0, 500))
         | {"verify_openvino": table.run_through(Cost(10, 700, 900, 8000))},

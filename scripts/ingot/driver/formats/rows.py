@@ -11,6 +11,7 @@ from ingot.driver.toolchains import toolchains
 ROWS = (*checkpoint.ROWS, *gguf.ROWS, *iree.ROWS, *tensorrt.ROWS, *onnx.ROWS, *serving.ROWS)
 FORMATS: dict[str, Format] = {row.name: row for row in ROWS}
 OFFERED = tuple(row for row in ROWS if not row.intermediate)
+FINAL = tuple(row.name for row in ROWS if row.final)
 RECORD, PUBLISHED = ".verified.json", ".published.json"
 STEPS: dict[str, Step] = {step: work for row in ROWS for step, work in row.steps.items()}
 VARIES = {step: why for row in ROWS for step, why in row.varies.items()}

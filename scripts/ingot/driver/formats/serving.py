@@ -88,6 +88,7 @@ row = partial(
 ROWS = (
     row(
         name="vllm-slurm",
+        serve="{title}/submit",
         what="a folder that SLURM serves by vLLM: weights, plan, launch files",
         steps={"bundle_vllm": bundle, "verify_vllm": table.run_through(Cost(40, 60, 900, 12000))},
         refuse=refuse,
@@ -95,6 +96,7 @@ ROWS = (
     ),
     row(
         name="rayserve",
+        serve="{title}/serve",
         can=can,
         what="a folder that Ray Serve serves: vLLM, and int8 on Intel's and AMD's CPUs",
         steps={
@@ -106,6 +108,7 @@ ROWS = (
     ),
     row(
         name="kuberay",
+        serve="kubectl apply -k {title}",
         can=can,
         what="manifests for KubeRay, and the model that they serve by vLLM",
         steps={"bundle_kuberay": bundle},

@@ -100,22 +100,9 @@ def refuse(target: Target) -> str | None:
     return None
 
 
-def every_size(entry: dict) -> tuple[int, ...]:
-    return SIZES
-
-
-def checkpoint_variants(catalogue: dict, tp: int) -> list[str]:
-    return [*FLOATS, *QUANTS]
-
-
 def engine_variants(catalogue: dict, tp: int) -> list[str]:
     pairs = [f"{quant}.{gpu}" for quant in QUANTS for gpu in catalogue["gpus"]]
     return [*QUANTS, *catalogue["gpus"], *pairs]
-
-
-def one_gpu(entry: dict, tp: int) -> int:
-    """trtllm-build takes one rank after another; --set-resources gives it more."""
-    return 1
 
 
 def gpu_per_rank(entry: dict, tp: int) -> int:
@@ -130,7 +117,7 @@ def can_triton(target: Target) -> Collection[str]:
 row = partial(
     Format,
     can=table.always(trtllm.CAN),
-    sizes=every_size,
+    sizes=lambda entry: SIZES,
     refuse=refuse,
     chart="engine",
     devices="gpus",
@@ -145,20 +132,25 @@ ROWS = (
             "quantize_trtllm": make(QUANTIZE),
             "verify_trtllm": verify,
         },
-        variants=checkpoint_variants,
+        variants=lambda catalogue, tp: [*FLOATS, *QUANTS],
         record="the checkpoint, value by value, the ranks merged",
     ),
     row(
         name="trtllm",
+        final=True,
         what="a TensorRT-LLM engine, built on a GPU",
         steps={"build_engine": make(BUILD)},
         variants=engine_variants,
         no_record="an engine is verified by serving it; ask for the .triton's record",
-        gpus={"build_engine": one_gpu},
+        gpus={
+            "build_engine": lambda entry, tp: 1
+        },  # one rank after another; --set-resources gives more
         varies={"build_engine": (1, "TensorRT chooses kernels by timing them")},
     ),
     row(
         name="triton",
+        final=True,
+        serve="{title}/serve",
         can=can_triton,
         what="a Triton model repository, and its launch script",
         steps={"assemble_triton": assemble, "verify_triton": table.run_through(Cost(10, 10, 120))},

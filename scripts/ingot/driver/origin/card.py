@@ -22,14 +22,6 @@ LICENCES = {  # how the first lines of a licence's text are known, for checkpoin
     "LLAMA 3.2 COMMUNITY": "llama3.2", "LLAMA 3.3 COMMUNITY": "llama3.3",
 }  # fmt: skip
 QUANTISED = re.compile(r"\.(i?q\d\w*|fp8|int\d\w*)\.")
-SERVE = {
-    "gguf": "llama-server -m {title}",
-    "split": "llama-server -m {title}/*-00001-of-*.gguf",
-    "shortfin": "{title}/serve",
-    "triton": "{title}/serve",
-    "irpa": "python -m shortfin_apps.llm.server --parameters {title}  # with its .vmfb and .config.json",
-    "vmfb": "python -m shortfin_apps.llm.server --vmfb {title}  # with its .irpa and .config.json",
-}
 
 
 @dataclass(frozen=True)
@@ -80,7 +72,7 @@ def card(
     numbers = [(k, v) for k, v in record["checks"].items() if isinstance(v, int | float | str)]
     source = f"[{hub}](https://huggingface.co/{hub})" if hub else entry.get("name", "a checkpoint")
     revision = f" at revision `{entry['revision']}`" if entry.get("revision") else ""
-    serve = SERVE.get(row.name if row else "", "").format(title=title)
+    serve = row.serve.format(title=title) if row else ""
     lines = [
         "---", *_yaml(front), "---", MARK, "", f"# {title}", "",
         f"{row.what if row else 'An artifact'}: of {source}{revision}.", "",

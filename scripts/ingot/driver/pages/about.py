@@ -19,10 +19,6 @@ from ingot.refused import Refused
 FORMAT = 1
 SAME = 60.0  # seconds between the end of a job and its record
 FETCH = "fetch_file"
-SERVE = {
-    **{name: words for name, words in card.SERVE.items() if "  #" not in words},
-    "vllm-slurm": "{title}/submit", "rayserve": "{title}/serve", "kuberay": "kubectl apply -k {title}",
-}  # fmt: skip
 ASKED = re.compile(r"^([A-Za-z0-9_.-]+)", re.M)  # names of requirements.in
 
 
@@ -69,7 +65,7 @@ def about(
             "make it again": f"snakemake {own}-- {target}{verify}",
             "check its digest": _check(dict(zip(paths, made, strict=True))),
             "see why it would be built": f"ingot explain {own}{target}",
-            "serve it": SERVE.get(row.name if row else "", "").format(title=target),
+            "serve it": row.serve.format(title=target) if row and "  #" not in row.serve else "",
         },
     }
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from ingot import yaml_text
 from ingot.driver.catalogue import targets
-from ingot.driver.formats.rows import FORMATS, RECORD
+from ingot.driver.formats.rows import FINAL, FORMATS, RECORD
 from ingot.refused import Refused
 
-FINAL = ("gguf", "irpa", "vmfb", "shortfin", "trtllm", "triton", "onnx", "openvino")
 KEYS = {"formats": str, "tp": int, "variants": str, "cells": str}
 
 

@@ -158,4 +158,5 @@ def test_every_module_that_holds_logic_is_imported_by_a_test():
                 seen |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     for path in (SCRIPTS / "ingot").rglob("[a-z]*.py"):
         name = ".".join(path.relative_to(SCRIPTS).with_suffix("").parts)
-        assert name in seen, f"{name}: no test imports it"
+        family = name.startswith("ingot.architecture.families.")  # test_families walks their table
+        assert name in seen or family, f"{name}: no test imports it"

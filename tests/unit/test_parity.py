@@ -10,7 +10,8 @@ import yaml
 
 from conftest import ROOT
 from ingot.driver.catalogue import schema
-from ingot.llamacpp import plan
+from ingot.gguf.kv import KV
+from ingot.llamacpp import plan, quants
 from ingot.llamacpp.quantisations import ROWS
 from ingot.parity import divergence, hard_texts, limits, trtllm_model
 from ingot.parity.texts import Texts
@@ -132,6 +133,16 @@ def test_activations_of_every_quantised_checkpoint_can_be_rounded():
         quant.dtype for quant in QUANTS.values() if "activation_scaling_factor" in quant.scales
     }
     assert dtypes == set(trtllm_model.FULL)
+
+
+def test_the_header_of_a_quantised_file_says_its_rows_type_last():
+    pairs = [KV("general.file_type", "u32", 1), KV("general.name", "str", "M")]
+    for name, row in ROWS.items():
+        found = quants.header(pairs, name, None)
+        assert [kv.key for kv in found[1:]] == [
+            "general.quantization_version", "general.file_type",
+        ]  # fmt: skip
+        assert found[-1].value == row.ftype
 
 
 def test_the_catalogue_takes_each_quantisation_that_has_a_row_and_no_other():

@@ -54,6 +54,7 @@ READ = {  # of its header, behind the architecture's name -> of transformers' re
     "rope.dimension_count": "head_dim",
     "vocab_size": "vocab",
 }
+VERSION = 3  # of the format, which the specification asks writers for
 DEFAULTS = ("vocab_size", "rope.dimension_count", "attention.key_length", "attention.value_length")
 COMPUTED = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}  # what libllama multiplies in
 
@@ -109,7 +110,7 @@ def verify_gguf(
 
 
 def opened(gguf: Path) -> Any:
-    """The file in gguf-py; refused where it cannot read all that the header says."""
+    """The file in gguf-py; refused where it cannot read all that the header says, and of another version."""
     from gguf import GGUFReader
 
     try:
@@ -121,6 +122,8 @@ def opened(gguf: Path) -> Any:
         raise Refused(
             f"{gguf}: gguf-py cannot read it ({words:.200}), expected a GGUF file"
         ) from None
+    if (version := int(reader.fields["GGUF.version"].contents())) != VERSION:
+        raise Refused(f"{gguf}: version is {version}, expected {VERSION}")
     return reader
 
 
@@ -185,6 +188,10 @@ def compared(
         kind = tensor.tensor_type.name
         if kind != types[spec.name].name:
             raise Refused(f"{gguf}: tensor {spec.name} is {kind}, expected {types[spec.name].name}")
+        shape = [int(size) for size in reversed(tensor.shape)]
+        wanted = [config.head_dim // 2] if spec.source is None else [*sources[spec.source].shape]
+        if shape != wanted:
+            raise Refused(f"{gguf}: tensor {spec.name} has shape {shape}, expected {wanted}")
         if spec.source is None:
             check_rope(gguf, config, tensor.data)
             comparison.equal()

@@ -9,6 +9,7 @@ import pytest
 from test_safetensors_to_gguf import change_values
 
 import checkpoints
+import spec_faults
 import tokenizers_of
 from conftest import convert
 from ingot.parity import hard_texts
@@ -173,6 +174,26 @@ def test_one_wrong_byte_of_the_metadata_is_refused_by_the_name_of_its_key(
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
     assert f"m.gguf: {key}" in done.stderr and done.stderr.endswith("\n")
     assert not (tmp_path / "m.json").exists()
+
+
+@pytest.mark.parametrize("fault, said", [
+    ("version 2", "m.gguf: version is 2, expected 3"),
+    ("tensor 0: a column less", "m.gguf: tensor rope_freqs.weight has shape [15], expected [16]"),
+    ("the last: a column less", "255], expected ["),
+])  # fmt: skip
+def test_a_version_or_a_shape_that_gguf_py_reads_all_the_same_is_refused(
+    fault, said, ok, step, tmp_path
+):
+    checkpoint = checkpoints.llama31(tmp_path / "checkpoint")
+    convert(ok, checkpoint, tmp_path / "m.gguf", "bf16")
+    data = bytearray((tmp_path / "m.gguf").read_bytes())
+    edits = dict(spec_faults.gguf(bytes(data)))
+    last = [name for name in edits if name.endswith(": a column less")][-1]
+    edits[last if fault.startswith("the last") else fault](data)
+    (tmp_path / "m.gguf").write_bytes(data)
+    done = verify(step, tmp_path, checkpoint)
+    assert done.returncode == 1 and said in done.stderr, done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_file_of_another_tokenizer_is_refused(ok, step, tmp_path):

@@ -110,7 +110,7 @@ def verify_gguf(
 
 
 def opened(gguf: Path) -> Any:
-    """The file in gguf-py; refused where it cannot read all that the header says, and of another version."""
+    """The file in gguf-py; refused where that cannot read all of the header, and of another version."""
     from gguf import GGUFReader
 
     try:

@@ -211,8 +211,12 @@ def judged(kind: str, place: Path, artifact: Path, name: str, plant) -> dict:
         numbers = answers(kind, copy, record) if record.exists() else None
     lines = done.stderr.strip().splitlines()
     said = lines[-1] if lines else f"exit status {done.returncode}"
-    caught = numbers is None and done.returncode != 0
-    return {"fault": name, "caught": caught, "numbers": numbers, "said": said,
+    caught = numbers is None and done.returncode == 1
+    ended = numbers is None and done.returncode not in (
+        0,
+        1,
+    )  # by a signal: of a crash, or of the limit
+    return {"fault": name, "caught": caught, "ended": ended, "numbers": numbers, "said": said,
             "traceback": "Traceback" in done.stderr}  # fmt: skip
 
 
@@ -274,10 +278,12 @@ def measure(kind: str, place: Path, most: int | None, jobs: int) -> dict:
         "faults": len(rows),
         "caught": sum(row["caught"] for row in rows),
         "harmless": len(harmless),
+        "ended": sum(row["ended"] for row in rows),
         "tracebacks": sum(row["traceback"] for row in rows),
     }
     for row in passed:
-        print(f"{kind}: LET PASS: {row['fault']}", file=sys.stderr)
+        how = f"ended it ({row['said']})" if row["ended"] else "LET PASS"
+        print(f"{kind}: {how}: {row['fault']}", file=sys.stderr)
     for row in rows:
         if row["traceback"]:
             print(f"{kind}: traceback: {row['fault']}: {row['said'][:200]}", file=sys.stderr)

@@ -15,6 +15,7 @@ import pytest
 import checkpoints
 import slurm
 from checkout import checkout
+from forking import Forking
 from ingot.driver.catalogue import schema
 from ingot.driver.toolchains import toolchains
 from ingot.store.records import Action, Store
@@ -62,6 +63,22 @@ def pytest_collection_modifyitems(items):
 def python():
     """python("iree") is the interpreter of that toolchain, built if it is not there yet."""
     return lambda name: toolchains.build(ROOT, name) / "bin" / "python"
+
+
+@pytest.fixture(scope="session")
+def forked(python):
+    """forked("iree", script, ...) runs a script in a fork of that toolchain's interpreter: of many runs
+    each pays its own work, and not again for the imports."""
+    interpreters: dict[str, Forking] = {}
+
+    def run(name, script, *words, **options):
+        if name not in interpreters:
+            interpreters[name] = Forking(python(name))
+        return interpreters[name].run(script, *words, **options)
+
+    yield run
+    for one in interpreters.values():
+        one.close()
 
 
 @pytest.fixture

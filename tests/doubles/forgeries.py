@@ -6,7 +6,6 @@ What they are compared with (reference, texts, scores) was made before, by trans
 """
 
 import shutil
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -365,15 +364,15 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
         yield "onnx", "verify_onnx.py", [*made, *reading, *peers, *record]
 
 
-def caught(one: Forgery, kind: str, folder: Path, python, peers: dict) -> str | None:
-    """The step that refused what the wrong maker made, and its words; None where all passed."""
+def caught(one: Forgery, kind: str, folder: Path, run, peers: dict) -> str | None:
+    """The step that refused what the wrong maker made, and its words; None where all passed.
+
+    run(toolchain, script, ...) runs a script there.
+    """
     folder.mkdir(parents=True)
     scripts = forge(one, folder)
     for toolchain, script, words in steps(one, kind, folder, peers):
-        done = subprocess.run(
-            [str(word) for word in (python(toolchain), scripts / script, *words)],
-            capture_output=True, text=True, timeout=300, check=False,
-        )  # fmt: skip
+        done = run(toolchain, scripts / script, *words)
         if done.returncode:
             if "Traceback" in done.stderr:
                 raise AssertionError(f"{one.name}: {script}: {done.stderr[-1500:]}")

@@ -28,7 +28,13 @@ print("ready", file=sys.stderr, flush=True)
 def script(asked):
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(asked[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.setsid()
     signal.alarm(asked["seconds"])
+    os.chdir(asked["cwd"])
+    if asked["environment"] is not None:
+        os.environ.clear()
+        os.environ.update(asked["environment"])
     sys.argv = asked["words"]
     sys.path[0] = os.path.dirname(sys.argv[0])
     try:
@@ -66,11 +72,14 @@ class Forking:
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True
         )
 
-    def run(self, script: Path, *words, seconds: int = 300) -> subprocess.CompletedProcess:
+    def run(
+        self, script: Path, *words, seconds: int = 300, cwd: Path | str = ".", environment=None
+    ) -> subprocess.CompletedProcess:
         """What `python script words` says; ended by SIGALRM after so many seconds."""
         said = {name: Path(self.folder.name) / name for name in ("stdout", "stderr")}
         asked = {name: str(path) for name, path in said.items()}
         asked |= {"words": [str(script), *map(str, words)], "seconds": seconds}
+        asked |= {"cwd": str(cwd), "environment": environment}
         print(json.dumps(asked), file=self.process.stdin, flush=True)
         if not (status := self.process.stdout.readline()):
             raise RuntimeError(f"the forking interpreter ended: {Path(self.log.name).read_text()}")

@@ -23,6 +23,7 @@ from ingot.parity import divergence, limits
 from ingot.parity import texts as texts_of
 from ingot.parity.greedy import GreedyCheck, padded
 from ingot.parity.reference import TOLERANCE, read
+from ingot.parity.texts import Texts
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
 from ingot.verify import reading as reading_of
@@ -66,7 +67,8 @@ def verify_onnx(
         numbers = divergence.measure(onnx, corpus, scores, session.logits)
         del session
         if cached:
-            checks |= {"onnxruntime_genai": genai(onnx, GreedyCheck(check.answers, dtype, lossy))}
+            answered = genai(onnx, GreedyCheck(check.answers, dtype, lossy), corpus)
+            checks |= {"onnxruntime_genai": answered}
     own = limits.numbers(kind, limits.pairs(limit))
     verification.write(
         record,
@@ -142,11 +144,21 @@ def hold(
     return {"graph": "equal", **compare(onnx, layout, read_checkpoint(checkpoint), checkpoint)}
 
 
-def genai(onnx: Path, check: GreedyCheck) -> dict[str, Any]:
-    """What a record says of the same prompts, continued by onnxruntime-genai from the folder."""
+def genai(onnx: Path, check: GreedyCheck, texts: Texts) -> dict[str, Any]:
+    """What a record says of the same prompts, continued by onnxruntime-genai from the folder.
+
+    And of how its own tokenizer reads texts and dialogues: that is told, not held to anything, since the
+    folder's files are the checkpoint's.
+    """
     import onnxruntime_genai
 
     model = onnxruntime_genai.Model(str(onnx))
+    tokenizer, bos = onnxruntime_genai.Tokenizer(model), texts.vocabulary["bos"]
+    found = [(tokenizer.encode(text).tolist(), ids) for text, ids in (*texts.strings, *texts.lines)]
+    bare = sum([bos, *ids] == wanted for ids, wanted in found)
+    equal = sum(ids == wanted for ids, wanted in found)
+    read = {"texts": len(found), "texts_equal": equal, "texts_equal_but_for_bos": bare}
+    read["chats_equal"] = sum(rendered(tokenizer, said) == text for said, text in texts.chats)
     for answer in check.answers:
         parameters = onnxruntime_genai.GeneratorParams(model)
         longest = len(answer.prompt) + len(answer.tokens)
@@ -160,7 +172,15 @@ def genai(onnx: Path, check: GreedyCheck) -> dict[str, Any]:
             generator.generate_next_token()
             said.append(int(generator.get_next_tokens()[0]))
         check.tokens(answer, said)
-    return check.checks(onnx)
+    return {**check.checks(onnx), **read}
+
+
+def rendered(tokenizer, messages: list[dict[str, str]]) -> str | None:
+    """A dialogue by the folder's template in GenAI; None where it cannot render that."""
+    try:
+        return tokenizer.apply_chat_template(json.dumps(messages), add_generation_prompt=True)
+    except Exception:  # whatever its template engine lacks
+        return None
 
 
 def main(argv: list[str] | None = None) -> None:

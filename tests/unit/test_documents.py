@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import textwrap
 
 import pytest
 import yaml
@@ -13,7 +14,7 @@ from ingot.driver.commands import cli
 
 PAGES = sorted(
     {
-        *ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("artifacts/*.md"), ROOT / "models.yaml",
+        *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("artifacts/*.md"), ROOT / "models.yaml",
         ROOT / "models.schema.json", ROOT / "Snakefile", *ROOT.glob("rules/*.smk"),
         *ROOT.glob("scripts/ingot/driver/commands/*.py"), *ROOT.glob("envs/*/README.md"),
     }
@@ -45,6 +46,28 @@ def catalogue(tmp_path_factory):
     mine = {key: demo[key] for key in keys} | {"ray": {"image": f"ray@sha256:{64 * '0'}"}}
     own.write_text(yaml.safe_dump({"models": {"mine": mine, "my-finetune": mine}}))
     return schema.load(ROOT, str(own)) | {"publish": "oci://ghcr.io/me/models"}
+
+
+TASKS = sorted((ROOT / "docs/tasks").glob("*.md"))
+YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.M | re.S)
+
+
+@pytest.mark.parametrize("page", TASKS, ids=lambda page: page.stem)
+def test_a_tasks_page_shows_catalogues_that_are_taken_and_links_that_lead_somewhere(page):
+    text = page.read_text()
+    for block in YAML.findall(text):
+        said = yaml.safe_load(textwrap.dedent(block))
+        if not {"models", "hardware"} & {*said}:
+            continue  # of the site
+        found = schema.load(ROOT)
+        demo = {key: found["models"]["demo"][key] for key in ("path", "name", "architecture")}
+        mine = {**demo, "pre_tokenizer": "llama-bpe", **said["models"]["my-finetune"]}
+        found["models"]["my-finetune"] = mine
+        found["hardware"] |= said.get("hardware", {})
+        schema.complete(found, ROOT)
+    for link in re.findall(r"\]\(([^):]+)\)", text):
+        assert (page.parent / link).exists(), link
+    assert f"(docs/tasks/{page.name})" in (ROOT / "README.md").read_text()
 
 
 @pytest.mark.parametrize("command", documented())

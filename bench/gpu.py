@@ -4,7 +4,7 @@
     python KIT/bench/gpu.py --kit KIT ...      on a machine that reaches nothing (bench/gpu_kit.py)
 
 Programs are compiled for the GPU, and run by the IREE runtime's own driver: tokens, logits and
-distributions are held against transformers', on one device and on two (two streams where there is
+distributions are checked against transformers', on one device and on two (two streams where there is
 one GPU).  An engine of TensorRT-LLM in Triton is built and asked where both are installed.
 """
 

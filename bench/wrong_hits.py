@@ -5,7 +5,7 @@
 The same pipeline, rule for rule, under each: the demo's GGUF and IRPA, a hub model, and five small
 rules.  For each class of change (bench/mutations.py) it is built, changed, and built again twice:
 in a fresh clone that has only the cache, and in the folder where it was built.  What comes out is
-held against what the same system builds of the changed project from nothing.
+checked against what the same system builds of the changed project from nothing.
 
 A wrong hit is an output that differs.  A needless rebuild is a step that ran after a change that
 decides nothing.  DVC is told of each rule as a stage: its command, its inputs, its outputs.
@@ -110,7 +110,7 @@ class Snakemake(System):
             for rule in ("safetensors_to_gguf", "gguf_to_irpa", "fetch_listing", "fetch_file"):
                 text = text.replace(f"rule {rule}:\n", f"rule {rule}:\n    cache: True\n")
             # lab_list reads a folder: with `cache:` Snakemake stops there (IsADirectoryError), so
-            # it runs uncached in each new clone, which is not held against it
+            # it runs uncached in each new clone, which is not checked against it
             before, here, after = text.partition("rule lab_list:")
             text = before + here + after.replace("echo x >> ran; ", "", 1)
             for rule in ("say", "join", "concat", "pack", "split"):

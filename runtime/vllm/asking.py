@@ -77,7 +77,7 @@ def smoke(url: str, key: str, known: dict) -> str:
         largest, count = max(largest, away), count + len(tokens)
     seconds = time.monotonic() - began
     if not known["cases"]:
-        return f"{count} tokens generated, held against no reference, in {seconds:.1f} s"
+        return f"{count} tokens generated, checked against no reference, in {seconds:.1f} s"
     return f"{count} tokens are the reference's, log-probabilities within {largest:.2g}, in {seconds:.1f} s"
 
 

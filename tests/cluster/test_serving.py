@@ -186,7 +186,7 @@ def test_a_server_that_says_something_else_is_never_ready(job):
 def test_a_model_without_a_reference_is_ready_when_it_says_anything(job, tmp_path):
     bundle = bundles.write(tmp_path / "unknown", None, tp=2, nodes=2)
     one = job(bundle=bundle).until("ready after")
-    assert "14 tokens generated, held against no reference" in one.log
+    assert "14 tokens generated, checked against no reference" in one.log
     assert "expected 7 tokens" in job(bundle=bundle, fault="silent").ended(60)
 
 

@@ -1,4 +1,4 @@
-"""A format is one row: what is read from it, what is held against it, and that nothing else is needed."""
+"""A format is one row: what is read from it, what is checked, and that nothing else is needed."""
 
 import json
 import os

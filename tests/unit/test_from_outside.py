@@ -1,4 +1,4 @@
-"""What comes from outside is held against what it should be, before anything rests on it."""
+"""What comes from outside is checked against what it should be, before anything rests on it."""
 
 import json
 import resource

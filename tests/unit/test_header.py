@@ -1,4 +1,4 @@
-"""A GGUF file's metadata held against what follows from its checkpoint: what is said of a difference."""
+"""A GGUF file's metadata checked against what follows from its checkpoint: what is said of a difference."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Numbers of distributions, on small ones computed by hand, and texts held against transformers'."""
+"""Numbers of distributions, on small ones computed by hand, and texts checked against transformers'."""
 
 import json
 import math

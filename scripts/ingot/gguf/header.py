@@ -1,4 +1,4 @@
-"""The metadata of a checkpoint's GGUF file: all its pairs, and a file's own held against them."""
+"""The metadata of a checkpoint's GGUF file: all its pairs, and a file's own checked against them."""
 
 import struct
 from pathlib import Path

@@ -231,6 +231,6 @@ This folder lies in the volume as `{place}`: copy it into the claim `{claim}`, o
     kubectl port-forward service/{model}-serve-svc 8000 &
     ./smoke http://127.0.0.1:8000
 
-It serves right when ./smoke says so. The manifests were held against KubeRay's definition and Ray's
+It serves right when ./smoke says so. The manifests were checked against KubeRay's definition and Ray's
 schema; they were never applied to a cluster by those who made them.
 """

@@ -1,4 +1,4 @@
-"""An ONNX folder from outside: its graph, its data files and its lengths, held against each other."""
+"""An ONNX folder from outside: its graph, its data files and its lengths, checked against each other."""
 
 from math import prod
 from pathlib import Path, PurePosixPath

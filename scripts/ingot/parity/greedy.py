@@ -1,4 +1,4 @@
-"""Greedy continuations held against the reference's: one count, one rule for ties, one refusal.
+"""Greedy continuations checked against the reference's: one count, one rule for ties, one refusal.
 
 Where the dtype that is computed in cannot tell the reference's two best tokens apart (a tie), another
 token is not wrong; what follows it is another text.

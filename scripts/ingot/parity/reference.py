@@ -1,4 +1,4 @@
-"""The reference that programs are held against: greedy tokens and logits in float32.
+"""The reference that programs are checked against: greedy tokens and logits in float32.
 
 Written by generate_reference.py; numpy only.
 """

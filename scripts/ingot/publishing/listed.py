@@ -1,4 +1,4 @@
-"""What a published index lists, by role; each manifest held against its digest, nothing else believed."""
+"""What a published index lists, by role; each manifest checked by its digest, nothing else believed."""
 
 from dataclasses import dataclass
 from pathlib import PurePosixPath

@@ -188,7 +188,7 @@ def _joined(place: Path, file: File) -> bool:
 
 
 def _join(reference: str, file: File, place: Path) -> None:
-    """The parts put together, each deleted once it is; the whole is held against its digest."""
+    """The parts put together, each deleted once it is; the whole is checked against its digest."""
     found, whole = hashlib.sha256(), _part(place, 0)
     with whole.open("r+b") as out:
         while data := out.read(transfer.BLOCK):

@@ -1,4 +1,4 @@
-"""A TensorRT-LLM checkpoint on disk, held against what its own config.json says.
+"""A TensorRT-LLM checkpoint on disk, checked against what its own config.json says.
 
 trtllm-build finds a wrong one after minutes, on a GPU, and some never: a bad rank file loads and
 answers nonsense.  Here the first thing wrong is one line.

@@ -17,7 +17,7 @@ def longest(onnx: Path) -> int:
     """How many tokens the engine takes: as many as the graph's folder says that a server reserves.
 
     Refused when the graph has a KV cache: it would be built, but its inputs lie in the engine in an
-    arbitrary order, and no second build could be held against it.
+    arbitrary order, and no second build could be checked against it.
     """
     about = read_json(onnx / "graph.json", {"max_length": Whole(), "graph": str})
     if about["graph"] != "prefill":

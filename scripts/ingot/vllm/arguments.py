@@ -1,6 +1,6 @@
 """The arguments that `vllm serve` knows, by name: a misspelt one is refused before a job is queued.
 
-Those of vLLM 0.32.0, which the locks pin; a test holds them against its own parser.
+Those of vLLM 0.32.0, which the locks pin; a test compares them with its own parser.
 """
 
 import re

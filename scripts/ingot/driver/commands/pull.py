@@ -1,6 +1,6 @@
 """Get a published artifact: `ingot pull oci://host/repository:tag [FOLDER]`.
 
-Every byte is held against its digest, every name stays in the folder, and nothing has its name before
+Every byte is checked against its digest, every name stays in the folder, and nothing has its name before
 all of it has come.  With --key, or INGOT_TRUSTED_KEYS, only what that key signed.
 """
 

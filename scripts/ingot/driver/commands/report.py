@@ -182,7 +182,7 @@ def _artifact(path: Path) -> dict[str, Any]:
 
 
 def _is_of(record: Path, path: Path) -> bool:
-    """Was it this that was verified?  Each file of a folder is held against its SHA256SUMS."""
+    """Was it this that was verified?  Each file of a folder is checked against its SHA256SUMS."""
     try:
         return json.loads(record.read_text()).get("sha256") == verification.digest(path)
     except (OSError, Refused):

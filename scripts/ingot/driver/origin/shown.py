@@ -31,7 +31,7 @@ OURS = ("scripts/", "envs/")  # of the resolved dependencies, those that are no 
 
 
 def of_reference(found: Listed) -> dict[str, Any]:
-    """Of a published artifact.  Nothing is held against a key: that is `ingot verify`."""
+    """Of a published artifact.  Nothing is checked against a key: that is `ingot verify`."""
     said = trusted.unchecked(found)
     held(found.reference, said["predicate"], PREDICATE)
     build = said["predicate"].get("buildDefinition", {})

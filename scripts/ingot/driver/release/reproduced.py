@@ -1,4 +1,4 @@
-"""An artifact built once more from what its provenance names, and held against it step by step.
+"""An artifact built once more from what its provenance names, and checked against it step by step.
 
 Nothing is taken from a store or a shared cache: only the sources and the toolchains' locks are.
 """
@@ -143,7 +143,7 @@ def build(root: Path, found: list[Recipe], folder: Path, source: Path | None) ->
 
 
 def verdict(root: Path, found: Recipe, published: dict[str, str], folder: Path) -> Verdict:
-    """Of what was built in `folder`: each step's files are held against the provenance's, and the
+    """Of what was built in `folder`: each step's files are checked against the provenance's, and the
     artifact's against those that were `published`, digests by name."""
     store, catalogue = Store(folder.absolute() / "store"), str(folder.absolute() / "models.yaml")
     off = {"INGOT_REMOTE_POLICY": "off"}

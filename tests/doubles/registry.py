@@ -97,7 +97,8 @@ class Proxy:
     A fault is of the next `times` requests of a method whose path a pattern is found in:
     `status` (with `headers`) instead of the answer, a body `cut` after so many bytes, a byte of the body
     flipped (`flip`), the `body` of something else, one that is `endless`, that `drip`s, or comes at so
-    many bytes/s (`slow`), an answer after a `delay` of seconds, a range ignored (`whole`), `extra` bytes
+    many bytes/s (`slow`), an answer after a `delay` of seconds, or
+    not before a Barrier's number of requests wait (`together`), a range ignored (`whole`), `extra` bytes
     behind it, an upload cut after `cut_upload` bytes, or tokens that have `ended`.
     """
 
@@ -163,6 +164,8 @@ class Proxy:
             self._send(handler, 401, b"{}", {"WWW-Authenticate": challenge})
             return
         time.sleep(fault.get("delay", 0))
+        if "together" in fault:  # nobody is answered before so many wait
+            fault["together"].wait(30)
         if "drip" in fault:
             self._drip(handler, fault["drip"])
             return

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -285,12 +284,10 @@ def test_whatever_the_registry_does_the_right_file_is_built(
     monkeypatch.setattr(transfer, "SETTLED", 0.5)
     method, pattern, what = fault
     warm.fault(method, pattern, times=99, **what)
-    started = time.monotonic()
     Shared(chain(), folder / "second").build()
     assert Path("c.two").read_text() == RIGHT
     said = capsys.readouterr().err
     assert "shared cache: " in said or "it is built again" in said
-    assert time.monotonic() - started < 20
     assert not list((folder / "second").rglob("*.coming")) or "cut" in what or "slow" in what
 
 
@@ -431,10 +428,8 @@ def test_a_registry_that_takes_nothing_stops_no_build(fault, proxy, folder, monk
 
 def test_a_registry_that_is_not_there_is_said_once(proxy, folder, monkeypatch, capsys):
     monkeypatch.setenv(settings.NAME, f"oci://127.0.0.1:{registries.free_port()}/a")
-    started = time.monotonic()
     assert Shared(chain(), folder / "first").build().ran == ["b.one", "c.two"]
     assert capsys.readouterr().err.count("shared cache: left alone in this run") == 1
-    assert time.monotonic() - started < 5
 
 
 def many(count):
@@ -444,10 +439,8 @@ def many(count):
 
 
 def test_targets_are_looked_up_at_once_and_each_only_once(proxy, folder):
-    proxy.fault("GET", "manifests/", times=99, delay=0.4)
-    started = time.monotonic()
+    proxy.fault("GET", "manifests/", times=99, together=threading.Barrier(4))
     Shared(many(8), folder / "first").decide()
-    assert time.monotonic() - started < 1.6  # one after the other: 3.2
     assert len(asked(proxy)) == 8
 
 

@@ -21,7 +21,7 @@ print(sys.stdin.read(), file=sys.stderr)
 SLEEPS = "import time; time.sleep(60)"
 WORKS = """
 import sys, time
-end = time.monotonic() + 1.5
+end = time.monotonic() + 4
 while time.monotonic() < end: sum(range(1000))
 sys.exit(3)
 """
@@ -46,4 +46,4 @@ def test_one_that_always_does_is_refused(mlir):
 
 
 def test_one_that_works_longer_than_that_is_left_alone(mlir):
-    assert compile_vmfb.run_awake([sys.executable, "-c", WORKS], mlir, idle=0.6).returncode == 3
+    assert compile_vmfb.run_awake([sys.executable, "-c", WORKS], mlir, idle=2).returncode == 3

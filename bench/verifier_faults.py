@@ -1,6 +1,6 @@
 """Plant faults one at a time in every kind of artifact, and run the rule's own verification on each.
 
-    python bench/verifier_faults.py [--json] [--kind gguf ...] [--most N]
+    python bench/verifier_faults.py [--json] [--kind gguf ...] [--most N [--seed N]]
 
 `harmless` are those that change nothing a consumer reads, by the consumer's own answers: a record that
 holds the very same numbers of the program, such as after a bit that no instruction reads; the very same
@@ -11,6 +11,7 @@ and named.
 import argparse
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -258,7 +259,7 @@ def answers(kind: str, artifact: Path, record: Path) -> object:
     return ""
 
 
-def measure(kind: str, place: Path, most: int | None, jobs: int) -> dict:
+def measure(kind: str, place: Path, most: int | None, seed: int | None, jobs: int) -> dict:
     artifact = place / TARGETS[kind]
     whole = copied_whole(kind, artifact, place)
     done = verify(kind, place, whole)
@@ -266,7 +267,8 @@ def measure(kind: str, place: Path, most: int | None, jobs: int) -> dict:
         raise SystemExit(f"{artifact}: the right one is refused: {done.stderr[-300:]}")
     asked = list(planted(kind, artifact))
     if most and len(asked) > most:
-        asked = [asked[n * len(asked) // most] for n in range(most)]
+        spread = [asked[n * len(asked) // most] for n in range(most)]
+        asked = spread if seed is None else random.Random(seed).sample(asked, most)
     with ThreadPoolExecutor(jobs) as pool:
         rows = list(pool.map(lambda one: judged(kind, place, artifact, *one), asked))
     while interpreters:
@@ -332,13 +334,16 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="nothing but the last line")
     parser.add_argument("--kind", nargs="+", choices=list(TARGETS), default=list(TARGETS))
     parser.add_argument("--most", type=int, help="faults per kind at most, spread over all")
+    parser.add_argument("--seed", type=int, help="choose those by chance instead")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="verifications at once")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if "triton" in asked.kind:
             gpu_machine(Path(folder))
         place = build(Path(folder), asked.kind)
-        found = {kind: measure(kind, place, asked.most, asked.jobs) for kind in asked.kind}
+        found = {
+            kind: measure(kind, place, asked.most, asked.seed, asked.jobs) for kind in asked.kind
+        }
     if not asked.json:
         print("| kind | faults | caught | harmless |\n|---|---:|---:|---:|")
         for kind, row in found.items():

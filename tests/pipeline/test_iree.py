@@ -336,10 +336,7 @@ def test_tied_and_biased_models_go_from_path_to_a_verified_bundle(snakemake, tmp
         tmp_path, "--configfile", "mine.yaml", "--", "artifacts/biased_tp1.trtllm-ckpt"
     )
     assert refused.returncode == 1
-    assert (
-        "attention_bias is true, which .trtllm-ckpt cannot express; nearest: artifacts/biased_"
-        in refused.stderr
-    )
+    assert "attention_bias is true, which .trtllm-ckpt cannot express" in refused.stderr
 
 
 def test_no_artifact_depends_on_a_models_name(demo, snakemake, tmp_path):

@@ -22,18 +22,18 @@ CASES = [(one, kind) for one in forgeries.FORGERIES for kind in one.kinds]
 @pytest.mark.slow
 def test_a_sample_of_every_kinds_faults_is_caught(tmp_path):
     kinds = ("gguf", "k-quant", "split", "irpa", "ranks", "trtllm-ckpt")
-    words = ["--json", "--most", 9, "--seed", time.time_ns() % 10**9]  # others each time
+    words = ["--json", "--most", 6, "--seed", time.time_ns() % 10**9]  # others each time
     command = [sys.executable, ROOT / "bench/verifier_faults.py", *words]
     environment = {**os.environ, "INGOT_STORE": str(tmp_path / "store")}
     done = subprocess.run(
         [*map(str, command), "--kind", *kinds], env=environment, capture_output=True, text=True,
-        timeout=600, check=False,
+        timeout=1200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert set(found) == set(kinds) <= set(faults.KINDS)
     for kind, row in found.items():
-        assert row["caught"] + row["harmless"] == row["faults"] == 9, (kind, words, done.stderr)
+        assert row["caught"] + row["harmless"] == row["faults"] == 6, (kind, words, done.stderr)
         assert not row["tracebacks"] and not row["ended"], (kind, done.stderr)
 
 

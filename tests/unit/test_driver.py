@@ -1,6 +1,7 @@
 """What runs beside Snakemake, without it: commands, rules' Python, the environment of steps, toolchains."""
 
 import contextlib
+import importlib
 import json
 import os
 import re
@@ -42,6 +43,7 @@ from ingot.driver.formats.rows import ROWS, STEPS
 from ingot.driver.formats.table import CHART
 from ingot.driver.job import Graph, Input, Job, Output
 from ingot.driver.known.model import Model
+from ingot.driver.remote import cache
 from ingot.driver.rules import environment
 from ingot.driver.rules.engines import Engines
 from ingot.driver.rules.inputs import Inputs
@@ -77,9 +79,9 @@ def test_the_demos_table_names_what_is_built():
     }
 
 
-@pytest.mark.parametrize("module", cli.COMMANDS, ids=lambda module: module.__name__.split(".")[-1])
-def test_every_command_says_what_each_option_does(module, capsys):
-    name = module.__name__.rpartition(".")[2]
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_says_what_each_option_does(name, capsys):
+    module = importlib.import_module(f"ingot.driver.commands.{name}")
     with pytest.raises(SystemExit) as stop:
         cli.main([name, "--help"])
     said = capsys.readouterr().out
@@ -91,12 +93,28 @@ def test_every_command_says_what_each_option_does(module, capsys):
 
 def test_every_module_of_commands_is_one_or_serves_one():
     parts = {module.__name__ for module in (plan_chart, plan_table, cli, snakemake)}
-    commands = {module.__name__ for module in cli.COMMANDS}
+    commands = {f"ingot.driver.commands.{name}" for name in cli.COMMANDS}
     found = {
         f"ingot.driver.commands.{path.stem}" for path in Path(cli.__file__).parent.glob("[a-z]*.py")
     }
     assert found == commands | parts
-    assert {ask, explain, lock, plan, store, targets, toolchain} <= set(cli.COMMANDS)
+    named = (ask, explain, lock, plan, store, targets, toolchain)
+    assert {module.__name__ for module in named} <= commands
+
+
+def test_without_a_shared_cache_nothing_is_imported_that_speaks_to_one(monkeypatch):
+    monkeypatch.delenv("INGOT_REMOTE", raising=False)
+    monkeypatch.delitem(sys.modules, "ingot.driver.remote.remote", raising=False)
+    assert cache.shared(None, True) is None and "ingot.driver.remote.remote" not in sys.modules
+
+
+def test_help_and_one_command_import_no_other():
+    said = "import sys; from ingot.driver.commands import cli; {}; print(*sys.modules)"
+    for what, own in (("cli.parser('')", set()), ("cli.parser('targets')", {"targets"})):
+        command = [sys.executable, "-c", said.format(what)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        names = {name.rpartition(".")[2] for name in done.stdout.split() if ".commands." in name}
+        assert names & {*cli.COMMANDS} == own
 
 
 @pytest.mark.parametrize(

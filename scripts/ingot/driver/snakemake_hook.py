@@ -34,7 +34,7 @@ from ingot.driver.health import doctor
 from ingot.driver.job import Graph, Input, Job, Output
 from ingot.driver.origin import snakemake_asks
 from ingot.driver.origin.dry_run import WHOLE
-from ingot.driver.remote import settings
+from ingot.driver.remote.cache import shared
 from ingot.driver.toolchains import toolchains
 from ingot.files import claim, memo
 from ingot.refused import Refused, one_line
@@ -198,7 +198,7 @@ class Session:
         """`by_user`: resources of rules that the command line sets."""
         store = Store()
         with one_line("error: "):
-            remote = settings.remote(store, dry)
+            remote = shared(store, dry)
         self.contents = Contents(graph, store, dry, remote)
         self.decider = Decider(self.contents)
         past = Past(store, ask.cores) if cluster.used() else Past(store)

@@ -8,16 +8,13 @@ no bytes, so that what the shared cache says of any of them is not believed.
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ingot.checkpoint import identity
 
-if TYPE_CHECKING:
-    from ingot.store.records import Record, Store
 
-
-def drop(store: "Store", names: Iterable[str]) -> "list[Record]":
-    """Drop the records whose actions read the blobs `names`.
+def drop(store: Any, names: Iterable[str]) -> list[Any]:
+    """Drop the records of a store (records.Store) whose actions read the blobs `names`; those records.
 
     To be called while the blobs still stand where they were: a shard is known by that, too.
     """
@@ -44,7 +41,7 @@ def drop(store: "Store", names: Iterable[str]) -> "list[Record]":
     return found
 
 
-def _read(store: "Store", record: "Record") -> set[str] | None:
+def _read(store: Any, record: Any) -> set[str] | None:
     """The digests of what an action read; None where nobody knows any more."""
     fields = store.config(record).get("fields")
     return set(_texts(fields.get("inputs", {}))) if isinstance(fields, dict) else None

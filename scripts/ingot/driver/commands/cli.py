@@ -6,6 +6,7 @@
 import argparse
 import difflib
 import errno
+import importlib
 import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -13,65 +14,16 @@ from pathlib import Path
 from typing import NoReturn
 
 from ingot.driver.catalogue import site
-from ingot.driver.commands import (
-    add,
-    ask,
-    check,
-    completion,
-    demo,
-    diff,
-    doctor,
-    explain,
-    image,
-    lock,
-    matrix,
-    numbers,
-    plan,
-    publish,
-    pull,
-    release,
-    report,
-    reproduce,
-    show,
-    status,
-    store,
-    targets,
-    toolchain,
-    verify,
-    wheels,
-)
 from ingot.driver.known import spelling
 from ingot.entry import run
 from ingot.refused import Harmless, Refused, one_line
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMANDS = (
-    add,
-    targets,
-    plan,
-    explain,
-    status,
-    report,
-    matrix,
-    numbers,
-    publish,
-    pull,
-    image,
-    verify,
-    release,
-    diff,
-    reproduce,
-    show,
-    check,
-    store,
-    doctor,
-    toolchain,
-    wheels,
-    lock,
-    ask,
-    completion,
-    demo,
-)
+    "add", "targets", "plan", "explain", "status", "report", "matrix", "numbers",
+    "publish", "pull", "image", "verify", "release", "diff", "reproduce", "show", "check",
+    "store", "doctor", "toolchain", "wheels", "lock", "ask", "completion", "demo",
+)  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
@@ -81,29 +33,39 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {self.prog}: {message}; `{self.prog} --help` says what there is\n")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Of every command; or with the options of one alone: importing them all takes as long as most take."""
     found = Parser(
         prog="ingot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     subparsers = found.add_subparsers(required=True, metavar="COMMAND")
-    for module in COMMANDS:
+    for name in COMMANDS:
+        if only not in (None, name):
+            subparsers.add_parser(name, help=summary(name))
+            continue
+        module = importlib.import_module(f"ingot.driver.commands.{name}")
         sub = subparsers.add_parser(
-            module.__name__.rpartition(".")[2],
-            help=module.__doc__.splitlines()[0],
+            name,
+            help=summary(name),
             description=module.__doc__,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_options(sub)
-        sub.set_defaults(run=module.run)
+        sub.set_defaults(run=module.run, parser=parser)
     return found
+
+
+def summary(name: str) -> str:
+    """The first line of a command's docstring."""
+    with Path(__file__).with_name(f"{name}.py").open() as file:
+        return file.readline().strip().strip('"')
 
 
 def stop_on_unknown(words: list[str]) -> None:
     """Refuse a word that is no command, such as `build`, which is Snakemake's."""
-    known = [module.__name__.rpartition(".")[2] for module in COMMANDS]
     for word in words:
-        if not word.startswith("-") and word not in known:
-            near = difflib.get_close_matches(word, known, n=1)
+        if not word.startswith("-") and word not in COMMANDS:
+            near = difflib.get_close_matches(word, COMMANDS, n=1)
             hint = f"nearest: ingot {near[0]}" if near else "`ingot --help` lists the commands"
             raise Refused(f"ingot {word}: no such command; `snakemake TARGET` builds; {hint}")
 
@@ -116,12 +78,12 @@ def main(argv: list[str] | None = None) -> int | None:
 def _main(argv: list[str] | None) -> int | None:
     words = sys.argv[1:] if argv is None else argv
     if words in ([], ["help"]):
-        parser().print_help()
+        parser("").print_help()
         return 0
     with one_line("error: "):
         stop_on_unknown(words[:1])
     named = words[:1] in (["add"], ["check"], ["pull"])  # files and folders, not targets
-    options = parser().parse_args(words if named else spelling.targets(words, ROOT))
+    options = parser(words[0]).parse_args(words if named else spelling.targets(words, ROOT))
     with one_line("error: "):
         site.apply()
         try:

@@ -54,9 +54,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(root: Path, options: Namespace) -> None:
     import shtab
 
-    from ingot.driver.commands import cli  # which lists this module
-
-    script = shtab.complete(cli.parser(), options.shell)
+    script = shtab.complete(options.parser(), options.shell)
     if options.shell == "zsh":  # to be sourced, not put into a folder of functions
         script = script.partition("if [[ $zsh_eval_context")[0]
     print(script + TARGETS + SHELLS[options.shell])

@@ -10,7 +10,6 @@ INGOT_SIGNING_KEY=FILE                 what is written is signed by it
 import contextlib
 import os
 from dataclasses import dataclass
-from typing import Any
 
 from ingot.refused import Refused
 from ingot.store.records import Store
@@ -87,12 +86,3 @@ def published_to(host: str, repository: str, store: Store) -> None:
         known = place.read_text().splitlines() if place.exists() else []
         with store.temporary(place) as partial:
             partial.write_text("\n".join([*(one for one in known[-99:] if one != line), line, ""]))
-
-
-def remote(store: Store, looks: bool) -> Any:
-    """The shared cache; None where there is none: importing what speaks to it takes 0.1 s."""
-    if found := read():
-        from ingot.driver.remote.remote import Remote
-
-        return Remote(found, store, looks)
-    return None

@@ -4,17 +4,17 @@ The checkpoint is checked before, the engine's own description after.  Engines a
 what counts is what went in.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Annotated
 
-from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files import sealed
 from ingot.files.atomic import replacing
+from ingot.options import step
 from ingot.refused import Refused
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.tensorrt import gpus
@@ -22,12 +22,12 @@ from ingot.terminal.console import heartbeat
 
 
 def build_engine(
-    trtllm_checkpoint_: Path,
-    engine: Path,
-    compute_capability: str,
-    versions: str,
-    workers: int,
-    flags: list[str],
+    trtllm_checkpoint_: Annotated[Path, "the checkpoint to build from"],
+    engine: Annotated[Path, "the directory to write"],
+    compute_capability: Annotated[str, "of the GPU, such as 9.0"],
+    versions: Annotated[str, "of TensorRT-LLM and of TensorRT"],
+    flags: Annotated[list[str], "after --: flags of trtllm-build"],
+    workers: Annotated[int, "ranks built at a time, one GPU each"] = 1,
 ) -> None:
     if reason := gpus.why_not(compute_capability):
         raise Refused(f"{engine}: {reason}")
@@ -39,7 +39,7 @@ def build_engine(
     lengths(built, engine, flags)
     with replacing(engine) as partial, tempfile.TemporaryDirectory() as scratch:
         partial.mkdir()
-        command = [gpus.program(), "--checkpoint_dir", trtllm_checkpoint_.absolute()]
+        command: list[object] = [gpus.program(), "--checkpoint_dir", trtllm_checkpoint_.absolute()]
         command += ["--output_dir", partial.absolute(), "--workers", workers, *flags]
         run_build([str(word) for word in command], scratch, engine, compute_capability)
         check(partial, engine, built.mapping.world, versions)
@@ -69,7 +69,7 @@ def run_build(command: list[str], scratch: str, engine: Path, capability: str) -
             command, cwd=scratch, env=environment, stdout=subprocess.PIPE, text=True,
             stderr=subprocess.STDOUT, errors="replace",
         )  # fmt: skip
-        for line in process.stdout:
+        for line in process.stdout or ():
             print(line, end="", flush=True)
             last = line.strip() or last
         code = process.wait()
@@ -94,21 +94,5 @@ def check(partial: Path, engine: Path, world: int, versions: str) -> None:
     (partial / "config.json").write_text(json.dumps(description, indent=4) + "\n")
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--trtllm-checkpoint", type=Path, required=True, dest="trtllm_checkpoint_",
-        help="the checkpoint to build from",
-    )  # fmt: skip
-    parser.add_argument("--engine", type=Path, required=True, help="the directory to write")
-    parser.add_argument("--compute-capability", required=True, help="of the GPU, such as 9.0")
-    parser.add_argument("--versions", required=True, help="of TensorRT-LLM and of TensorRT")
-    parser.add_argument(
-        "--workers", type=int, default=1, help="ranks built at a time, one GPU each"
-    )
-    parser.add_argument("flags", nargs="*", help="after --: flags of trtllm-build")
-    build_engine(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(build_engine)

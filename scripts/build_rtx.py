@@ -4,31 +4,27 @@ A decoder without KV cache: proof that ONNX becomes an engine here, not somethin
 TensorRT for RTX is proprietary: its license says what may be done with an engine.
 """
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
-from ingot.entry import run
 from ingot.files import sealed
 from ingot.files.atomic import replacing
-from ingot.tensorrt import rtx
+from ingot.options import step
+from ingot.tensorrt import rtx as engines
 from ingot.terminal.console import stderr_to_log
 
 
-def build_rtx(onnx: Path, out: Path) -> None:
-    longest = rtx.longest(onnx)
-    with stderr_to_log(f"{out}: building by TensorRT for RTX"), replacing(out) as partial:
+def build_rtx(
+    onnx: Annotated[Path, "artifacts/M.prefill.onnx"],
+    rtx: Annotated[Path, "the folder to write"],
+) -> None:
+    longest = engines.longest(onnx)
+    with stderr_to_log(f"{rtx}: building by TensorRT for RTX"), replacing(rtx) as partial:
         partial.mkdir()
-        built = rtx.build_engine(onnx / "model.onnx", longest)
+        built = engines.build_engine(onnx / "model.onnx", longest)
         (partial / "model.engine").write_bytes(built)
-        sealed.fill(partial, rtx.texts(longest))
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--onnx", type=Path, required=True, help="artifacts/M.prefill.onnx")
-    parser.add_argument("--rtx", type=Path, required=True, dest="out", help="the folder to write")
-    build_rtx(**vars(parser.parse_args(argv)))
+        sealed.fill(partial, engines.texts(longest))
 
 
 if __name__ == "__main__":
-    run(main)
+    step(build_rtx)

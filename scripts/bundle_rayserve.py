@@ -3,28 +3,20 @@
 The folder is complete in itself: it works wherever it is moved, mounted or copied to.
 """
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
-from ingot.entry import run
 from ingot.files import sealed
-from ingot.files.atomic import replacing
+from ingot.options import step
 from ingot.rayserve import bundle as bundle_of
 
 
-def bundle_rayserve(bundle: Path, **parts) -> None:
-    contents = bundle_of.contents(**parts)
-    with replacing(bundle) as partial:
-        partial.mkdir()
-        sealed.fill(partial, contents)
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    bundle_of.add_options(parser)
-    parser.add_argument("--bundle", type=Path, required=True, help="the folder to write")
-    bundle_rayserve(**vars(parser.parse_args(argv)))
+def bundle_rayserve(
+    bundle: Annotated[Path, "the folder to write"],
+    parts: bundle_of.Parts,
+) -> None:
+    sealed.assemble(bundle, bundle_of.contents(**vars(parts)))
 
 
 if __name__ == "__main__":
-    run(main)
+    step(bundle_rayserve)

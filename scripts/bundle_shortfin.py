@@ -3,28 +3,20 @@
 The folder is complete in itself: it works wherever it is moved, mounted or copied to.
 """
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
-from ingot.entry import run
 from ingot.files import sealed
-from ingot.files.atomic import replacing
 from ingot.iree import bundle as bundle_of
+from ingot.options import step
 
 
-def bundle_shortfin(bundle: Path, **parts) -> None:
-    contents = bundle_of.contents(**parts)
-    with replacing(bundle) as partial:
-        partial.mkdir()
-        sealed.fill(partial, contents)
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    bundle_of.add_options(parser)
-    parser.add_argument("--bundle", type=Path, required=True, help="the folder to write")
-    bundle_shortfin(**vars(parser.parse_args(argv)))
+def bundle_shortfin(
+    bundle: Annotated[Path, "the folder to write"],
+    parts: bundle_of.Parts,
+) -> None:
+    sealed.assemble(bundle, bundle_of.contents(**vars(parts)))
 
 
 if __name__ == "__main__":
-    run(main)
+    step(bundle_shortfin)

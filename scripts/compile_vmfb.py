@@ -4,7 +4,6 @@ The compiler reads stdin: told a path, it writes that path into the module, and 
 would get other bytes in another folder.
 """
 
-import argparse
 import contextlib
 import re
 import subprocess
@@ -12,9 +11,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Annotated
 
-from ingot.entry import run
 from ingot.files.atomic import replacing
+from ingot.options import step
 from ingot.refused import Refused
 from ingot.terminal.console import heartbeat
 
@@ -23,7 +23,11 @@ IDLE = 60.0  # seconds without any CPU time
 ATTEMPTS = 3
 
 
-def compile_vmfb(mlir: Path, vmfb: Path, flags: list[str]) -> None:
+def compile_vmfb(
+    mlir: Annotated[Path, "the program to read"],
+    vmfb: Annotated[Path, "the module to write"],
+    flags: Annotated[list[str], "after --: flags for iree-compile"],
+) -> None:
     from iree.compiler.tools.binaries import find_tool
 
     named, wanted = sum(flag.startswith(DEVICE) for flag in flags), ranks(mlir)
@@ -114,13 +118,5 @@ def errors(text: str) -> str:
     return "\n".join(dict.fromkeys(found)) or text[-1000:]
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mlir", type=Path, required=True, help="the program to read")
-    parser.add_argument("--vmfb", type=Path, required=True, help="the module to write")
-    parser.add_argument("flags", nargs="*", help="after --: flags for iree-compile")
-    compile_vmfb(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(compile_vmfb)

@@ -3,13 +3,12 @@
 Runs in envs/llamacpp: the model by libllama, the file as llama-imatrix writes it.
 """
 
-import argparse
 import hashlib
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
-from ingot.entry import run
 from ingot.files.atomic import replacing
 from ingot.gguf import file as gguf_file
 from ingot.gguf.file import layout
@@ -17,6 +16,7 @@ from ingot.gguf.kv import KV
 from ingot.llamacpp import libllama
 from ingot.llamacpp.quants import COUNTS, SUMS
 from ingot.llamacpp.structures import Tensor
+from ingot.options import step
 from ingot.refused import Refused
 from ingot.tensors.dtypes import TYPES
 from ingot.terminal.progress import Progress
@@ -27,7 +27,11 @@ FEWEST = 16  # tokens of a product that is counted, as there
 MUL_MAT = "MUL_MAT"
 
 
-def compute_imatrix(gguf: Path, text: Path, imatrix: Path) -> None:
+def compute_imatrix(
+    gguf: Annotated[Path, "the model to run"],
+    text: Annotated[Path, "what it reads"],
+    imatrix: Annotated[Path, "the file to write"],
+) -> None:
     data = text.read_bytes()
     sums = Sums()
     with libllama.Llama(gguf, WINDOW, watch=sums.watch) as model:
@@ -94,13 +98,5 @@ class Sums:
         return True
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gguf", type=Path, required=True, help="the model to run")
-    parser.add_argument("--text", type=Path, required=True, help="what it reads")
-    parser.add_argument("--imatrix", type=Path, required=True, help="the file to write")
-    compute_imatrix(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(compute_imatrix)

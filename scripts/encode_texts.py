@@ -3,15 +3,15 @@
 What the tokenizers and chat templates of other formats are compared with.
 """
 
-import argparse
 import hashlib
 import json
 from pathlib import Path
+from typing import Annotated
 from unittest import mock
 
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
-from ingot.entry import run
+from ingot.checkpoint.files import Checkpoint
 from ingot.files.atomic import replacing
+from ingot.options import ReadingFile, step
 from ingot.parity.hard_texts import DIALOGUES, STRINGS
 from ingot.parity.transformers_model import understood
 from ingot.refused import Refused
@@ -26,7 +26,11 @@ LEAST = 256  # tokens of a corpus, below which its numbers say nothing
 
 
 def encode_texts(
-    checkpoint: Checkpoint, reading: Path, corpus: Path, tokens: int, texts: Path
+    checkpoint: Checkpoint,
+    reading: ReadingFile,
+    corpus: Annotated[Path, "a text, UTF-8"],
+    tokens: Annotated[int, "of it at most, spread evenly"],
+    texts: Annotated[Path, "the .json to write"],
 ) -> None:
     model = reading_of.read(reading)
     data = corpus.read_bytes()
@@ -129,15 +133,5 @@ def rendered(tokenizer, messages: list[dict[str, str]]) -> str | None:
         ) from None
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
-    parser.add_argument("--corpus", type=Path, required=True, help="a text, UTF-8")
-    parser.add_argument("--tokens", type=int, required=True, help="of it at most, spread evenly")
-    parser.add_argument("--texts", type=Path, required=True, help="the .json to write")
-    encode_texts(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(encode_texts)

@@ -5,36 +5,35 @@ holes in the file system.  It traces the first blocks of the model only; ingot/i
 whole program from them.  It equals the real archive's, traced whole (tests/pipeline/test_iree.py).
 """
 
-import argparse
 import dataclasses
 import os
 import sys
 import tempfile
 from math import gcd
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ingot.architecture.config import Llama3Rope, ModelConfig, read_config, say_unknown
 from ingot.architecture.specs import head_of_tied, specs_of
-from ingot.entry import run
 from ingot.files.atomic import replacing
 from ingot.gguf import metadata
 from ingot.iree import irpa, stitch, tensor_parallel
+from ingot.options import Architecture, step
 from ingot.refused import Refused
 from ingot.tensors.layout import FileLayout
 from ingot.terminal.console import stderr_to_log
 
 
 def export_mlir(
-    config: Path,
-    dtype: str,
-    architecture: str | None,
-    tp: int,
-    mlir: Path,
-    server_config: Path,
-    parameters: Path | None,
-    whole: bool,
-    flags: list[str],
+    config: Annotated[Path, "the checkpoint's config.json"],
+    mlir: Annotated[Path, "the program to write"],
+    server_config: Annotated[Path, "the server's config to write"],
+    flags: Annotated[list[str], "after --: flags for sharktank's exporter"],
+    dtype: Annotated[str, "dtype of the weights"] = "f16",
+    architecture: Architecture = None,
+    tp: Annotated[int, "tensor parallel size"] = 1,
+    parameters: Annotated[Path | None, "a real archive, not the skeleton"] = None,
+    whole: Annotated[bool, "trace every block, instead of a few and stitching"] = False,
 ) -> None:
     model = read_config(config, architecture, tensor_parallel.can(tp))
     say_unknown(config)
@@ -207,23 +206,5 @@ def trace_blocks(layers: int, traced: int) -> None:
     llm.range = lambda *bounds: range(*((traced,) if bounds == (layers,) else bounds))
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", type=Path, required=True, help="the checkpoint's config.json")
-    parser.add_argument("--dtype", default="f16", help="dtype of the weights (default: f16)")
-    parser.add_argument("--architecture", help="what config.json must say")
-    parser.add_argument("--tp", type=int, default=1, help="tensor parallel size (default: 1)")
-    parser.add_argument("--mlir", type=Path, required=True, help="the program to write")
-    parser.add_argument(
-        "--server-config", type=Path, required=True, help="the server's config to write"
-    )
-    parser.add_argument("--parameters", type=Path, help="a real archive, not the skeleton")
-    parser.add_argument(
-        "--whole", action="store_true", help="trace every block, instead of a few and stitching"
-    )
-    parser.add_argument("flags", nargs="*", help="after --: flags for sharktank's exporter")
-    export_mlir(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(export_mlir)

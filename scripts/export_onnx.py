@@ -4,26 +4,26 @@ One read and one write, some 35 MB of memory at any size, without torch.  The fo
 Runtime, in onnxruntime-genai and in optimum's ORTModelForCausalLM.
 """
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
 from ingot.architecture.config import read_config
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.rows import Rows
-from ingot.entry import run
 from ingot.files import sealed
 from ingot.files.atomic import replacing
 from ingot.onnx import decoder, folder, weights, write
+from ingot.options import Architecture, TokenizerFiles, step
 
 ADVICE = "ask for M.onnx, which is float32"
 
 
 def export_onnx(
     checkpoint: Checkpoint,
-    tokenizer: list[Path],
-    onnx: Path,
+    tokenizer: TokenizerFiles,
+    onnx: Annotated[Path, "the folder to write"],
     export: folder.Export,
-    architecture: str | None = None,
+    architecture: Architecture = None,
 ) -> None:
     config = read_config(checkpoint["config.json"], architecture, can=weights.CAN)
     export.hold(checkpoint["config.json"], config)
@@ -38,17 +38,5 @@ def export_onnx(
         sealed.fill(partial, small, hashed)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument("--architecture", help="what config.json must say")
-    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="its small files")
-    folder.add_options(parser)
-    parser.add_argument("--onnx", type=Path, required=True, help="the folder to write")
-    options = vars(parser.parse_args(argv))
-    export = folder.export_of(options)
-    export_onnx(export=export, **options)
-
-
 if __name__ == "__main__":
-    run(main)
+    step(export_onnx)

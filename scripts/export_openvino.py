@@ -4,20 +4,24 @@ By way of our ONNX graph of standard operators, which is deleted again; some 90 
 without torch.
 """
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
-from ingot.entry import run
-from ingot.openvino.folder import add_options, form_of, write_folder
+from ingot.checkpoint.files import Checkpoint
+from ingot.openvino.folder import FloatLayers, Weights, form_of, write_folder
+from ingot.options import Architecture, TokenizerFiles, step
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser)
-    parser.add_argument("--openvino", type=Path, required=True, help="the folder to write")
-    options = vars(parser.parse_args(argv))
-    write_folder(form=form_of(options), **options)
+def export_openvino(
+    checkpoint: Checkpoint,
+    tokenizer: TokenizerFiles,
+    openvino: Annotated[Path, "the folder to write"],
+    architecture: Architecture = None,
+    dtype: Weights = "fp32",
+    float_layers: FloatLayers = (),
+) -> None:
+    write_folder(checkpoint, tokenizer, openvino, form_of(dtype, float_layers), architecture)
 
 
 if __name__ == "__main__":
-    run(main)
+    step(export_openvino)

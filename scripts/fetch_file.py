@@ -4,20 +4,20 @@ Checked against the hub's own hash while it comes in.  What has arrived stays in
 beside the target, so that the next try, in this process or another, goes on from there.
 """
 
-import argparse
 import errno
 import fcntl
 import hashlib
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
-from ingot.entry import run
 from ingot.files import digest
 from ingot.hub import session
 from ingot.hub.client import SILENCE, BrokenTransferError, Floor, Retry, no_longer_than
 from ingot.hub.listing import read_listing
+from ingot.options import step
 from ingot.refused import Refused
 from ingot.store.blobs import Blobs
 from ingot.terminal.progress import Progress
@@ -26,7 +26,12 @@ CHUNK = 1 << 20  # bytes
 RESTARTS = 2  # from nothing, after a whole file of the wrong content
 
 
-def fetch_file(listing: Path, name: str, file: Path, backoff: float) -> None:
+def fetch_file(
+    listing: Annotated[Path, "by fetch_listing.py"],
+    name: Annotated[str, "the file's name on the hub"],
+    file: Annotated[Path, "the file to write"],
+    backoff: Annotated[float, "seconds before the first retry"] = 1.0,
+) -> None:
     known = read_listing(listing)
     entry = known["files"].get(name)
     what = f"{known['hub']}/{name}"
@@ -193,14 +198,5 @@ def hash_of(file: Path, entry: dict) -> str:
     return found.hexdigest()
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--listing", type=Path, required=True, help="by fetch_listing.py")
-    parser.add_argument("--name", required=True, help="the file's name on the hub")
-    parser.add_argument("--file", type=Path, required=True, help="the file to write")
-    parser.add_argument("--backoff", type=float, default=1.0, help="seconds before the first retry")
-    fetch_file(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(fetch_file)

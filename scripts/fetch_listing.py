@@ -4,7 +4,6 @@ Without a revision in the catalogue, the commit of main is looked up once and re
 file; from then on that commit is meant.
 """
 
-import argparse
 import fcntl
 import json
 import re
@@ -12,15 +11,15 @@ import sys
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from ingot.checkpoint.safetensors import PICKLE
-from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files.atomic import replacing
 from ingot.hub import session
 from ingot.hub.client import SILENCE, Retry, gated_page, no_longer_than, unsigned
 from ingot.hub.listing import MOST, check
+from ingot.options import step
 from ingot.refused import Refused
 
 T = TypeVar("T")
@@ -28,13 +27,13 @@ COMMIT = re.compile("[0-9a-f]{40}")
 
 
 def fetch_listing(
-    model: str,
-    hub: str,
-    revision: str,
-    gated: str,
-    revisions: Path,
-    listing: Path,
-    backoff: float,
+    model: Annotated[str, "its name in the catalogue"],
+    hub: Annotated[str, "organisation/name"],
+    revisions: Annotated[Path, "the lock file"],
+    listing: Annotated[Path, "the file to write"],
+    revision: Annotated[str, "40 hex digits, or nothing"] = "",
+    gated: Annotated[str, "asks for a token", ("True", "False")] = "False",
+    backoff: Annotated[float, "seconds before the first retry"] = 1.0,
 ) -> None:
     from huggingface_hub import HfApi, constants, get_token
 
@@ -105,19 +104,5 @@ def recorded(path: Path, model: str, hub: str, look_up: Callable[[], str]) -> st
         return known[model]["revision"]
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", required=True, help="its name in the catalogue")
-    parser.add_argument("--hub", required=True, help="organisation/name")
-    parser.add_argument("--revision", default="", help="40 hex digits, or nothing")
-    parser.add_argument(
-        "--gated", choices=("True", "False"), default="False", help="asks for a token"
-    )
-    parser.add_argument("--revisions", type=Path, required=True, help="the lock file")
-    parser.add_argument("--listing", type=Path, required=True, help="the file to write")
-    parser.add_argument("--backoff", type=float, default=1.0, help="seconds before the first retry")
-    fetch_listing(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(fetch_listing)

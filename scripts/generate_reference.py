@@ -5,14 +5,14 @@ seeded random ids; their lengths reach several hundred tokens, since short ones 
 rope scaling.
 """
 
-import argparse
 import random
 from pathlib import Path
+from typing import Annotated
 
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
-from ingot.entry import run
+from ingot.checkpoint.files import Checkpoint
 from ingot.fields import read_json
 from ingot.files.atomic import replacing
+from ingot.options import ReadingFile, step
 from ingot.parity import transformers_model
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
@@ -27,7 +27,10 @@ PAGE = 64  # tokens kept free at the end of the context: programs stop some page
 
 
 def generate_reference(
-    checkpoint: Checkpoint, reading: Path, prompts: list[Path], reference: Path
+    checkpoint: Checkpoint,
+    reading: ReadingFile,
+    reference: Annotated[Path, "the .npz to write"],
+    prompts: Annotated[list[Path], "one prompt per line"] = (),
 ) -> None:
     with stderr_to_log(f"{reference}: generating by transformers"):
         import numpy as np
@@ -108,14 +111,5 @@ def end_tokens(checkpoint: Checkpoint) -> set[int]:
     return found
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
-    parser.add_argument("--prompts", type=Path, nargs="*", default=[], help="one prompt per line")
-    parser.add_argument("--reference", type=Path, required=True, help="the .npz to write")
-    generate_reference(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(generate_reference)

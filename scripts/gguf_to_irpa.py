@@ -4,22 +4,25 @@ The tensors' bytes pass through a megabyte per thread, where they are hashed; th
 byte-identical to the one of sharktank's dump_gguf.
 """
 
-import argparse
 import functools
 import threading
 from pathlib import Path
+from typing import Annotated
 
-from ingot.entry import run
 from ingot.files import stream
 from ingot.files.atomic import replacing_hashed
 from ingot.gguf import file as gguf_format
 from ingot.iree import irpa as irpa_format
+from ingot.options import step
 from ingot.refused import Refused
 from ingot.tensors.dtypes import FLOATS
 from ingot.terminal.progress import Progress
 
 
-def gguf_to_irpa(gguf: Path, irpa: Path) -> None:
+def gguf_to_irpa(
+    gguf: Annotated[Path, "the file to read"],
+    irpa: Annotated[Path, "the file to write"],
+) -> None:
     properties, tensors = gguf_format.read(gguf)
     for tensor in tensors:
         if tensor.type.name not in FLOATS:
@@ -64,12 +67,5 @@ def jobs(source: int, gguf: Path, out: stream.Output, moves, progress: Progress)
             yield functools.partial(block, out.ticket(), start + at, place + at, size)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gguf", type=Path, required=True, help="the file to read")
-    parser.add_argument("--irpa", type=Path, required=True, help="the file to write")
-    gguf_to_irpa(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(gguf_to_irpa)

@@ -5,21 +5,20 @@ checkpoint, a block at a time, so that no float file is written first and memory
 the model.  Each file is byte-identical to the one that llama-quantize makes of the float32 file.
 """
 
-import argparse
 import functools
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from ingot.architecture.config import read_config
 from ingot.architecture.specs import TensorSpec, rope_freqs
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.rows import Rows
-from ingot.entry import run
 from ingot.files import sealed, stream
 from ingot.files.atomic import replacing_hashed
 from ingot.gguf import header, metadata
@@ -29,6 +28,7 @@ from ingot.gguf.kv import KV
 from ingot.llamacpp import libllama, quantisations, quants
 from ingot.llamacpp.plan import planned
 from ingot.llamacpp.quants import Imatrix
+from ingot.options import Architecture, step
 from ingot.refused import Refused
 
 
@@ -40,18 +40,23 @@ class Output:
     infos: dict[str, TensorInfo]
 
 
+TYPES = sorted(quantisations.ROWS)
+
+
 def quantize_gguf(
     checkpoint: Checkpoint,
-    quant: list[str],
-    gguf: Path | None,
-    folder: Path | None,
-    stem: str | None,
-    name: str,
-    pre_tokenizer: str,
-    license: str | None = None,
-    architecture: str | None = None,
-    imatrix: Path | None = None,
+    quant: Annotated[list[str], f"to write: {', '.join(TYPES)}", TYPES],
+    name: Annotated[str, "general.name"],
+    pre_tokenizer: Annotated[str, "such as llama-bpe"],
+    gguf: Annotated[Path | None, "the file to write, of one type"] = None,
+    folder: Annotated[Path | None, "artifacts/M.quants to write: M.TYPE.gguf each"] = None,
+    stem: Annotated[str, "of the folder's files: M"] = "model",
+    license: Annotated[str | None, "general.license"] = None,
+    architecture: Architecture = None,
+    imatrix: Annotated[Path | None, "by compute_imatrix.py"] = None,
 ) -> None:
+    if (gguf is None) == (folder is None):
+        raise Refused("--gguf and --folder: expected one of them, a file or a folder to write")
     if gguf and len(quant) > 1:
         raise Refused(f"--gguf: {len(quant)} types, expected one per file; give --folder")
     config = read_config(checkpoint["config.json"], architecture, metadata.CAN)
@@ -133,26 +138,5 @@ def jobs(
             yield functools.partial(block, read, tickets, spec, first)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument(
-        "--quant", nargs="+", choices=sorted(quantisations.ROWS), required=True, metavar="TYPE",
-        help=f"to write: {', '.join(quantisations.ROWS)}",
-    )  # fmt: skip
-    written = parser.add_mutually_exclusive_group(required=True)
-    written.add_argument("--gguf", type=Path, help="the file to write, of one type")
-    written.add_argument(
-        "--folder", type=Path, help="artifacts/M.quants to write: M.TYPE.gguf each"
-    )
-    parser.add_argument("--stem", default="model", help="of the folder's files: M (default: model)")
-    parser.add_argument("--name", required=True, help="general.name")
-    parser.add_argument("--pre-tokenizer", required=True, help="such as llama-bpe")
-    parser.add_argument("--license", help="general.license")
-    parser.add_argument("--architecture", help="what config.json must say")
-    parser.add_argument("--imatrix", type=Path, nargs="?", help="by compute_imatrix.py")
-    quantize_gguf(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(quantize_gguf)

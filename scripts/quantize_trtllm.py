@@ -4,17 +4,17 @@ The tensors are ModelOpt's own; config.json is ours, as for unquantised checkpoi
 is in memory, three times its size.
 """
 
-import argparse
 import copy
 import json
 import shutil
 from pathlib import Path
+from typing import Annotated
 
 from ingot.architecture.config import read_config
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
-from ingot.entry import run
+from ingot.checkpoint.files import Checkpoint
 from ingot.files import sealed
 from ingot.files.atomic import replacing
+from ingot.options import Architecture, step
 from ingot.refused import Refused
 from ingot.tensorrt import trtllm
 from ingot.tensorrt.checkpoint import GROUP
@@ -30,12 +30,12 @@ LONGEST = 512  # tokens of a text that are calibrated on
 
 def quantize_trtllm(
     checkpoint: Checkpoint,
-    calibration: Path,
-    quant: str,
-    dtype: str,
+    calibration: Annotated[Path, "texts like those it will serve, one per line"],
+    quant: Annotated[str, "what to quantise to", sorted(RECIPES)],
     mapping: trtllm.Mapping,
-    trtllm_checkpoint: Path,
-    architecture: str | None = None,
+    trtllm_checkpoint: Annotated[Path, "the directory to write"],
+    dtype: Annotated[str, "of the rest", ["f16", "bf16"]] = "f16",
+    architecture: Architecture = None,
 ) -> None:
     config = read_config(checkpoint["config.json"], architecture, trtllm.CAN)
     if reason := trtllm.misfit(config, mapping) or misfit(config, mapping, quant):
@@ -129,28 +129,5 @@ def export(
         raise Refused(f"{missing[0]}: not written by ModelOpt; its words in the log say why")
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument(
-        "--calibration",
-        type=Path,
-        required=True,
-        help="texts like those it will serve, one per line",
-    )
-    parser.add_argument(
-        "--quant", choices=sorted(RECIPES), required=True, help="what to quantise to"
-    )
-    parser.add_argument("--dtype", choices=["f16", "bf16"], default="f16", help="of the rest")
-    parser.add_argument("--architecture", help="what config.json must say")
-    trtllm.add_mapping(parser)
-    parser.add_argument(
-        "--trtllm-checkpoint", type=Path, required=True, help="the directory to write"
-    )
-    options = vars(parser.parse_args(argv))
-    mapping = trtllm.mapping_of(parser, options)
-    quantize_trtllm(mapping=mapping, **options)
-
-
 if __name__ == "__main__":
-    run(main)
+    step(quantize_trtllm)

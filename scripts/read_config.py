@@ -3,22 +3,17 @@
 Refused where a number is not the one that Ingot's own reader finds: one of them would make another model.
 """
 
-import argparse
 import json
 import math
 from pathlib import Path
+from typing import Annotated
 
+from ingot.architecture import config as config_of
 from ingot.architecture import features
-from ingot.architecture.config import (
-    LinearRope,
-    Llama3Rope,
-    ModelConfig,
-    YarnRope,
-    read_config,
-)
+from ingot.architecture.config import LinearRope, Llama3Rope, ModelConfig, YarnRope
 from ingot.architecture.specs import rope_freqs
-from ingot.entry import run
 from ingot.files.atomic import replacing
+from ingot.options import step
 from ingot.parity import transformers_model
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
@@ -27,8 +22,11 @@ from ingot.verify.reading import Reading
 EQUAL = 1e-5  # of rope's frequencies, which transformers computes in float32
 
 
-def read_config_by_transformers(config: Path, reading: Path) -> None:
-    found = ours(read_config(config, can=features.ALL))  # first: it has bounds
+def read_config(
+    config: Annotated[Path, "the checkpoint's config.json"],
+    reading: Annotated[Path, "the .json to write"],
+) -> None:
+    found = ours(config_of.read_config(config, can=features.ALL))  # first: it has bounds
     with stderr_to_log(f"{reading}: reading by transformers"):
         theirs = transformers_model.reading(config)
     compare(config, found, theirs)
@@ -100,12 +98,5 @@ def frequencies(config: ModelConfig) -> list[float]:
     return found
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--config", type=Path, required=True, help="the checkpoint's config.json")
-    parser.add_argument("--reading", type=Path, required=True, help="the .json to write")
-    read_config_by_transformers(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(read_config)

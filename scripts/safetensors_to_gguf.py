@@ -4,33 +4,33 @@ Streams: a megabyte per thread is in memory, whatever the model's size.  The fil
 to the one that llama.cpp's converter writes with the same name and license.
 """
 
-import argparse
 import functools
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Annotated
 
 from ingot.architecture.config import read_config
 from ingot.architecture.specs import rope_freqs
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.rows import Rows
-from ingot.entry import run
 from ingot.files import stream
 from ingot.files.atomic import replacing_hashed
 from ingot.gguf import header, metadata
 from ingot.gguf.file import TensorInfo
 from ingot.gguf.file import layout as gguf_layout
+from ingot.options import Architecture, step
 
 
 def safetensors_to_gguf(
     checkpoint: Checkpoint,
-    gguf: Path,
-    dtype: str,
-    name: str,
-    pre_tokenizer: str,
-    license: str | None = None,
-    architecture: str | None = None,
-    allow_overflow: bool = False,
+    gguf: Annotated[Path, "the file to write"],
+    dtype: Annotated[str, "of the matrices", sorted(metadata.FILE_TYPE)],
+    name: Annotated[str, "general.name"],
+    pre_tokenizer: Annotated[str, "such as llama-bpe"],
+    license: Annotated[str | None, "general.license"] = None,
+    architecture: Architecture = None,
+    allow_overflow: Annotated[bool, "let values become infinite, as llama.cpp does"] = False,
 ) -> None:
     config = read_config(checkpoint["config.json"], architecture, metadata.CAN)
     with (
@@ -66,24 +66,5 @@ def jobs(rows: Rows, specs, infos, out: stream.Output) -> Iterator[Callable[[], 
             yield functools.partial(block, read, out.ticket(), info, first)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument("--gguf", type=Path, required=True, help="the file to write")
-    parser.add_argument(
-        "--dtype", choices=sorted(metadata.FILE_TYPE), required=True, help="of the matrices"
-    )
-    parser.add_argument("--name", required=True, help="general.name")
-    parser.add_argument("--pre-tokenizer", required=True, help="such as llama-bpe")
-    parser.add_argument("--license", help="general.license")
-    parser.add_argument("--architecture", help="what config.json must say")
-    parser.add_argument(
-        "--allow-overflow",
-        action="store_true",
-        help="let values become infinite, as llama.cpp does",
-    )
-    safetensors_to_gguf(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(safetensors_to_gguf)

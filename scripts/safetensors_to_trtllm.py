@@ -4,23 +4,23 @@ One read and one write, a megabyte per thread in memory, neither torch nor tenso
 are bit for bit those of NVIDIA's ModelOpt 0.47.0.
 """
 
-import argparse
 import functools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from math import prod
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from ingot.architecture.config import read_config
 from ingot.architecture.specs import TensorSpec
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.rows import Rows
-from ingot.entry import run
 from ingot.files import sealed, stream
 from ingot.files.atomic import replacing
+from ingot.options import Architecture, step
 from ingot.refused import Refused
 from ingot.tensorrt import trtllm
 from ingot.tensors.dtypes import TYPES
@@ -28,10 +28,10 @@ from ingot.tensors.dtypes import TYPES
 
 def safetensors_to_trtllm(
     checkpoint: Checkpoint,
-    trtllm_checkpoint: Path,
-    dtype: str,
+    trtllm_checkpoint: Annotated[Path, "the directory to write"],
     mapping: trtllm.Mapping,
-    architecture: str | None = None,
+    dtype: Annotated[str, "to write", sorted(trtllm.DTYPES)] = "f16",
+    architecture: Architecture = None,
 ) -> None:
     config = read_config(checkpoint["config.json"], architecture, trtllm.CAN)
     if reason := trtllm.misfit(config, mapping):
@@ -98,21 +98,5 @@ def jobs(
                     yield functools.partial(whole, read, ranks, tickets, places)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument(
-        "--dtype", choices=sorted(trtllm.DTYPES), default="f16", help="to write (default: f16)"
-    )
-    parser.add_argument("--architecture", help="what config.json must say")
-    trtllm.add_mapping(parser)
-    parser.add_argument(
-        "--trtllm-checkpoint", type=Path, required=True, help="the directory to write"
-    )
-    options = vars(parser.parse_args(argv))
-    mapping = trtllm.mapping_of(parser, options)
-    safetensors_to_trtllm(mapping=mapping, **options)
-
-
 if __name__ == "__main__":
-    run(main)
+    step(safetensors_to_trtllm)

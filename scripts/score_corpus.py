@@ -4,18 +4,22 @@ What the distributions of lossy formats are compared with.  Kept in float32: 16 
 much as q8_0 itself.
 """
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
-from ingot.entry import run
+from ingot.checkpoint.files import Checkpoint
 from ingot.files import stream
 from ingot.files.atomic import replacing
+from ingot.options import TextsFile, step
 from ingot.parity import texts as texts_of
 from ingot.terminal.console import stderr_to_log
 
 
-def score_corpus(checkpoint: Checkpoint, texts: Path, scores: Path) -> None:
+def score_corpus(
+    checkpoint: Checkpoint,
+    texts: TextsFile,
+    scores: Annotated[Path, "the .npy to write"],
+) -> None:
     windows = texts_of.read(texts).corpus
     with stderr_to_log(f"{scores}: scoring by transformers"), replacing(scores) as partial:
         import numpy as np
@@ -40,13 +44,5 @@ def score_corpus(checkpoint: Checkpoint, texts: Path, scores: Path) -> None:
                 print(f"window {number} of {len(windows)}", flush=True)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
-    parser.add_argument("--scores", type=Path, required=True, help="the .npy to write")
-    score_corpus(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(score_corpus)

@@ -4,25 +4,25 @@ From a checkpoint at once, or from an unsharded archive; one read and one write,
 in memory.  The files are byte-identical to those of sharktank 3.6.0's shard_llm_dataset.
 """
 
-import argparse
 import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from math import prod
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 from ingot.architecture.config import read_config
 from ingot.architecture.specs import head_of_tied
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.rows import Rows
-from ingot.entry import run
 from ingot.files import stream
 from ingot.files.atomic import replacing, replacing_hashed
 from ingot.gguf import metadata
 from ingot.iree import irpa, tensor_parallel
+from ingot.options import Architecture, step
 from ingot.refused import Refused
 from ingot.tensors.dtypes import FLOATS
 from ingot.terminal.progress import Progress
@@ -54,6 +54,27 @@ class Archive:
         stream.read_exactly(self.file.fileno(), data, offset, self.path)
         self.progress.add(count)
         return data
+
+
+def shard_irpa(
+    tp: Annotated[int, "tensor parallel size, from 2"],
+    root: Annotated[Path, "the root archive to write"],
+    checkpoint: Checkpoint | None = None,
+    irpa: Annotated[Path | None, "an unsharded archive, in place of a checkpoint"] = None,
+    dtype: Annotated[str, "to write", ("f16", "bf16", "f32")] = "f16",
+    architecture: Architecture = None,
+    ranks: Annotated[list[Path], "the ranks' archives (default: ROOT.rankN.irpa)"] = (),
+) -> None:
+    if (checkpoint is None) == (irpa is None):
+        raise Refused("--checkpoint and --irpa: expected one of them, what to divide")
+    named = tensor_parallel.rank_files(root, tp)
+    ranks = ranks or named
+    if tp < 2 or ranks != named:
+        raise Refused(f"{root}: {len(ranks)} ranks, expected {tp} > 1 named {root.stem}.rankN.irpa")
+    if irpa:
+        shard_archive(irpa, tp, root, ranks)
+    else:
+        shard_checkpoint(checkpoint, dtype, architecture, tp, root, ranks)
 
 
 def shard_archive(archive: Path, tp: int, root: Path, ranks: list[Path]) -> None:
@@ -151,30 +172,5 @@ def jobs(cuts, blocks, tp: int, outs: list[stream.Output], places) -> Iterator[C
                 yield functools.partial(along_rows, read, outs[rank].ticket(), rank, offset)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    source = parser.add_mutually_exclusive_group(required=True)
-    add_checkpoint(source)
-    source.add_argument("--irpa", type=Path, help="an unsharded archive")
-    parser.add_argument(
-        "--dtype", choices=["f16", "bf16", "f32"], default="f16", help="to write (default: f16)"
-    )
-    parser.add_argument("--architecture", help="what config.json must say")
-    parser.add_argument("--tp", type=int, required=True, help="tensor parallel size, from 2")
-    parser.add_argument("--root", type=Path, required=True, help="the root archive to write")
-    parser.add_argument(
-        "--ranks", type=Path, nargs="*", help="the ranks' archives (default: ROOT.rankN.irpa)"
-    )
-    options = parser.parse_args(argv)
-    tp, root = options.tp, options.root
-    ranks = options.ranks or tensor_parallel.rank_files(root, tp)
-    if tp < 2 or ranks != tensor_parallel.rank_files(root, tp):
-        raise Refused(f"{root}: {len(ranks)} ranks, expected {tp} > 1 named {root.stem}.rankN.irpa")
-    if options.irpa:
-        shard_archive(options.irpa, tp, root, ranks)
-        return
-    shard_checkpoint(options.checkpoint, options.dtype, options.architecture, tp, root, ranks)
-
-
 if __name__ == "__main__":
-    run(main)
+    step(shard_irpa)

@@ -4,17 +4,17 @@ The set that llama.cpp's llama-gguf-split makes, byte for byte: the first file h
 and libllama loads the set by it.  Bytes are copied by the kernel.
 """
 
-import argparse
 import errno
 import os
 import re
 from pathlib import Path
+from typing import Annotated
 
-from ingot.entry import run
 from ingot.files import sealed, stream
 from ingot.files.atomic import replacing
 from ingot.gguf.file import Pairs, TensorInfo, align, layout_of, read_pairs
 from ingot.gguf.kv import KV
+from ingot.options import Limits, step
 from ingot.refused import Refused
 from ingot.terminal.progress import Progress
 
@@ -23,7 +23,12 @@ MOST = 65535  # split.count has 16 bits
 COPY = 1 << 26  # bytes per call
 
 
-def split_gguf(gguf: Path, folder: Path, stem: str, limit: str) -> None:
+def split_gguf(
+    gguf: Annotated[Path, "the file to cut"],
+    folder: Annotated[Path, "artifacts/M.split, to write"],
+    stem: Annotated[str, "of the files: M.q4_k_m"],
+    limit: Limits = "49G",
+) -> None:
     most = size_of(limit)
     pairs, infos = read_pairs(gguf)
     groups: list[list[TensorInfo]] = [[]]
@@ -98,14 +103,5 @@ def size_of(limit: str) -> int:
     return int(match[1]) * UNITS[match[2]]
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gguf", type=Path, required=True, help="the file to cut")
-    parser.add_argument("--folder", type=Path, required=True, help="artifacts/M.split, to write")
-    parser.add_argument("--stem", required=True, help="of the files: M.q4_k_m")
-    parser.add_argument("--limit", default="49G", help="bytes of tensors per file (default: 49G)")
-    split_gguf(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(split_gguf)

@@ -3,33 +3,33 @@
 One read and one write, constant memory, without torch; the embedding as .pt and as .safetensors.
 """
 
-import argparse
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Annotated
 
 from ingot.architecture.config import read_config
 from ingot.architecture.specs import TensorSpec, specs_of
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.rows import Rows
-from ingot.entry import run
 from ingot.files import sealed
 from ingot.files.atomic import replacing
 from ingot.onnx import weights, write
+from ingot.options import Architecture, TokenizerFiles, step
 from ingot.tensors import pt
 from ingot.tensors.dtypes import TYPES
-from ingot.torchpipe.split import EMBEDDING, Split, add_options, contents, graphs, split_of
+from ingot.torchpipe.split import EMBEDDING, Split, contents, graphs
 
 ADVICE = "set onnx.torchpipe.dtype to fp32"
 
 
 def split_onnx(
     checkpoint: Checkpoint,
-    tokenizer: list[Path],
-    torchpipe: Path,
+    tokenizer: TokenizerFiles,
+    torchpipe: Annotated[Path, "the folder to write"],
     split: Split,
-    architecture: str | None = None,
+    architecture: Architecture = None,
 ) -> None:
     source = checkpoint["config.json"]
     config = read_config(source, architecture, can=weights.CAN)
@@ -69,14 +69,5 @@ def write_embedding(rows: Rows, folder: Path, dtype: str) -> None:
         pt.write(folder / f"{EMBEDDING}.pt", dtype, shape, blocks())
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    add_options(parser)
-    parser.add_argument("--torchpipe", type=Path, required=True, help="the folder to write")
-    options = vars(parser.parse_args(argv))
-    split_onnx(split=split_of(options), **options)
-
-
 if __name__ == "__main__":
-    run(main)
+    step(split_onnx)

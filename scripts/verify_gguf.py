@@ -8,18 +8,16 @@ hard texts and its dialogues must be transformers', its greedy tokens too where 
 its distributions over a corpus within the limits of the format.
 """
 
-import argparse
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from ingot.architecture.config import ModelConfig, read_config
 from ingot.architecture.specs import TensorSpec, specs_of
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
-from ingot.entry import run
 from ingot.gguf import file as gguf_file
 from ingot.gguf import header, metadata
 from ingot.gguf.metadata import FILE_TYPE
@@ -28,6 +26,15 @@ from ingot.llamacpp import libllama, quantisations, quants
 from ingot.llamacpp.libllama import Llama
 from ingot.llamacpp.plan import planned
 from ingot.llamacpp.quants import Imatrix
+from ingot.options import (
+    Limits,
+    ReadingFile,
+    RecordFile,
+    ReferenceFile,
+    ScoresFile,
+    TextsFile,
+    step,
+)
 from ingot.parity import divergence, limits
 from ingot.parity import reference as reference_of
 from ingot.parity import texts as texts_of
@@ -61,18 +68,18 @@ COMPUTED = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}  # what libl
 
 def verify_gguf(
     checkpoint: Checkpoint,
-    reading: Path,
-    gguf: Path,
-    dtype: str,
-    name: str,
-    pre_tokenizer: str,
-    reference: Path,
-    texts: Path,
-    scores: Path,
-    record: Path,
-    license: str | None = None,
-    imatrix: Path | None = None,
-    limit: list[str] | None = None,
+    reading: ReadingFile,
+    gguf: Annotated[Path, "the file to check"],
+    dtype: Annotated[str, "of the matrices", sorted({*FILE_TYPE, *quantisations.ROWS})],
+    name: Annotated[str, "general.name"],
+    pre_tokenizer: Annotated[str, "such as llama-bpe"],
+    reference: ReferenceFile,
+    texts: TextsFile,
+    scores: ScoresFile,
+    record: RecordFile,
+    license: Annotated[str | None, "general.license"] = None,
+    imatrix: Annotated[Path | None, "that it was quantised by"] = None,
+    limit: Limits = (),
 ) -> None:
     sha256 = verification.digest(gguf)
     config = read_config(checkpoint["config.json"], can=metadata.CAN)
@@ -302,40 +309,8 @@ def continued(gguf: Path, model: Llama, answers: list, dtype: str) -> dict:
     for answer in answers:
         logits = model.logits([*answer.prompt, *answer.tokens[:-1]])[len(answer.prompt) - 1 :]
         check.rows(answer, logits)
-    limit, largest = reference_of.TOLERANCE[dtype], max(check.away)
-    if not largest <= limit * check.top:
-        raise Refused(
-            f"{gguf}: a logit is off by {largest:.4f}, expected at most {limit * check.top:.4f}; build it "
-            "again"
-        )
-    return {
-        **check.checks(gguf),
-        "largest_logit_difference": round(largest, 6),
-        "largest_logit": round(check.top, 6),
-        "difference_limit": {"dtype": dtype, "share_of_largest_logit": limit},
-    }
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
-    parser.add_argument("--gguf", type=Path, required=True, help="the file to check")
-    kinds = sorted({*FILE_TYPE, *quantisations.ROWS})
-    parser.add_argument("--dtype", choices=kinds, required=True, help="of the matrices")
-    parser.add_argument("--name", required=True, help="general.name")
-    parser.add_argument("--pre-tokenizer", required=True, help="such as llama-bpe")
-    parser.add_argument("--license", help="general.license")
-    parser.add_argument("--imatrix", type=Path, nargs="?", help="that it was quantised by")
-    parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
-    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
-    parser.add_argument("--scores", type=Path, required=True, help="by score_corpus.py")
-    parser.add_argument(
-        "--limit", nargs="*", default=[], help="name=value of a number, such as mean_kl=0.01"
-    )
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_gguf(**vars(parser.parse_args(argv)))
+    return check.checks(gguf) | check.logits(gguf, reference_of.TOLERANCE[dtype])
 
 
 if __name__ == "__main__":
-    run(main)
+    step(verify_gguf)

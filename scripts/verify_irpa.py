@@ -4,12 +4,12 @@ The GGUF side is read by the gguf package, not by our own code, and has a record
 one rests.  Every byte of the archive is compared; iree.runtime and sharktank load it.
 """
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
-from ingot.entry import run
 from ingot.iree import consumers
 from ingot.iree import irpa as irpa_format
+from ingot.options import RecordFile, step
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
@@ -19,7 +19,12 @@ CHUNK = 1 << 24  # bytes compared at a time
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as torch names them
 
 
-def verify_irpa(gguf: Path, gguf_record: Path, irpa: Path, record: Path) -> None:
+def verify_irpa(
+    gguf: Annotated[Path, "what it was made of"],
+    gguf_record: Annotated[Path, "by verify_gguf.py, of that"],
+    irpa: Annotated[Path, "the archive to check"],
+    record: RecordFile,
+) -> None:
     from gguf import GGUFReader
 
     verification.rests_on(gguf, gguf_record)
@@ -81,16 +86,5 @@ def opened(irpa: Path, entries: list[irpa_format.Entry], named: dict[str, str]) 
             )
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gguf", type=Path, required=True, help="what it was made of")
-    parser.add_argument(
-        "--gguf-record", type=Path, required=True, help="by verify_gguf.py, of that"
-    )
-    parser.add_argument("--irpa", type=Path, required=True, help="the archive to check")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_irpa(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(verify_irpa)

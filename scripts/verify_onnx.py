@@ -5,20 +5,29 @@ of its dtype, each int8 one the nearest of its scale.  Greedy tokens, with the K
 transformers, and so must distributions over a corpus.
 """
 
-import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from ingot.architecture.config import ModelConfig, read_config
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
-from ingot.entry import run
 from ingot.files import sealed
 from ingot.onnx import decoder, external, folder, weights
 from ingot.onnx.session import Session
+from ingot.options import (
+    Architecture,
+    Limits,
+    ReadingFile,
+    RecordFile,
+    ReferenceFile,
+    ScoresFile,
+    TextsFile,
+    TokenizerFiles,
+    step,
+)
 from ingot.parity import divergence, limits
 from ingot.parity import texts as texts_of
 from ingot.parity.greedy import GreedyCheck, padded
@@ -34,16 +43,16 @@ from ingot.verify.reading import Reading
 
 def verify_onnx(
     checkpoint: Checkpoint,
-    tokenizer: list[Path],
-    onnx: Path,
+    tokenizer: TokenizerFiles,
+    onnx: Annotated[Path, "artifacts/M.onnx"],
     export: folder.Export,
-    reading: Path,
-    reference: Path,
-    texts: Path,
-    scores: Path,
-    record: Path,
-    limit: list[str],
-    architecture: str | None = None,
+    reading: ReadingFile,
+    reference: ReferenceFile,
+    texts: TextsFile,
+    scores: ScoresFile,
+    record: RecordFile,
+    limit: Limits = (),
+    architecture: Architecture = None,
 ) -> None:
     sha256 = verification.digest(onnx)
     config = read_config(checkpoint["config.json"], architecture, can=weights.CAN)
@@ -183,23 +192,5 @@ def rendered(tokenizer, messages: list[dict[str, str]]) -> str | None:
         return None
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument("--architecture", help="what config.json must say")
-    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="its small files")
-    folder.add_options(parser)
-    parser.add_argument("--onnx", type=Path, required=True, help="artifacts/M.onnx")
-    parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
-    parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
-    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
-    parser.add_argument("--scores", type=Path, required=True, help="by score_corpus.py")
-    parser.add_argument("--limit", nargs="*", default=[], help="name=value of the numbers")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    options = vars(parser.parse_args(argv))
-    export = folder.export_of(options)
-    verify_onnx(export=export, **options)
-
-
 if __name__ == "__main__":
-    run(main)
+    step(verify_onnx)

@@ -5,23 +5,31 @@ int8 of their scale.  Tokens and logits are held to transformers' with everythin
 once more, for the record, with the defaults of this machine's CPU.
 """
 
-import argparse
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from ingot.architecture.config import read_config
 from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
-from ingot.entry import run
 from ingot.files import sealed
 from ingot.onnx import decoder
 from ingot.onnx.weights import CAN, ROWS, SCALE, Form
 from ingot.openvino import ir
-from ingot.openvino.folder import add_options, form_of, write_folder
+from ingot.openvino.folder import FloatLayers, Weights, form_of, write_folder
 from ingot.openvino.session import EXACT, Session, generated, token_ids
+from ingot.options import (
+    Architecture,
+    Limits,
+    RecordFile,
+    ReferenceFile,
+    ScoresFile,
+    TextsFile,
+    TokenizerFiles,
+    step,
+)
 from ingot.parity import divergence, limits
 from ingot.parity import texts as texts_of
 from ingot.parity.greedy import GreedyCheck, padded
@@ -37,16 +45,18 @@ ADVICE = "name layers in onnx.float_layers, or set `limits` of the catalogue"
 
 def verify_openvino(
     checkpoint: Checkpoint,
-    tokenizer: list[Path],
-    openvino: Path,
-    form: Form,
-    reference: Path,
-    texts: Path,
-    scores: Path,
-    record: Path,
-    limit: list[str],
-    architecture: str | None = None,
+    tokenizer: TokenizerFiles,
+    openvino: Annotated[Path, "artifacts/M.openvino"],
+    reference: ReferenceFile,
+    texts: TextsFile,
+    scores: ScoresFile,
+    record: RecordFile,
+    limit: Limits = (),
+    architecture: Architecture = None,
+    dtype: Weights = "fp32",
+    float_layers: FloatLayers = (),
 ) -> None:
+    form = form_of(dtype, float_layers)
     sha256 = verification.digest(openvino)
     built_again(openvino, checkpoint, tokenizer, form, record, architecture)
     checks = constants(openvino, checkpoint, form, architecture)
@@ -133,18 +143,5 @@ def constants(
     return {**floats.checks(), **int8.checks()}
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser)
-    parser.add_argument("--openvino", type=Path, required=True, help="artifacts/M.openvino")
-    parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
-    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
-    parser.add_argument("--scores", type=Path, required=True, help="by score_corpus.py")
-    parser.add_argument("--limit", nargs="*", default=[], help="name=value of the numbers")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    options = vars(parser.parse_args(argv))
-    verify_openvino(form=form_of(options), **options)
-
-
 if __name__ == "__main__":
-    run(main)
+    step(verify_openvino)

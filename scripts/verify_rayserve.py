@@ -4,17 +4,16 @@ Each file must be the part that it was assembled from.  Greedy tokens and log-pr
 application are transformers', alone and with others beside them; a stream says what the whole answer says.
 """
 
-import argparse
 import json
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files import sealed
+from ingot.options import RecordFile, TextsFile, step
 from ingot.parity import texts as texts_of
 from ingot.parity.divergence import log_softmax
 from ingot.parity.greedy import GreedyCheck
@@ -29,18 +28,21 @@ from ingot.vllm.bundle import TOLERANCE
 AT_ONCE = 6
 
 
-def verify_rayserve(bundle: Path, texts: Path, record: Path, **parts) -> None:
+def verify_rayserve(
+    bundle: Annotated[Path, "artifacts/M_tpN.rayserve"],
+    texts: TextsFile,
+    record: RecordFile,
+    parts: bundle_of.Parts,
+) -> None:
     sha256 = verification.digest(bundle)
-    checks: dict[str, Any] = {"files_equal": sealed.hold(bundle, bundle_of.contents(**parts))}
-    answers, corpus = read(parts["reference"][0]), texts_of.read(texts)
+    checks: dict[str, Any] = {"files_equal": sealed.hold(bundle, bundle_of.contents(**vars(parts)))}
+    answers, corpus = read(parts.reference[0]), texts_of.read(texts)
     known = read_json(bundle / "smoke.json")["applications"]
     started = time.monotonic()
     with heartbeat(f"{bundle}: asking the server"), Server(bundle, Path(sys.executable)) as server:
         ready = time.monotonic() - started
         for one in known:
-            checks[one["name"]] = Asker(server, one).checks(
-                bundle, answers, corpus, parts["settings"]
-            )
+            checks[one["name"]] = Asker(server, one).checks(bundle, answers, corpus, parts.settings)
     verification.write(
         record,
         bundle,
@@ -125,14 +127,5 @@ def differences(answer: Answer, said: list[int], scores: list[float], certain: i
     return found
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    bundle_of.add_options(parser)
-    parser.add_argument("--bundle", type=Path, required=True, help="artifacts/M_tpN.rayserve")
-    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_rayserve(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(verify_rayserve)

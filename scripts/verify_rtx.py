@@ -4,19 +4,24 @@ The engine itself cannot be loaded without a GPU.  That its graph gives the righ
 record of that graph, which must have passed.
 """
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
-from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files import sealed
+from ingot.options import RecordFile, step
 from ingot.refused import Refused
 from ingot.tensorrt import rtx as rtx_of
 from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
 
 
-def verify_rtx(rtx: Path, onnx: Path, onnx_record: Path, record: Path) -> None:
+def verify_rtx(
+    rtx: Annotated[Path, "artifacts/M.rtx"],
+    onnx: Annotated[Path, "artifacts/M.prefill.onnx"],
+    onnx_record: Annotated[Path, "the record of --onnx"],
+    record: RecordFile,
+) -> None:
     sha256 = verification.digest(rtx)
     graph, longest = read_json(onnx_record), rtx_of.longest(onnx)
     texts = rtx_of.texts(longest)
@@ -40,14 +45,5 @@ def verify_rtx(rtx: Path, onnx: Path, onnx_record: Path, record: Path) -> None:
     )
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rtx", type=Path, required=True, help="artifacts/M.rtx")
-    parser.add_argument("--onnx", type=Path, required=True, help="artifacts/M.prefill.onnx")
-    parser.add_argument("--onnx-record", type=Path, required=True, help="the record of --onnx")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_rtx(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(verify_rtx)

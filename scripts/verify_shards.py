@@ -5,18 +5,18 @@ written down here again, by transformers' reading of config.json: no table, name
 shard_irpa.py.  Every byte is compared; iree.runtime and sharktank load it.
 """
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
-from ingot.entry import run
 from ingot.iree import consumers, irpa
+from ingot.options import ReadingFile, RecordFile, step
 from ingot.refused import Refused
 from ingot.tensors.dtypes import FLOATS
 from ingot.terminal.console import stderr_to_log
@@ -94,7 +94,12 @@ def properties(model: Reading, ranks: int) -> dict:
 
 
 def verify_shards(
-    checkpoint: Checkpoint, reading: Path, dtype: str, root: Path, ranks: list[Path], record: Path
+    checkpoint: Checkpoint,
+    reading: ReadingFile,
+    dtype: Annotated[str, "of the matrices", ["f16", "bf16", "f32"]],
+    root: Annotated[Path, "the set's root archive"],
+    ranks: Annotated[list[Path], "one archive per rank"],
+    record: RecordFile,
 ) -> None:
     sha256 = verification.digest(root)
     model, count = reading_of.read(reading), len(ranks)
@@ -168,13 +173,15 @@ def the_root(root: Path, wanted: dict[str, Expected], model: Reading, ranks: int
     listed = irpa.listed(root)
     for name in [*wanted, *listed]:
         one = wanted.get(name)
-        how = None
+        how: dict[str, Any] | None = None
         if one and one.axis is None:
             how = {"type_name": "ReplicatedTensor", "raw_tensors": {"": name}, "shard_count": ranks}
         elif one:
             parts = {str(rank): raw for rank, raw in raw_names(name, one, ranks)}
-            how = {"type_name": "SplitPrimitiveTensor", "raw_tensors": parts, "shard_count": ranks}
-            how |= {"shape": list(one.shape), "shard_dim": one.axis}
+            how = {
+                "type_name": "SplitPrimitiveTensor", "raw_tensors": parts, "shard_count": ranks,
+                "shape": list(one.shape), "shard_dim": one.axis,
+            }  # fmt: skip
         if repr(listed.get(name)) != repr(how):
             raise Refused(f"{root}: {irpa.TENSORS}: {name} is {listed.get(name)}, expected {how}")
     again = {
@@ -239,18 +246,5 @@ def merged(held: list[Part], axis: int | None, index: np.ndarray) -> np.ndarray:
     return out
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
-    parser.add_argument(
-        "--dtype", choices=["f16", "bf16", "f32"], required=True, help="of the matrices"
-    )
-    parser.add_argument("--root", type=Path, required=True, help="the set's root archive")
-    parser.add_argument("--ranks", type=Path, nargs="+", required=True, help="one archive per rank")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_shards(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(verify_shards)

@@ -5,23 +5,29 @@ the text of transformers' greedy tokens.  Where float16 cannot tell the referenc
 the text must be the same up to there.
 """
 
-import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
 
-from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files import sealed
 from ingot.iree import bundle as bundle_of
 from ingot.iree.shortfin import Server
+from ingot.options import RecordFile, ReferenceFile, TextsFile, step
 from ingot.terminal.console import heartbeat, stderr_to_log
 from ingot.verify import tokenizer_folder, verification
 
 
-def verify_shortfin(bundle: Path, reference: Path, texts: Path, record: Path, **parts) -> None:
+def verify_shortfin(
+    bundle: Annotated[Path, "artifacts/M_tp1.shortfin"],
+    reference: ReferenceFile,
+    texts: TextsFile,
+    record: RecordFile,
+    parts: bundle_of.Parts,
+) -> None:
     sha256 = verification.digest(bundle)
-    held = sealed.hold(bundle, bundle_of.contents(**parts))
+    held = sealed.hold(bundle, bundle_of.contents(**vars(parts)))
     with stderr_to_log(f"{reference}: reading"):
         from tokenizers import Tokenizer
 
@@ -54,15 +60,5 @@ def verify_shortfin(bundle: Path, reference: Path, texts: Path, record: Path, **
     )
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    bundle_of.add_options(parser)
-    parser.add_argument("--bundle", type=Path, required=True, help="artifacts/M_tp1.shortfin")
-    parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
-    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_shortfin(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(verify_shortfin)

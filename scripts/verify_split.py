@@ -4,17 +4,16 @@ Every tensor's bytes must be those of the whole file, once; libllama loads the s
 its logits of the reference's prompts must be those of the whole file, bit for bit.
 """
 
-import argparse
-import itertools
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
-from ingot.entry import run
 from ingot.gguf import file as gguf_file
 from ingot.gguf.file import TensorInfo
 from ingot.llamacpp import libllama
 from ingot.llamacpp.libllama import Llama
+from ingot.options import RecordFile, ReferenceFile, step
 from ingot.parity import reference as reference_of
 from ingot.refused import Refused
 from ingot.verify import verification
@@ -25,7 +24,12 @@ COUNTED = ("GGUF.tensor_count", "GGUF.kv_count")
 PROMPTS = 3  # that both run: they hold the same bytes
 
 
-def verify_split(gguf: Path, split: Path, reference: Path, record: Path) -> None:
+def verify_split(
+    gguf: Annotated[Path, "the whole file"],
+    split: Annotated[Path, "the set to verify"],
+    reference: ReferenceFile,
+    record: RecordFile,
+) -> None:
     sha256 = verification.digest(split)
     wanted, tensors = gguf_file.read(gguf)
     parts = sorted(split.glob("*.gguf"))
@@ -79,22 +83,14 @@ def same(path: Path, info: TensorInfo, other_path: Path, other: TensorInfo) -> b
     with path.open("rb") as one, other_path.open("rb") as two:
         one.seek(info.offset)
         two.seek(other.offset)
-        for done in itertools.count(0, BLOCK):
-            size = min(BLOCK, info.nbytes - done)
-            if size <= 0:
-                return True
+        left = info.nbytes
+        while left > 0:
+            size = min(BLOCK, left)
             if one.read(size) != two.read(size):
                 return False
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--gguf", type=Path, required=True, help="the whole file")
-    parser.add_argument("--split", type=Path, required=True, help="the set to verify")
-    parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_split(**vars(parser.parse_args(argv)))
+            left -= size
+    return True
 
 
 if __name__ == "__main__":
-    run(main)
+    step(verify_split)

@@ -4,18 +4,17 @@ The plugin's node is given the attention graph as its body.  Each request alone 
 tokens, and two packed into one batch the same logits as each alone; without a body nothing may run it.
 """
 
-import argparse
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from ingot.architecture.config import ModelConfig, read_config
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint, read_header
-from ingot.entry import run
 from ingot.files import sealed
 from ingot.onnx import external, weights
+from ingot.options import Architecture, RecordFile, ReferenceFile, TokenizerFiles, step
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import TOLERANCE, read
 from ingot.refused import Refused
@@ -27,10 +26,8 @@ from ingot.torchpipe.split import (
     HEADS,
     NAMES,
     Split,
-    add_options,
     contents,
     graphs,
-    split_of,
 )
 from ingot.verify import verification
 from ingot.verify.onnx_weights import compare
@@ -42,12 +39,12 @@ PACKED = {"fp16": TOLERANCE["float16"], "fp32": 1e-5}  # of the largest logit
 
 def verify_torchpipe(
     checkpoint: Checkpoint,
-    tokenizer: list[Path],
-    torchpipe: Path,
+    tokenizer: TokenizerFiles,
+    torchpipe: Annotated[Path, "artifacts/M.torchpipe"],
     split: Split,
-    reference: Path,
-    record: Path,
-    architecture: str | None = None,
+    reference: ReferenceFile,
+    record: RecordFile,
+    architecture: Architecture = None,
 ) -> None:
     sha256 = verification.digest(torchpipe)
     source = read_config(checkpoint["config.json"], architecture, can=weights.CAN)
@@ -197,16 +194,5 @@ def decoded(folder: Path, c: ModelConfig, split: Split) -> dict[str, Any]:
     return {"decode_difference": float(f"{away:.4g}"), "decode_limit": limit}
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    add_options(parser)
-    parser.add_argument("--torchpipe", type=Path, required=True, help="artifacts/M.torchpipe")
-    parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    options = vars(parser.parse_args(argv))
-    verify_torchpipe(split=split_of(options), **options)
-
-
 if __name__ == "__main__":
-    run(main)
+    step(verify_torchpipe)

@@ -4,17 +4,16 @@ Runs in envs/triton.  Each file must be the part that it was assembled from, eve
 the engine's tokens must be the reference's; ensemble and BLS, whole and as a stream, must give one text.
 """
 
-import argparse
 import json
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files import sealed
+from ingot.options import RecordFile, ReferenceFile, TextsFile, step
 from ingot.parity import texts as texts_of
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import Answer, read
@@ -25,20 +24,24 @@ from ingot.triton.schema import BLS, ENGINE, ENSEMBLE
 from ingot.triton.server import Server
 from ingot.verify import tokenizer_folder, verification
 
+SERVER = "the server (default: INGOT_TRITONSERVER, or nvidia-pytriton's, which has no GPU)"
+BACKENDS = "its backends (default: INGOT_TRITON_BACKENDS, or the server's own)"
+
 
 def verify_triton(
-    repository: Path,
-    reference: Path,
-    texts: Path,
-    record: Path,
-    server: str,
-    backends: Path | None,
-    tritonserver: Path | None,
-    **parts,
+    repository: Annotated[Path, "artifacts/M_tpN.triton"],
+    reference: ReferenceFile,
+    texts: TextsFile,
+    record: RecordFile,
+    parts: contents_of.Parts,
+    server: Annotated[str, "what server it is, for the record"] = "",
+    tritonserver: Annotated[Path | None, SERVER] = None,
+    backends: Annotated[Path | None, BACKENDS] = None,
 ) -> None:
     sha256 = verification.digest(repository)
-    held = sealed.hold(repository, contents_of.contents(**parts))
-    backend = parts["backend"]
+    held = sealed.hold(repository, contents_of.contents(**vars(parts)))
+    backend, tritonserver = parts.backend, tritonserver or of_environment("INGOT_TRITONSERVER")
+    backends = backends or of_environment("INGOT_TRITON_BACKENDS")
     answers = read(reference)
     encoding = {}
     for folder in sorted({path.parent for path in repository.rglob("tokenizer.json")}):
@@ -75,6 +78,10 @@ def verify_triton(
         seconds={"to_ready": round(ready, 2), "to_answer_all": round(asked_all, 2)},
         versions=verification.versions("tokenizers", "tritonclient"),
     )
+
+
+def of_environment(name: str) -> Path | None:
+    return Path(os.environ[name]) if os.environ.get(name) else None
 
 
 def dtype(repository: Path, backend: str) -> str:
@@ -200,28 +207,5 @@ def as_text(tokenizer, prompt: list[int]) -> str | None:
     return text if taken == prompt else None
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    contents_of.add_options(parser)
-    parser.add_argument("--repository", type=Path, required=True, help="artifacts/M_tpN.triton")
-    parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
-    parser.add_argument(
-        "--tritonserver",
-        type=Path,
-        default=os.environ.get("INGOT_TRITONSERVER") or None,
-        help="the server (default: INGOT_TRITONSERVER, or nvidia-pytriton's, which has no GPU)",
-    )
-    parser.add_argument(
-        "--backends",
-        type=Path,
-        default=os.environ.get("INGOT_TRITON_BACKENDS") or None,
-        help="its backends (default: INGOT_TRITON_BACKENDS, or the server's own)",
-    )
-    parser.add_argument("--server", default="", help="what server it is, for the record")
-    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_triton(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(verify_triton)

@@ -4,23 +4,23 @@ Every value of every tensor in every rank, copies and padding too.  Written with
 table.  A quantised weight is multiplied out by its scales, and must be within half a step.
 """
 
-import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
-from ingot.checkpoint.files import Checkpoint, add_checkpoint
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import Tensor, read_checkpoint
-from ingot.entry import run
+from ingot.options import Limits, ReadingFile, RecordFile, step
 from ingot.parity import divergence, limits, trtllm_model
 from ingot.parity import texts as texts_of
 from ingot.parity.trtllm_model import Weight
 from ingot.refused import Refused
 from ingot.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.tensorrt.checkpoint import TrtllmCheckpoint
-from ingot.tensorrt.trtllm import Mapping, add_mapping, mapping_of
+from ingot.tensorrt.trtllm import Mapping
 from ingot.verify import reading as reading_of
 from ingot.verify import verification
 from ingot.verify.trtllm_weights import check_scales, multiplied, rows_of
@@ -67,20 +67,20 @@ class Piece:
 class Asked:
     """What the checkpoint's maker was asked for."""
 
-    dtype: str
-    quant: str | None
     mapping: Mapping
+    dtype: Annotated[str, "that was asked for", tuple(DTYPES)] = "f16"
+    quant: Annotated[str | None, "that was asked for", tuple(ALGORITHMS)] = None
 
 
 def verify_trtllm(
     checkpoint: Checkpoint,
-    reading: Path,
-    trtllm_checkpoint_: Path,
-    record: Path,
+    reading: ReadingFile,
+    trtllm_checkpoint_: Annotated[Path, "the directory to verify"],
+    record: RecordFile,
     asked: Asked,
-    texts: Path | None = None,
-    scores: Path | None = None,
-    limit: list[str] | None = None,
+    texts: Annotated[Path | None, "by encode_texts.py, of a quantised one"] = None,
+    scores: Annotated[Path | None, "by score_corpus.py: runs it, in envs/transformers"] = None,
+    limit: Limits = (),
 ) -> None:
     sha256 = verification.digest(trtllm_checkpoint_)
     built = trtllm_checkpoint.read(trtllm_checkpoint_)
@@ -314,27 +314,5 @@ def merged(axis: int | None, pieces: list[Piece], first: int, last: int, rows) -
     return np.vstack(found)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument(
-        "--trtllm-checkpoint", type=Path, required=True, dest="trtllm_checkpoint_",
-        help="the directory to verify",
-    )  # fmt: skip
-    parser.add_argument("--reading", type=Path, required=True, help="by read_config.py")
-    parser.add_argument("--dtype", choices=[*DTYPES], default="f16", help="that was asked for")
-    parser.add_argument("--quant", choices=[*ALGORITHMS], help="that was asked for")
-    add_mapping(parser)
-    parser.add_argument("--texts", type=Path, help="by encode_texts.py, of a quantised one")
-    parser.add_argument(
-        "--scores", type=Path, help="by score_corpus.py: runs it, in envs/transformers"
-    )
-    parser.add_argument("--limit", nargs="*", help="name=value of a number")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    options = vars(parser.parse_args(argv))
-    asked = Asked(options.pop("dtype"), options.pop("quant"), mapping_of(parser, options))
-    verify_trtllm(**options, asked=asked)
-
-
 if __name__ == "__main__":
-    run(main)
+    step(verify_trtllm)

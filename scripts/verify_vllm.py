@@ -4,16 +4,15 @@ Each file must be the part that it was assembled from.  The server's greedy toke
 and so must the log-probability of each; its KV cache must be the plan's.
 """
 
-import argparse
 import re
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ingot.entry import run
 from ingot.fields import read_json
 from ingot.files import sealed
+from ingot.options import RecordFile, TextsFile, step
 from ingot.parity import texts as texts_of
 from ingot.parity.divergence import log_softmax
 from ingot.parity.greedy import GreedyCheck
@@ -28,10 +27,15 @@ PATIENCE = 120  # seconds until the bundle's own smoke test is through, too
 CACHE = re.compile(r"KV cache: ([\d,]+) tokens, planned ([\d,]+)")
 
 
-def verify_vllm(bundle: Path, texts: Path, record: Path, **parts) -> None:
+def verify_vllm(
+    bundle: Annotated[Path, "artifacts/M_tp1.vllm-slurm"],
+    texts: TextsFile,
+    record: RecordFile,
+    parts: bundle_of.Parts,
+) -> None:
     sha256 = verification.digest(bundle)
-    held = sealed.hold(bundle, bundle_of.contents(**parts))
-    folder, answers = bundle / "model", read(parts["reference"][0])
+    held = sealed.hold(bundle, bundle_of.contents(**vars(parts)))
+    folder, answers = bundle / "model", read(parts.reference[0])
     encoding = texts_of.read(texts).checks(
         folder, tokenizer_folder.ids_of(folder), tokenizer_folder.chat_of(folder)
     )
@@ -84,17 +88,9 @@ def own_smoke(server: Server) -> tuple[int, int]:
             raise Refused(f"{server.folder}: not ready by its own smoke test:", server.tail())
         time.sleep(0.2)
     found: Any = CACHE.search(server.words())
-    return tuple(int(word.replace(",", "")) for word in found.groups())
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    bundle_of.add_options(parser)
-    parser.add_argument("--bundle", type=Path, required=True, help="artifacts/M_tp1.vllm-slurm")
-    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_vllm(**vars(parser.parse_args(argv)))
+    had, planned = (int(word.replace(",", "")) for word in found.groups())
+    return had, planned
 
 
 if __name__ == "__main__":
-    run(main)
+    step(verify_vllm)

@@ -5,12 +5,12 @@ step must be the reference's, unless float16 cannot tell the reference's two bes
 logit may be further off than the tolerance.  The prompts take turns through all exported batches.
 """
 
-import argparse
 import json
 from pathlib import Path
+from typing import Annotated
 
-from ingot.entry import run
 from ingot.iree.program import Program
+from ingot.options import RecordFile, ReferenceFile, ScoresFile, TextsFile, step
 from ingot.refused import Refused
 from ingot.terminal.console import stderr_to_log
 from ingot.verify import verification
@@ -20,14 +20,14 @@ WEIGHTS = {"bfloat16": "bf16"}  # a program of float32 has those of float16
 
 
 def verify_vmfb(
-    vmfb: Path,
-    config: Path,
-    parameters: list[Path],
-    reference: Path,
-    texts: Path,
-    scores: Path,
-    device: str,
-    record: Path,
+    vmfb: Annotated[Path, "the program to run"],
+    config: Annotated[Path, "the server's config"],
+    parameters: Annotated[list[Path], "IRPA files"],
+    reference: ReferenceFile,
+    texts: TextsFile,
+    scores: ScoresFile,
+    device: Annotated[str, "local-task, cuda or hip"],
+    record: RecordFile,
 ) -> None:
     sha256 = verification.digest(vmfb)
     with stderr_to_log(f"{vmfb}: running the prompts"):
@@ -49,13 +49,8 @@ def verify_vmfb(
                     f"{vmfb}: logits of a prompt of {length} tokens are not finite; see {config}"
                 )
             check.rows(answer, rows)
-        largest = max(check.away)
-        limit, kind = TOLERANCE[program.dtype], WEIGHTS.get(program.dtype, "f16")
-        if largest > limit * check.top:
-            raise Refused(
-                f"{vmfb}: a logit is off by {largest:.4f}, expected at most {limit * check.top:.4f}; is "
-                "the rope scaling in the program?"
-            )
+        checks = check.checks(vmfb) | check.logits(vmfb, TOLERANCE[program.dtype])
+        kind = WEIGHTS.get(program.dtype, "f16")
         numbers = divergence.measure(vmfb, texts_of.read(texts), scores, program.prefilled, WINDOWS)
     verification.write(
         record,
@@ -63,10 +58,7 @@ def verify_vmfb(
         sha256,
         "transformers in float32, greedy",
         {
-            **check.checks(vmfb),
-            "largest_logit_difference": round(largest, 6),
-            "largest_logit": round(check.top, 6),
-            "difference_limit": {"dtype": program.dtype, "share_of_largest_logit": limit},
+            **checks,
             "numbers": divergence.held(vmfb, numbers, limits.numbers(kind, {})),
         },
         batches={"prefill": program.prefill_sizes, "decode": program.decode_sizes},
@@ -75,18 +67,5 @@ def verify_vmfb(
     )
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--vmfb", type=Path, required=True, help="the program to run")
-    parser.add_argument("--config", type=Path, required=True, help="the server's config")
-    parser.add_argument("--parameters", type=Path, nargs="+", required=True, help="IRPA files")
-    parser.add_argument("--reference", type=Path, required=True, help="by generate_reference.py")
-    parser.add_argument("--texts", type=Path, required=True, help="by encode_texts.py")
-    parser.add_argument("--scores", type=Path, required=True, help="by score_corpus.py")
-    parser.add_argument("--device", required=True, help="local-task, cuda or hip")
-    parser.add_argument("--record", type=Path, required=True, help="the record to write")
-    verify_vmfb(**vars(parser.parse_args(argv)))
-
-
 if __name__ == "__main__":
-    run(main)
+    step(verify_vmfb)

@@ -15,7 +15,7 @@ import pytest
 import checkpoints
 import slurm
 from checkout import checkout
-from forking import Forking
+from forking import Forking, ForkingSnakemake
 from ingot.driver.catalogue import schema
 from ingot.driver.toolchains import toolchains
 from ingot.store.records import Action, Store
@@ -66,27 +66,44 @@ def python():
 
 
 @pytest.fixture(scope="session")
-def forked(python):
-    """forked("iree", script, ...) runs a script in a fork of that toolchain's interpreter: of many runs
-    each pays its own work, and not again for the imports."""
+def interpreter(python):
+    """interpreter("iree") has imported what is slow to import: of many runs in its forks each pays its own
+    work, and not again for torch."""
     interpreters: dict[str, Forking] = {}
 
-    def run(name, script, *words, **options):
+    def found(name):
         if name not in interpreters:
             interpreters[name] = Forking(python(name))
-        return interpreters[name].run(script, *words, **options)
+        return interpreters[name]
 
-    yield run
+    yield found
     for one in interpreters.values():
         one.close()
 
 
+@pytest.fixture(scope="session")
+def forked(interpreter):
+    """forked("iree", script, ...) runs a script in a fork of that toolchain's interpreter."""
+    return lambda name, script, *words, **options: interpreter(name).run(script, *words, **options)
+
+
 @pytest.fixture
-def step(python, tmp_path):
-    """step("hub", "fetch_file.py", "--file", ...) runs a script; .returncode, .stdout, .stderr."""
+def step(python, interpreter, tmp_path):
+    """step("hub", "fetch_file.py", "--file", ...) runs a script; .returncode, .stdout, .stderr.
+
+    In a process of its own where the environment is more than a path and a home, which imports may read.
+    """
 
     def run(name, script, *arguments, environment=None, timeout=600):
         words = [python(name), ROOT / "scripts" / script, *arguments]
+        if not environment and name != "hub" and interpreter(name).free.acquire(blocking=False):
+            try:
+                return interpreter(name).in_time(
+                    *words[1:], seconds=timeout, cwd=tmp_path,
+                    environment={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
+                )  # fmt: skip
+            finally:
+                interpreter(name).free.release()
         return subprocess.run(
             [str(word) for word in words],
             cwd=tmp_path,
@@ -119,19 +136,17 @@ def snakemake():
     Each folder has a store of its own, so that nothing is restored from another test's.
     """
 
-    def run(cwd, *arguments, environment=None, timeout=900):
-        command = [ROOT / ".venv/bin/snakemake", "-s", ROOT / "Snakefile", "--cores", "2"]
-        return subprocess.run(
-            [str(word) for word in (*command, *arguments)],
-            cwd=cwd,
-            env={**os.environ, "INGOT_STORE": str(Path(cwd) / ".store"), **(environment or {})},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
+    command = ForkingSnakemake(ROOT / ".venv/bin/snakemake")
 
-    return run
+    def run(cwd, *arguments, environment=None, timeout=900):
+        environment = {"INGOT_STORE": str(Path(cwd) / ".store"), **(environment or {})}
+        return command.run(
+            "-s", ROOT / "Snakefile", "--cores", "2", *arguments,
+            cwd=cwd, environment={**os.environ, **environment}, timeout=timeout,
+        )  # fmt: skip
+
+    yield run
+    command.close()
 
 
 @pytest.fixture(scope="session")

@@ -64,6 +64,16 @@ def read_json(path: Path, expected: Any = None) -> dict:
     return found
 
 
+def json_of(what: Path | str, text: bytes | str, expected: Any) -> Any:
+    """What a text of JSON holds.  Refused: a text that is none, and a value that `held` refuses."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    held(what, found, expected)
+    return found
+
+
 def held(path: Path | str, value: Any, expected: Any, place: str = "") -> None:
     """Refuse `value` unless it is as `expected`, naming the field.
 

@@ -18,7 +18,9 @@ import pytest
 from conftest import IRPA, ROOT
 from ingot.checkpoint import identity
 from ingot.driver.cache.differences import differences
+from ingot.driver.origin import on_record
 from ingot.files import digest, memo
+from ingot.refused import Refused
 from ingot.store.records import Store
 from ingot.storekeeping.fsck import fsck
 
@@ -125,6 +127,19 @@ def test_gc_keeps_what_named_targets_need(clone, build, store, ingot):
     assert asked(done)["records_dropped"] == ["demo.bf16.gguf"]
     assert "Nothing to be done" in build(folder)  # the record above it was enough
     assert not (folder / "artifacts/demo.gguf").exists()
+
+
+def test_what_was_built_is_asked_of_the_store_alone(built, store, monkeypatch):
+    """No Snakemake is started for it, whose import takes 1.5 CPU seconds."""
+    monkeypatch.chdir(built("a"))
+    for name in ("dry_run", "build"):
+        monkeypatch.setattr(on_record, name, lambda *_, **__: pytest.fail("Snakemake was started"))
+    found = on_record.OnRecord(ROOT, Store(), [IRPA])
+    assert [one.rule for one in found.steps(IRPA)] == ["safetensors_to_gguf", "gguf_to_irpa"]
+    assert found.makers[IRPA]["inputs"] == ["artifacts/demo.gguf"]
+    with pytest.raises(Refused, match=": not here, expected it built and verified"):
+        on_record.OnRecord(ROOT, Store(), ["artifacts/demo.q4_k_m.gguf", "artifacts/demo.gguf"])
+    assert found.origin(IRPA).predicate["buildDefinition"]["externalParameters"]["target"] == IRPA
 
 
 def test_gc_takes_nothing_from_a_running_build(clone, build, store, ingot):

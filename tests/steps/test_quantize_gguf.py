@@ -60,9 +60,10 @@ def test_one_type_alone_has_the_same_bytes_and_its_size_is_foreseen(ok, tmp_path
 def test_several_types_take_one_read_of_the_checkpoint(ok, step, tmp_path):
     """Counted by the kernel: bytes that the step read by system calls."""
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import quantize_gguf\n"
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from ingot.options import call; from quantize_gguf import quantize_gguf\n"
         "def rchar(): return int(open('/proc/self/io').read().split()[1])\n"
-        "before = rchar(); quantize_gguf.main(sys.argv[2:]); print('READ', rchar() - before)\n"
+        "before = rchar(); call(quantize_gguf, sys.argv[2:]); print('READ', rchar() - before)\n"
     )
     (tmp_path / "count.py").write_text(program)
     words = ("--checkpoint", checkpoints.DEMO, *HEADER, "--folder", tmp_path / "demo.quants")

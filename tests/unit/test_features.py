@@ -15,6 +15,7 @@ from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands import add
 from ingot.driver.formats.rows import FORMATS, OFFERED
 from ingot.driver.known import model as known
+from ingot.options import call
 from ingot.refused import Refused
 
 CHANGES = {  # of a config.json, by need; own_gguf is a family's: test_families
@@ -84,7 +85,7 @@ def test_the_step_says_what_the_target_says(name, need, catalogue, tmp_path, mon
     script, *words = STEPS[name]
     where = ("--config", "m/config.json") if script == "export_mlir" else ("--checkpoint", "m")
     try:
-        importlib.import_module(script).main([*where, *words, "out"])
+        call(getattr(importlib.import_module(script), script), [*where, *words, "out"])
         said = "done"
     except ImportError as error:  # of what the toolchain has, and the driver has not
         said = str(error)

@@ -14,6 +14,7 @@ from ingot.architecture.config import read_config
 from ingot.architecture.features import ALL
 from ingot.architecture.specs import rope_freqs, specs_of
 from ingot.gguf import metadata
+from ingot.options import call
 from ingot.refused import Refused
 from ingot.tensorrt import trtllm
 
@@ -67,9 +68,9 @@ def refusal(line, folder, changes, *words):
     checkpoints.write_json(folder / "config.json", config)
     script, *options = LINES[line]
     where = ("--config", folder / "config.json") if line == "I" else ("--checkpoint", folder)
-    main = importlib.import_module(script).main
+    step = getattr(importlib.import_module(script), script)
     try:
-        main([*map(str, (*where, *words, *options, folder / "out"))])
+        call(step, [*map(str, (*where, *words, *options, folder / "out"))])
     except ImportError:  # of what the toolchain has, and the driver has not
         return ""
     except Refused as reason:

@@ -58,26 +58,22 @@ rule list_tensors:
 INGOT = ("-m", "ingot.driver.commands.cli")
 STEP = '''"""List the tensors of a checkpoint.  Runs in the driver's environment."""
 
-import argparse
 from pathlib import Path
+from typing import Annotated
 
-from ingot.checkpoint.files import add_checkpoint
+from ingot.checkpoint.files import Checkpoint
 from ingot.checkpoint.safetensors import read_checkpoint
 from ingot.files.atomic import replacing
-from ingot.entry import run
+from ingot.options import step
 
 
-def main(argv=None):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_checkpoint(parser)
-    parser.add_argument("--list", type=Path, required=True, help="the file to write")
-    options = parser.parse_args(argv)
-    with replacing(options.list) as partial:
-        partial.write_text("\\n".join(read_checkpoint(options.checkpoint)) + "\\n")
+def list_tensors(checkpoint: Checkpoint, list: Annotated[Path, "the file to write"]) -> None:
+    with replacing(list) as partial:
+        partial.write_text("\\n".join(read_checkpoint(checkpoint)) + "\\n")
 
 
 if __name__ == "__main__":
-    run(main)
+    step(list_tensors)
 '''
 
 

@@ -1,6 +1,5 @@
 """A checkpoint as a step is given it: exactly these files, so that no other affects what is built."""
 
-import argparse
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +14,8 @@ TEMPLATES = "additional_chat_templates"  # the one folder that a checkpoint has
 
 class Checkpoint:
     """Files of one Hugging Face checkpoint, by name; `files` is one folder, for all that it holds."""
+
+    OPTION = "a folder, or files of one"  # of a step: options.py
 
     def __init__(self, files: list[Path]):
         if len(files) == 1 and not files[0].exists():
@@ -59,20 +60,3 @@ class Checkpoint:
 def name_of(path: Path) -> str:
     """As the checkpoint's own repository names it."""
     return f"{TEMPLATES}/{path.name}" if path.parent.name == TEMPLATES else path.name
-
-
-class _Collect(argparse.Action):
-    def __call__(self, parser, namespace, values, option_string=None):
-        setattr(namespace, self.dest, Checkpoint(values))
-
-
-def add_checkpoint(parser) -> None:
-    """The option --checkpoint of a step: a Checkpoint of the folder, or of the files, it is given."""
-    parser.add_argument(
-        "--checkpoint",
-        type=Path,
-        nargs="+",
-        action=_Collect,
-        required=isinstance(parser, argparse.ArgumentParser),  # not in a group of alternatives
-        help="a folder, or files of one",
-    )

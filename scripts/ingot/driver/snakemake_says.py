@@ -42,7 +42,7 @@ def install_lines() -> None:
     for handler in list(logger.handlers):
         if handler.name != "DefaultStreamHandler":
             continue
-        asked = handler.filters[0]
+        asked: Any = handler.filters[0]
         if not (asked.printshellcmds or asked.verbose):
             logger.removeHandler(handler)
             logger.addHandler(_lines := Lines(handler))

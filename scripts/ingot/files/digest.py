@@ -3,12 +3,12 @@
 import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import os
 import re
 import time
 from pathlib import Path
-from typing import BinaryIO
 
 from ingot.files import memo
 from ingot.files.durable import SMALL, sync
@@ -67,7 +67,7 @@ def read_from_disk(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def from_disk(path: Path) -> BinaryIO:
+def from_disk(path: Path) -> io.BufferedReader:
     file = path.open("rb")
     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return file

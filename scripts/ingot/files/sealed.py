@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.files import digest, memo
+from ingot.files.atomic import replacing
 from ingot.refused import Refused
 
 SUMS = "SHA256SUMS"
@@ -63,6 +64,13 @@ def fill(folder: Path, contents: Contents, hashed: dict[str, str] | None = None)
             target.write_text(content)
             target.chmod(0o755 if content.startswith(SCRIPT) else 0o644)
     seal(folder, hashed)
+
+
+def assemble(folder: Path, contents: Contents) -> None:
+    """Write a folder that holds just this."""
+    with replacing(folder) as partial:
+        partial.mkdir()
+        fill(partial, contents)
 
 
 def hold(folder: Path, contents: Contents) -> int:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ingot.refused import Refused
 
@@ -138,7 +138,7 @@ def unsigned(error: Exception) -> str:
     return re.sub(r"\?[^\s'\"]+", "?...", (str(error).splitlines() or [""])[0])
 
 
-def repository(error: Exception) -> str:
+def repository(error: Any) -> str:
     """organisation/name out of the address that was refused."""
     path = error.response.request.url.path.removeprefix("/api/models/").strip("/")
     return "/".join(path.split("/")[:2])

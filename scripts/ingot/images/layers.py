@@ -5,6 +5,7 @@ import tarfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ingot.registry.transfer import Content
 
@@ -36,7 +37,7 @@ def write(members: Iterable[Member], folder: Path) -> Content:
     """The layer as a file of `folder`, named by its digest.  No owner, no time, no compression: with it
     the bytes would follow from a library's version, too."""
     partial = folder / ".layer.partial"
-    out = Hashing(partial)
+    out: Any = Hashing(partial)
     with out.file, tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as tar:
         seen: set[str] = set()
         for member in sorted(members, key=lambda one: one.name):

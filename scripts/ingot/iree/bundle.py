@@ -1,7 +1,9 @@
 """What a shortfin bundle holds: the program, its archives, the tokenizer, the pins, how to serve it."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from ingot.files.sealed import Contents, Ours
 from ingot.refused import Refused
@@ -24,14 +26,16 @@ LAUNCH = """\
 """
 
 
-def add_options(parser) -> None:
-    """Those of its parts; `contents` takes them by name."""
-    parser.add_argument("--vmfb", type=Path, required=True, help="the compiled program")
-    parser.add_argument("--config", type=Path, required=True, help="the server's config")
-    parser.add_argument("--parameters", type=Path, nargs="+", required=True, help="IRPA files")
-    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="tokenizer files")
-    parser.add_argument("--lock", type=Path, required=True, help="the pins to serve with")
-    parser.add_argument("--device", required=True, help="local-task or hip")
+@dataclass
+class Parts:
+    """What `contents` takes, as options of a step."""
+
+    vmfb: Annotated[Path, "the compiled program"]
+    config: Annotated[Path, "the server's config"]
+    parameters: Annotated[list[Path], "IRPA files"]
+    tokenizer: Annotated[list[Path], "tokenizer files"]
+    lock: Annotated[Path, "the pins to serve with"]
+    device: Annotated[str, "local-task or hip"]
 
 
 def contents(

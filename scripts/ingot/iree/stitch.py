@@ -177,10 +177,10 @@ class _Function:
         return f"{self._named(kind, block + offset, number)}{'#' if part else ''}{part}"
 
     def _number(self, parts: list[list[Row]], start: int, number: int, block: int) -> int | None:
-        value = parts[start][number].number
-        if value is None:
+        value, next_value = parts[start][number].number, parts[start + 1][number].number
+        if value is None or next_value is None:
             return None
-        return value + (parts[start + 1][number].number - value) * (block - start)
+        return value + (next_value - value) * (block - start)
 
     def lines(self) -> Iterator[str]:
         yield from map(_same, self.before)

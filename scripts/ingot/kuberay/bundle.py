@@ -95,7 +95,7 @@ def service(
     import yaml
 
     place, plan = f"/models/{ray['folder'] or model}", sources.plan
-    own = {
+    own: dict[str, dict[str, Any]] = {
         name: {**ray[name], "resources": ray[name]["resources"] or {ENGINES[name]: 1}}
         for name in ray["apps"]
         if name in ENGINES

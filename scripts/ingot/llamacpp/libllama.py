@@ -22,6 +22,7 @@ from ctypes import (
     c_void_p,
 )
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -75,7 +76,7 @@ def library() -> ctypes.CDLL:
     return found
 
 
-def listen(found: ctypes.CDLL, hear) -> None:
+def listen(found: Any, hear) -> None:
     """Every line of libllama's log but those for its own makers goes to `hear`."""
     level = INFO
 

@@ -60,7 +60,8 @@ def _given(parameters: QuantizeParameters, matrix: Imatrix | None) -> list:
     """Set the importance matrix; what is returned must live as long as the parameters."""
     if not matrix:
         return []
-    kept, entries = [], (ImatrixData * (len(matrix.columns) + 1))()
+    kept: list[bytes] = []
+    entries = (ImatrixData * (len(matrix.columns) + 1))()
     for entry, (name, values) in zip(entries, matrix.columns.items(), strict=False):
         kept.append(name.encode())
         entry.name, entry.size = kept[-1], len(values)

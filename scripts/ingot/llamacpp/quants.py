@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ingot.gguf import file as gguf_file
 from ingot.gguf.kv import KV
@@ -19,7 +20,7 @@ class Imatrix:
     name: str  # of its file
     dataset: str
     chunks: int
-    columns: dict[str, "object"]
+    columns: dict[str, Any]  # arrays
 
     def pairs(self) -> list[KV]:
         """What a header says of it, as llama-quantize does."""

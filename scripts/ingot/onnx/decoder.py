@@ -191,10 +191,10 @@ def angles(graph: Graph, c: ModelConfig, form: Form, positions: str) -> tuple[st
     """cos and sin of int64 positions [..., 1]: [..., head_dim / 2], computed in float32."""
     per_token = graph.constant(frequencies(c).astype(np.float32))
     angle = graph.node("Mul", graph.cast(positions, "FLOAT"), per_token)
-    both = graph.node("Cos", angle), graph.node("Sin", angle)
+    cos, sin = graph.node("Cos", angle), graph.node("Sin", angle)
     if form.computed == "FLOAT":
-        return both
-    return tuple(graph.cast(x, form.computed) for x in both)
+        return cos, sin
+    return graph.cast(cos, form.computed), graph.cast(sin, form.computed)
 
 
 def frequencies(c: ModelConfig) -> np.ndarray:

@@ -8,21 +8,20 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ingot.architecture.config import ModelConfig
 from ingot.checkpoint.files import Checkpoint, name_of
 from ingot.fields import Number, Whole
 from ingot.files.sealed import Contents
 from ingot.onnx.decoder import FUSED, GRAPH, GRAPHS, PAST, PORTABLE, PREFILL, PRESENT, opset_of
-from ingot.onnx.weights import ACCURACY_LEVEL, INT8, Form
+from ingot.onnx.weights import ACCURACY_LEVEL, Form
 from ingot.refused import Refused
 
 ABOUT, GENAI = "graph.json", "genai_config.json"
 DEFAULT_LENGTH = (
     4096  # tokens, where the model's context is longer: servers reserve the KV cache for it
 )
-BLOCKS_OF = (16, 32, 64, 128, 256)  # that MatMulNBits takes
 ADVICE = (
     "set onnx.int8 to dynamic or blocks, a smaller onnx.block, or name layers in onnx.float_layers; or "
     "set `limits` of the catalogue"
@@ -43,8 +42,8 @@ class Export:
     """All that an export is asked for."""
 
     form: Form
-    graph: str = PORTABLE
-    max_length: int | None = None  # tokens that a server reserves room for; None: DEFAULT_LENGTH
+    graph: Annotated[str, "operators", tuple(GRAPHS)] = PORTABLE
+    max_length: Annotated[int | None, "tokens that a server reserves room for"] = None
 
     def length(self, config: ModelConfig) -> int:
         return self.max_length or min(config.context, DEFAULT_LENGTH)
@@ -86,31 +85,6 @@ def hold_layers(source: Path, config: ModelConfig, form: Form) -> None:
                 f"{source}: has no layer {name}, expected one for onnx.float_layers, such as lm_head, "
                 "mlp.down_proj or model.layers.0.mlp.down_proj"
             )
-
-
-def add_options(parser) -> None:
-    """Those that `export_of` takes back."""
-    parser.add_argument(
-        "--dtype", choices=("fp32", "fp16", "int8"), default="fp32", help="(default: fp32)"
-    )
-    parser.add_argument(
-        "--graph", choices=tuple(GRAPHS), default=PORTABLE, help="operators (default: portable)"
-    )
-    parser.add_argument(
-        "--int8", choices=INT8[:2], default="blocks", help="its way (default: blocks)"
-    )
-    parser.add_argument(
-        "--block", type=int, choices=BLOCKS_OF, default=32, help="values per scale (default: 32)"
-    )
-    parser.add_argument("--float-layers", nargs="*", default=[], help="that int8 leaves in float32")
-    parser.add_argument("--max-length", type=int, help="tokens that a server reserves room for")
-
-
-def export_of(options: dict[str, Any]) -> Export:
-    """Takes its own out of `options`."""
-    words = {name: options.pop(name) for name in ("dtype", "int8", "block")}
-    form = Form(**words, float_layers=tuple(options.pop("float_layers")))
-    return Export(form, options.pop("graph"), options.pop("max_length"))
 
 
 def contents(

@@ -5,6 +5,7 @@ All keep the checkpoint's own [out, in] order, so that nothing is ever transpose
 
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import Annotated
 
 import numpy as np
 
@@ -31,6 +32,7 @@ MOST_OF = {"dynamic": 63, "dequantized": 127}
 ACCURACY_LEVEL = 4  # activations as int8: the one level of 8-bit MatMulNBits with a fast kernel
 # What multiplies by int8: MatMulNBits, DynamicQuantizeLinear and QGemm, or DequantizeLinear and Gemm.
 INT8 = ("blocks", "dynamic", "dequantized")
+BLOCKS_OF = (16, 32, 64, 128, 256)  # that MatMulNBits takes
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,10 @@ class Form:
     `float_layers` are linear layers that stay float32 in int8, such as lm_head or mlp.down_proj.
     """
 
-    dtype: str
-    int8: str = "blocks"
-    block: int = 32  # values that share a scale
-    float_layers: tuple[str, ...] = ()
+    dtype: Annotated[str, "of the weights", ("fp32", "fp16", "int8")] = "fp32"
+    int8: Annotated[str, "its way", INT8[:2]] = "blocks"
+    block: Annotated[int, "values that share a scale", BLOCKS_OF] = 32
+    float_layers: Annotated[tuple[str, ...], "that int8 leaves in float32"] = ()
 
     @property
     def computed(self) -> str:

@@ -2,11 +2,12 @@
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ingot.architecture.config import read_config
-from ingot.checkpoint.files import Checkpoint, add_checkpoint, name_of
+from ingot.checkpoint.files import Checkpoint, name_of
 from ingot.checkpoint.rows import Rows
 from ingot.fields import read_json
 from ingot.files import sealed
@@ -18,6 +19,12 @@ from ingot.openvino import ir
 from ingot.terminal.console import stderr_to_log
 
 SETTINGS = "tokenizer_config.json"
+Weights = Annotated[str, "of weights", ("fp32", "int8")]  # options of a step
+FloatLayers = Annotated[list[str], "that int8 leaves in float32"]
+
+
+def form_of(dtype: str, float_layers: Sequence[str]) -> Form:
+    return Form(dtype, "dequantized", float_layers=tuple(float_layers))
 
 
 def write_folder(
@@ -60,20 +67,3 @@ def small(checkpoint: Checkpoint, tokenizer: list[Path]) -> sealed.Contents:
 
 def _text(name: str, value: Any) -> Any:
     return value["content"] if name.endswith("_token") and isinstance(value, dict) else value
-
-
-def add_options(parser) -> None:
-    """Those that `form_of` takes back, and of the checkpoint's files."""
-    add_checkpoint(parser)
-    parser.add_argument("--architecture", help="what config.json must say")
-    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="its small files")
-    parser.add_argument(
-        "--dtype", choices=("fp32", "int8"), default="fp32", help="of weights (default: fp32)"
-    )
-    parser.add_argument("--float-layers", nargs="*", default=[], help="that int8 leaves in float32")
-
-
-def form_of(options: dict[str, Any]) -> Form:
-    """Takes its own out of `options`."""
-    layers = tuple(options.pop("float_layers"))
-    return Form(options.pop("dtype"), "dequantized", float_layers=layers)

@@ -92,7 +92,7 @@ class GreedyCheck:
     def _count(
         self, answer: Answer, equal: bool, tie: bool, detail: str, said: Any, expected: Any = None
     ) -> None:
-        found = {"prompt_tokens": len(answer.prompt), "equal": bool(equal)}
+        found: dict[str, Any] = {"prompt_tokens": len(answer.prompt), "equal": bool(equal)}
         if not equal:
             found |= {"said": said, "expected": answer.tokens if expected is None else expected}
         self.by_prompt.append(found)

@@ -1,12 +1,11 @@
 """Whether what an index lists is what a trusted key signed: every manifest, and nothing beside them."""
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingot.fields import held
+from ingot.fields import json_of
 from ingot.files import sealed
 from ingot.publishing import modelpack
 from ingot.publishing.listed import Listed
@@ -148,11 +147,7 @@ def _stop_on_more(listed: Listed) -> None:
 def _platform(listed: Listed, role: str) -> dict[str, str]:
     """What an image's config says, which its manifest names by digest."""
     text = transfer.get(listed.connection, listed.manifest(listed.one(role))["config"])
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    held(listed.reference, found, PLATFORM)
+    found = json_of(listed.reference, text, PLATFORM)
     return {name: found[name] for name in PLATFORM}
 
 
@@ -175,11 +170,7 @@ def same_manifests(listed: Listed, said: dict[str, Any]) -> None:
 def verification(listed: Listed) -> dict[str, Any]:
     """The verification record, which is about the very files that the index lists, and passed."""
     _, text = listed.only_layer(listed.one(VERIFICATION))
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    held(listed.reference, found, RECORD)
+    found = json_of(listed.reference, text, RECORD)
     files = modelpack.named(listed.manifest(listed.one(MODEL))["layers"])
     about = files.get(sealed.SUMS, files.get(listed.title(), "")).removeprefix("sha256:")
     if found["result"] != "passed" or found["sha256"] != about:

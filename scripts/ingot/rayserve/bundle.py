@@ -1,10 +1,9 @@
 """What a bundle for Ray Serve holds: applications, their models, what each must answer."""
 
 import json
-from argparse import ArgumentParser
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ingot.architecture.config import ModelConfig, read_config
 from ingot.checkpoint.files import Checkpoint
@@ -54,14 +53,13 @@ class Sources:
         return sum(path.stat().st_size for path in paths)
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Those of its parts; `contents` takes them by name."""
-    vllm.add_options(parser)
-    parser.add_argument("--ray", type=json.loads, required=True, help="the catalogue's, as JSON")
-    parser.add_argument("--onnx", type=Path, nargs="*", default=[], help="artifacts/M.int8.onnx")
-    parser.add_argument(
-        "--openvino", type=Path, nargs="*", default=[], help="artifacts/M.int8.openvino"
-    )
+@dataclass(kw_only=True)
+class Parts(vllm.Parts):
+    """What `contents` takes, as options of a step."""
+
+    ray: Annotated[dict[str, Any], "the catalogue's, as JSON"]
+    onnx: Annotated[list[Path], "artifacts/M.int8.onnx"] = ()
+    openvino: Annotated[list[Path], "artifacts/M.int8.openvino"] = ()
 
 
 def contents(

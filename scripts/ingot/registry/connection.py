@@ -164,7 +164,7 @@ class Connection:
             known = {"Authorization": token} if token and url.startswith(mine) else {}
             with self.lock:
                 self.requests += 1
-            found = self.pool.request(
+            found: Any = self.pool.request(
                 method, url, body=body() if body else None, headers={**AGENT, **headers, **known},
                 redirect=False, preload_content=False,
             )  # fmt: skip

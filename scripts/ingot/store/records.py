@@ -17,7 +17,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -243,6 +243,11 @@ class Store(Blobs):
     def records(self, rule: str = "*") -> Iterator[Record]:
         for pointer in sorted(self.root.glob(f"actions/{rule}/[0-9a-f]*")):
             if found := self.read(pointer):
+                yield found
+
+    def of_keys(self, keys: Collection[str]) -> Iterator[Record]:
+        for pointer in self.root.glob("actions/*/[0-9a-f]*"):
+            if pointer.name in keys and (found := self.read(pointer)):
                 yield found
 
     def youngest(self, rule: str, most: int) -> list[Record]:

@@ -69,7 +69,7 @@ def note_folder(store: Store, keys: Iterable[str]) -> None:
     """Remember this working folder, and that these actions were asked for there."""
     here, ours = str(Path.cwd()), machine()
     identity = _identity(here)
-    place = store.root / "folders" / digest.of_json([ours, identity])[:16]
+    place = _place(store, identity)
     known = _note(place)
     if known is None or known.folder != here:
         make_folder(place.parent, store.root)
@@ -80,6 +80,16 @@ def note_folder(store: Store, keys: Iterable[str]) -> None:
     if fresh := set(keys) - (known.keys if known else frozenset()):
         with place.open("a") as note:
             note.write("".join(f"{key}\n" for key in sorted(fresh)))
+
+
+def keys(store: Store, folder: Path) -> frozenset[str]:
+    """The actions that runs in this working folder asked for."""
+    found = _note(_place(store, _identity(str(folder.absolute()))))
+    return found.keys if found else frozenset()
+
+
+def _place(store: Store, identity: str) -> Path:
+    return store.root / "folders" / digest.of_json([machine(), identity])[:16]
 
 
 def _note(place: Path) -> Note | None:

@@ -154,7 +154,7 @@ def _algorithm(path: Path, document: dict) -> str | None:
     if algorithm is not None and (not isinstance(algorithm, str) or algorithm not in QUANTS):
         known = ", ".join(QUANTS)
         raise Refused(f"{path}: quant_algo is {algorithm}, expected null or one of {known}")
-    wanted = {"quant_algo": algorithm, "kv_cache_quant_algo": None}
+    wanted: dict[str, Any] = {"quant_algo": algorithm, "kv_cache_quant_algo": None}
     if algorithm:
         wanted |= {"exclude_modules": ["lm_head"], **QUANTS[algorithm].said}
     if repr(sorted(quantization.items())) != repr(sorted(wanted.items())):
@@ -205,7 +205,8 @@ def _rope(path: Path, document: dict) -> Llama3Rope | None:
 def _mapping(path: Path, document: dict) -> trtllm.Mapping:
     named = document.get("mapping")
     named = named if isinstance(named, dict) else {}
-    tp, pp = named.get("tp_size"), named.get("pp_size")
+    tp: Any = named.get("tp_size")
+    pp: Any = named.get("pp_size")
     for key, size in (("tp_size", tp), ("pp_size", pp)):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise Refused(f"{path}: mapping.{key} is {size!r}, expected a number from 1")

@@ -5,6 +5,7 @@ import shlex
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 TRTLLM, TENSORRT = "1.2.1", "10.14.1.48"  # the last that builds engines, and what it is built with
 PROGRAM = "INGOT_TRTLLM"  # trtllm-build, where it is not on the PATH
@@ -23,7 +24,7 @@ def gpus() -> list[tuple[str, str, str]]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     lines = done.stdout.splitlines() if done.returncode == 0 else []
-    found = [tuple(part.strip() for part in line.split(",")) for line in lines if "," in line]
+    found: list[Any] = [tuple(map(str.strip, line.split(","))) for line in lines if "," in line]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return found

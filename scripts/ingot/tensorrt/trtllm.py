@@ -7,13 +7,13 @@ and LLaMAConfig.  R is pipeline stage * tensor parallel size + tensor parallel r
 
 import json
 import struct
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any
+from typing import Annotated, Any
 
 from ingot.architecture.config import ModelConfig
+from ingot.refused import Refused
 from ingot.tensors.dtypes import FLOATS
 from ingot.tensors.layout import FileLayout
 
@@ -28,9 +28,13 @@ EMBEDDING = {"rows": 0, "columns": 1, "whole": None}  # the axis that is split o
 class Mapping:
     """How a model is laid over ranks; `embedding` is a key of EMBEDDING."""
 
-    tp: int = 1
-    pp: int = 1
-    embedding: str = "rows"
+    tp: Annotated[int, "tensor parallel size"] = 1
+    pp: Annotated[int, "number of pipeline stages"] = 1
+    embedding: Annotated[str, "how the embedding lies over the ranks", tuple(EMBEDDING)] = "rows"
+
+    def __post_init__(self):
+        if self.tp < 1 or self.pp < 1:
+            raise Refused(f"--tp {self.tp} --pp {self.pp}: expected numbers from 1")
 
     @property
     def world(self) -> int:
@@ -38,26 +42,6 @@ class Mapping:
 
     def rank(self, stage: int, rank: int) -> int:
         return stage * self.tp + rank
-
-
-def add_mapping(parser: ArgumentParser) -> None:
-    """The options of a step that lays a model over ranks."""
-    parser.add_argument("--tp", type=int, default=1, help="tensor parallel size")
-    parser.add_argument("--pp", type=int, default=1, help="number of pipeline stages")
-    parser.add_argument(
-        "--embedding",
-        choices=list(EMBEDDING),
-        default="rows",
-        help="how the embedding lies over the ranks",
-    )
-
-
-def mapping_of(parser: ArgumentParser, options: dict[str, Any]) -> Mapping:
-    """What they say, taken out of `options`."""
-    found = Mapping(*(options.pop(name) for name in ("tp", "pp", "embedding")))
-    if found.tp < 1 or found.pp < 1:
-        parser.error("--tp and --pp: numbers from 1 are expected")
-    return found
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 numpy only.  Arrays come as raw bytes and leave as raw bytes; no pass copies more than a block.
 """
 
+from typing import Any
+
 import numpy as np
 
 INFINITY = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
@@ -49,7 +51,7 @@ class Caster:
         self.source, self.target = source, target
         self.overflowed = 0  # finite values that became infinite
         self.buffers: dict[str, np.ndarray] = {}
-        self.method = {
+        self.method: Any = {
             ("BF16", "F16"): self._bf16_to_f16,
             ("F32", "F16"): self._to_f16,
             ("BF16", "F32"): self._to_f32,

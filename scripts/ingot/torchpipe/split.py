@@ -8,7 +8,7 @@ head_dim: upstream's own exports take 32 heads only.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
@@ -34,9 +34,9 @@ EMBEDDING = "embed_tokens"
 class Split:
     """What is asked for: `dtype` fp16 or fp32, of the first `layers` layers (None: all), in a layout."""
 
-    dtype: str = "fp16"
-    layers: int | None = None
-    layout: str = ROWS
+    dtype: Annotated[str, "of the graphs", ("fp16", "fp32")] = "fp16"
+    layers: Annotated[int | None, "the first so many only, to try it out"] = None
+    layout: Annotated[str, "of a batch", tuple(NAMES)] = ROWS
 
     @property
     def form(self) -> Form:
@@ -55,20 +55,6 @@ class Split:
 def contents(checkpoint: Checkpoint, tokenizer: list[Path]) -> Contents:
     """The checkpoint's own small files beside the graphs."""
     return {name_of(path): path for path in tokenizer} | {"config.json": checkpoint["config.json"]}
-
-
-def add_options(parser) -> None:
-    """Those that `split_of` takes back, and of the checkpoint's files."""
-    parser.add_argument("--architecture", help="what config.json must say")
-    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="its small files")
-    parser.add_argument("--dtype", choices=("fp16", "fp32"), default="fp16", help="(default: fp16)")
-    parser.add_argument("--layers", type=int, help="the first so many only, to try it out")
-    parser.add_argument("--layout", choices=tuple(NAMES), default=ROWS, help="(default: rows)")
-
-
-def split_of(options: dict[str, Any]) -> Split:
-    """Takes its own out of `options`."""
-    return Split(*(options.pop(name) for name in ("dtype", "layers", "layout")))
 
 
 def graphs(config: ModelConfig, split: Split) -> tuple[dict[str, bytes], Layout]:

@@ -1,9 +1,9 @@
 """What a Triton model repository holds: models, engine or checkpoint, tokenizer, how to serve it."""
 
-import argparse
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ingot.architecture.config import read_config
 from ingot.checkpoint.files import Checkpoint, name_of
@@ -33,24 +33,19 @@ ENGINE_CONFIG = {  # what is read of an engine's config.json
 LLMAPI_REQUEST = {"text_input": REQUEST["text_input"], "sampling_param_max_tokens": 20}
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Those of its parts; `contents` takes them by name."""
-    parser.add_argument(
-        "--backend",
-        choices=schema.BACKENDS,
-        default="engine",
-        help="what serves the model (default: engine)",
-    )
-    parser.add_argument("--engine", type=Path, nargs="*", default=[], help="an engine's directory")
-    parser.add_argument("--onnx", type=Path, nargs="*", default=[], help="an ONNX folder")
-    parser.add_argument(
-        "--checkpoint", type=Path, nargs="*", help="config.json and weights, for the LLM API"
-    )
-    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="tokenizer files")
-    parser.add_argument("--models", type=Path, nargs="+", required=True, help="our model.py files")
-    parser.add_argument("--tp", type=int, default=1, help="tensor parallel size")
-    parser.add_argument("--pp", type=int, default=1, help="number of pipeline stages")
-    parser.add_argument("--runtime", type=json.loads, default={}, help="parameters, as JSON")
+@dataclass(kw_only=True)
+class Parts:
+    """What `contents` takes, as options of a step."""
+
+    backend: Annotated[str, "what serves the model", schema.BACKENDS] = "engine"
+    engine: Annotated[list[Path], "an engine's directory"] = ()
+    onnx: Annotated[list[Path], "an ONNX folder"] = ()
+    checkpoint: Annotated[list[Path] | None, "config.json and weights, for the LLM API"] = None
+    tokenizer: Annotated[list[Path], "tokenizer files"]
+    models: Annotated[list[Path], "our model.py files"]
+    tp: Annotated[int, "tensor parallel size"] = 1
+    pp: Annotated[int, "number of pipeline stages"] = 1
+    runtime: Annotated[dict[str, Any] | None, "parameters, as JSON"] = None
 
 
 def contents(
@@ -62,8 +57,9 @@ def contents(
     models: list[Path],
     tp: int,
     pp: int,
-    runtime: dict[str, Any],
+    runtime: dict[str, Any] | None = None,
 ) -> Contents:
+    runtime = runtime or {}
     if reason := schema.why_not(backend, runtime):
         raise Refused(f"trtllm.runtime: {reason}")
     if backend == "llmapi":

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ingot.serve import server
 from ingot.serve.launch import HERE
@@ -131,7 +131,8 @@ class Server(server.Server):
 
 def bundled() -> Path:
     """The package pytriton, which holds a server for CPUs."""
-    return Path(find_spec("pytriton").submodule_search_locations[0])
+    found: Any = find_spec("pytriton")
+    return Path(found.submodule_search_locations[0])
 
 
 def python_backend(folder: Path) -> Path:

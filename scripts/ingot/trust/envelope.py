@@ -15,7 +15,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ingot.fields import held
+from ingot.fields import held, json_of
 from ingot.files.digest import canonical
 from ingot.refused import Refused
 
@@ -114,10 +114,8 @@ def parts(what: str, bundle: bytes) -> tuple[bytes, bytes]:
         if found["mediaType"] != BUNDLE or envelope["payloadType"] != PAYLOAD:
             raise ValueError
         (signature,) = envelope["signatures"]
-        return tuple(
-            base64.b64decode(text, validate=True)
-            for text in (envelope["payload"], signature["sig"])
-        )
+        payload = base64.b64decode(envelope["payload"], validate=True)
+        return payload, base64.b64decode(signature["sig"], validate=True)
     except (ValueError, TypeError, RecursionError, binascii.Error):
         raise Refused(
             f"{what}: no Sigstore bundle of one signature, expected one; not taken"
@@ -126,11 +124,7 @@ def parts(what: str, bundle: bytes) -> tuple[bytes, bytes]:
 
 def read_statement(what: str, payload: bytes) -> dict[str, Any]:
     """The statement that a payload is.  Refused: what is none."""
-    try:
-        found = json.loads(payload)
-    except (ValueError, RecursionError):
-        found = None
-    held(what, found, FORM)
+    found = json_of(what, payload, FORM)
     if found["_type"] != STATEMENT:
         raise Refused(f"{what}: a statement of {found['_type']}, expected {STATEMENT}; not taken")
     return found

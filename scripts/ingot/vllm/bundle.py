@@ -2,9 +2,9 @@
 
 import json
 import re
-from argparse import ArgumentParser
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ingot.architecture.config import read_config
 from ingot.checkpoint.files import Checkpoint, name_of
@@ -82,22 +82,18 @@ exit "$status"
 """
 
 
-def add_options(parser: ArgumentParser) -> None:
-    """Those of its parts; `contents` takes them by name."""
-    parser.add_argument("--model", required=True, help="the name that clients ask for")
-    parser.add_argument("--tp", type=int, required=True, help="tensor parallel size")
-    parser.add_argument(
-        "--settings", type=json.loads, required=True, help="the catalogue's, as JSON"
-    )
-    parser.add_argument("--checkpoint", type=Path, nargs="+", required=True, help="config, weights")
-    parser.add_argument("--tokenizer", type=Path, nargs="+", required=True, help="tokenizer files")
-    parser.add_argument("--parts", type=Path, nargs="+", required=True, help="of runtime/vllm")
-    parser.add_argument(
-        "--lock", type=Path, nargs="+", required=True, help="the pins to serve with"
-    )
-    parser.add_argument(
-        "--reference", type=Path, nargs="*", default=[], help="by generate_reference.py"
-    )
+@dataclass(kw_only=True)
+class Parts:
+    """What `contents` takes, as options of a step."""
+
+    model: Annotated[str, "the name that clients ask for"]
+    tp: Annotated[int, "tensor parallel size"]
+    settings: Annotated[dict[str, Any], "the catalogue's, as JSON"]
+    checkpoint: Annotated[list[Path], "config, weights"]
+    tokenizer: Annotated[list[Path], "tokenizer files"]
+    parts: Annotated[list[Path], "of runtime/vllm"]
+    lock: Annotated[list[Path], "the pins to serve with"]
+    reference: Annotated[list[Path], "by generate_reference.py"] = ()
 
 
 def contents(

@@ -263,6 +263,16 @@ class Contents:
         except (UnknownInput, OSError):
             return ""
 
+    def way(self, job: Job) -> dict[str, Any]:
+        """How a job came to its files: which action made each input, and its recipe where that is known."""
+        makers = self.graph.needs.get(job, {}).items()
+        cached = [(one, paths) for one, paths in makers if one.cached]
+        reads = {
+            path: (one.rule, self.known_key(one)) for one, paths in cached for path in sorted(paths)
+        }
+        found = {"writes": job.writes, "reads": reads, "recipe": self.recipe_of_record(job)}
+        return found | ({"inputs": self.recipe_fields(job)["inputs"]} if found["recipe"] else {})
+
     def _follows(self, job: Job) -> bool:
         """Did each action on the way give what its record says, of the inputs that it has now?"""
         for maker, paths in self.graph.needs.get(job, {}).items():

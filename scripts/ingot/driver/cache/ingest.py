@@ -64,7 +64,8 @@ class Ingest:
                 with contents.held():
                     outputs = [self._take(path) for path in job.writes]
                     cost = self._cost(job, outputs)
-                    action = Action(job.rule, found, fields, outputs, cost, key.about(job))
+                    about = {**key.about(job), "way": contents.way(job)}
+                    action = Action(job.rule, found, fields, outputs, cost, about)
                     contents.records[job] = record = self.store.record(action)
                 note_folder(self.store, [found])
                 for path in filter(os.path.isfile, job.writes):  # a folder's names another digest

@@ -81,7 +81,11 @@ class Cluster:
     def resources(self, job: Job) -> dict[str, Any]:
         """The same in the words of Snakemake's plugin."""
         wanted, partition = self.asks(job)
-        found = {"mem_mb": wanted.memory_mb, "runtime": wanted.minutes, "_cores": wanted.cores}
+        found: dict[str, Any] = {
+            "mem_mb": wanted.memory_mb,
+            "runtime": wanted.minutes,
+            "_cores": wanted.cores,
+        }
         found |= {"gpu": wanted.gpus} if wanted.gpus else {}
         if not slurm.used():  # outputs lie on the volume: a pod's own disk stays small
             return found | {"disk_mb": POD_DISK} | (MAKER if wanted.gpus else {})

@@ -105,7 +105,7 @@ def step(root: Path, script: str, *words: Any) -> None:
     words = [str(word) for word in command]
     heard, reason = f"{script}: no reason given", ""
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, errors="replace") as process:
-        for line in process.stderr:
+        for line in process.stderr or ():
             heard = line.rstrip("\n")
             if heard.startswith("error: "):
                 reason = heard.removeprefix("error: ")

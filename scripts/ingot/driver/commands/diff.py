@@ -43,7 +43,7 @@ def run(root: Path, options: Namespace) -> int:
     old = read(options.old)
     if options.new == HERE:
         targets = [cell["target"] for cell in old.cells.values()]
-        found = OnRecord(root, Store(), targets, options.configfile, built=False)
+        found = OnRecord(root, Store(), targets, options.configfile, built=False, planned=True)
         new = document.of(found, old.model, "here", targets)
     else:
         new = read(options.new)

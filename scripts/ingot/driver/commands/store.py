@@ -11,11 +11,12 @@ import os
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
+from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands.targets import add_catalogue
-from ingot.driver.origin.dry_run import dry_run
 from ingot.driver.remote.settings import NAME as REMOTE
 from ingot.refused import Refused
 from ingot.store.records import Store
+from ingot.storekeeping import way
 from ingot.storekeeping.fsck import fsck
 from ingot.storekeeping.gc import collect
 from ingot.storekeeping.usage import usage
@@ -54,7 +55,7 @@ def run(root: Path, options: Namespace) -> int:
             f"{store.root}: no store yet, expected a folder; build something, or set INGOT_STORE"
         )
     if what == "tags":
-        found, show = tags_of(root, store, options.target, options.configfile), show_tags
+        found, show = tags_of(store, checked(root, options)), show_tags
     elif what == "du":
         found, show = usage(store), show_usage
     elif not store.prepare():
@@ -64,30 +65,39 @@ def run(root: Path, options: Namespace) -> int:
     elif what == "fsck":
         found, show = fsck(store), show_fsck
     else:
-        keys = keys_of(root, options.target, options.configfile) if options.target else {}
+        keys = keys_of(store, checked(root, options))
         found = collect(store, options.days, keys, options.dry_run, options.forget)
         show = show_gc
     print(json.dumps(found)) if options.json else show(found)
     return int(bool(found.get("damaged_blobs") or found.get("damaged_records")))
 
 
-def keys_of(root: Path, targets: list[str], catalogue: str | None) -> dict[str, bool]:
-    """The actions that `targets` rest on: their own with files, those before them as records alone."""
-    wanted = {target.rstrip("/") for target in targets}
-    found = dry_run(root, targets, catalogue)
-    return {job["key"]: bool(wanted & set(job["outputs"])) for job in found if "key" in job}
+def checked(root: Path, options: Namespace) -> list[str]:
+    catalogue = schema.load(root, options.configfile) if options.target else {}
+    for target in options.target:
+        targets.check(target, catalogue)
+    return [target.rstrip("/") for target in options.target]
 
 
-def tags_of(root: Path, store: Store, targets: list[str], catalogue: str | None) -> dict:
-    """The record of each target, as skopeo names it.  Refused: a target that is not on record."""
-    wanted = {target.rstrip("/") for target in targets}
-    rows = []
-    for job in dry_run(root, targets, catalogue) if targets else ():
-        if not wanted & set(job["outputs"]):
-            continue
-        record = store.lookup(job["rule"], job["key"]) if "key" in job else None
+def keys_of(store: Store, wanted: list[str]) -> dict[str, bool]:
+    """The actions that targets rest on, as they were last built: their own with files, those before them as
+    records alone."""
+    found: dict[str, bool] = {}
+    for target in wanted:
+        if record := way.last(store, Path(target).name):
+            found = (
+                {job["key"]: False for job in way.of(store, record)} | found | {record.key: True}
+            )
+    return found
+
+
+def tags_of(store: Store, wanted: list[str]) -> dict:
+    """The record of each target, as skopeo names it.  Refused: one that does not stand here as recorded."""
+    rows, standing = [], way.stand(store, wanted)
+    for target in wanted:
+        record = standing.get(target)
         if record is None:
-            raise Refused(f"{job['outputs'][0]}: not on record, expected it built; build it first")
+            raise Refused(f"{target}: not here as it is on record; snakemake {target}")
         name = f"oci:{store.root}:{record.tag}"
         rows.append(
             {"name": name, "tag": record.tag, "digest": record.digest, "title": record.title}

@@ -12,6 +12,11 @@ NOTHING = (1.0, 1.0, 1.0)
 Numbers = tuple[float, float, float]  # seconds, memory in bytes, bytes written
 
 
+def ratios(these: Numbers, those: Numbers) -> Numbers:
+    first, second, third = (a / b if b else 1.0 for a, b in zip(these, those, strict=True))
+    return first, second, third
+
+
 @dataclass(frozen=True)
 class PastJob:
     """A job on record, done on as many cores as one of now would be."""
@@ -25,8 +30,7 @@ class PastJob:
 
     @property
     def factors(self) -> Numbers:
-        pairs = zip(self.measured, self.expected, strict=True)
-        return tuple(a / b if b else 1.0 for a, b in pairs)
+        return ratios(self.measured, self.expected)
 
 
 class Past:
@@ -72,8 +76,7 @@ class Past:
         for step in steps:
             for job in self.jobs(step):
                 if near := self.nearest(step, job.kind, job.units, but=job.key):
-                    pairs = zip(job.factors, near.factors, strict=True)
-                    found.append(tuple(a / b if b else 1.0 for a, b in pairs))
+                    found.append(ratios(job.factors, near.factors))
         return found
 
 

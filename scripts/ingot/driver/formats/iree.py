@@ -139,7 +139,7 @@ def refuse_bundle(target: Target) -> str | None:
     hardware = target.catalogue["hardware"][target.variant or target.entry["hardware"]]
     if "device" not in hardware:
         return f"shortfin runs on no {hardware['target']} device; ask for the .vmfb alone"
-    if hardware["device"] == "local-task" and target.tp > CPU_RANKS:
+    if hardware["device"] == "local-task" and (target.tp or 1) > CPU_RANKS:
         return (
             f"shortfin on CPU supports at most {CPU_RANKS} ranks; to check this program ask for "
             f"artifacts/{target.model}_tp{target.tp}.vmfb.verified.json"

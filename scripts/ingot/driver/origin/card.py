@@ -61,7 +61,7 @@ def card(
     """The text of README.md."""
     title, hub = artifact.title, entry.get("hub", "")
     row = row_of(f"artifacts/{title}")
-    front = {"license": said.name or "unknown"}
+    front: dict[str, Any] = {"license": said.name or "unknown"}
     if hub:
         front |= {"base_model": hub}
         if QUANTISED.search(f".{title}."):

@@ -15,6 +15,7 @@ from ingot.hub.listing import read_listing
 from ingot.publishing.published import Artifact, Origin, digest_of
 from ingot.refused import Refused
 from ingot.store.records import Record, Store
+from ingot.storekeeping import way
 from ingot.trust import provenance, sbom
 from ingot.trust.provenance import Step
 
@@ -34,15 +35,23 @@ class OnRecord:
         catalogue: str | None = None,
         built: bool = True,
         cwd: Path = Path(),
+        planned: bool = False,
         **environment: str,
     ):
-        """Refused, where they are to be `built`: targets that are not on record.  `cwd` is the working
-        folder; `environment` is for the runs of Snakemake."""
+        """Of what stands in the working folder `cwd`; where it is `planned`, of what would be built there.
+
+        Refused, where they are to be `built`: targets that do not stand there as they are on record.
+        `environment` is for the runs of Snakemake.
+        """
         self.cwd, self.own = cwd, catalogue
         self.root, self.store, self.catalogue = root, store, schema.load(root, catalogue)
+        for target in wanted:
+            targets.check(target, self.catalogue)
         own = {"INGOT_STORE": str(store.root), **environment}
-        self.jobs = dry_run(root, wanted, catalogue, cwd=cwd, **own)
-        self.makers = {path: job for job in self.jobs for path in job["outputs"]}
+        if planned:
+            self._found(dry_run(root, wanted, catalogue, cwd=cwd, **own))
+        else:
+            self._found(way.jobs(store, wanted, cwd))
         missing = [p for p, job in self.makers.items() if "recipe" in job and not self.record(p)]
         inside = os.environ.get(
             "INGOT_PARENT"
@@ -50,15 +59,18 @@ class OnRecord:
         if built and missing and not inside and not environment and os.environ.get("INGOT_REMOTE"):
             # fetched from the shared cache, of which the way to it was not asked
             build(root, wanted, catalogue, cwd, **own, **{WHOLE: "yes"})
-            self.jobs = dry_run(root, wanted, catalogue, cwd=cwd, **own)
-            self.makers = {path: job for job in self.jobs for path in job["outputs"]}
+            self._found(way.jobs(store, wanted, cwd))
         for target in wanted if built else ():
             if target not in self.makers or not self.record(target):
                 why = f" (it failed: {reason})" if (reason := self._failure(target)) else ""
+                known = "its bytes are not on record" if (cwd / target).exists() else "not here"
                 raise Refused(
-                    f"{target}: not on record{why}, expected it built and verified; snakemake "
+                    f"{target}: {known}{why}, expected it built and verified; snakemake "
                     f"{' '.join(wanted)}"
                 )
+
+    def _found(self, jobs: list[dict[str, Any]]) -> None:
+        self.makers = {path: job for job in jobs for path in job["outputs"]}
 
     def _failure(self, target: str) -> str:
         """Why it was not built the last time, by its log; empty where it was, or nobody knows."""

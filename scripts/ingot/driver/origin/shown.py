@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ingot.fields import Number, Whole, held
+from ingot.fields import Number, Whole, held, json_of
 from ingot.files import digest, sealed
 from ingot.publishing import modelpack, trusted
 from ingot.publishing.listed import Listed
@@ -39,7 +39,7 @@ def of_reference(found: Listed) -> dict[str, Any]:
     config = {}
     for action in found.digests(ACTION):  # none where the artifact is in parts
         text = transfer.get(found.connection, found.manifest(action)["config"])
-        config = _object(found.reference, text, CONFIG)
+        config = json_of(found.reference, text, CONFIG)
     layers = found.manifest(found.one(MODEL))["layers"]
     _, bill = found.only_layer(found.one(SBOM))
     sources = {
@@ -47,7 +47,7 @@ def of_reference(found: Listed) -> dict[str, Any]:
         for one in build.get("resolvedDependencies", ())
         if not one["uri"].startswith(OURS)
     }
-    parts = _object(found.reference, bill, BILL).get("components", [])
+    parts = json_of(found.reference, bill, BILL).get("components", [])
     documents = [found.only_layer(one) for one in found.digests(PROVENANCE)]
     return {
         "artifact": found.title(),
@@ -65,18 +65,9 @@ def of_reference(found: Listed) -> dict[str, Any]:
     }
 
 
-def _object(what: str, text: bytes, form: Any) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    held(what, found, form)
-    return found
-
-
 def signer(bundle: bytes) -> str:
     """What a bundle calls its key: a hint, which proves nothing."""
-    said = _object("a bundle", bundle, {"verificationMaterial": {"publicKey": {"hint": str}}})
+    said = json_of("a bundle", bundle, {"verificationMaterial": {"publicKey": {"hint": str}}})
     return said["verificationMaterial"]["publicKey"]["hint"]
 
 

@@ -9,7 +9,7 @@ INKS = {"#010203": "var(--ink)", "#040506": "var(--line)", "#070809": "var(--don
         "#0a0b0c": "var(--plan)", "#0d0e0f": "var(--bad)"}  # fmt: skip
 INK, LINE, DONE, PLAN, BAD = INKS
 PLAIN = dict(zip(INKS, ("#1b1f24", "#c4ccd4", "#2563a8", "#8a5a00", "#b3261e"), strict=True))
-STYLE = {
+STYLE: dict[str, Any] = {
     "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "text.color": INK,
     "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK, "axes.edgecolor": LINE,
     "axes.spines.top": False, "axes.spines.right": False, "grid.color": LINE, "axes.grid": True,
@@ -140,9 +140,10 @@ def _figure(name: str, count: int, height: float, share: str = "", heights: Any 
     matplotlib.use("svg")
     from matplotlib import pyplot
 
-    pyplot.rcParams.update({**STYLE, "svg.hashsalt": name})
+    settings: Any = pyplot.rcParams
+    settings.update({**STYLE, "svg.hashsalt": name})
     shape = (count, 1) if heights else (1, count)
-    ratios = {"gridspec_kw": {"height_ratios": heights}} if heights else {}
+    ratios: Any = {"gridspec_kw": {"height_ratios": heights}} if heights else {}
     figure, panels = pyplot.subplots(
         *shape, figsize=(9, height), sharex=share == "x", sharey=share == "y", squeeze=False,
         layout="constrained", **ratios,

@@ -14,7 +14,7 @@ from typing import Any
 
 from ingot.driver.formats.rows import RECORD
 from ingot.driver.origin.on_record import OnRecord
-from ingot.fields import Whole, held
+from ingot.fields import Whole, json_of
 from ingot.publishing.published import files as files_of
 from ingot.refused import Refused
 
@@ -62,11 +62,7 @@ def _number(value: Any) -> bool:
 
 def read(what: str, text: bytes) -> Document:
     """Refused: what is no document of a release."""
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    held(what, found, FORM)
+    found = json_of(what, text, FORM)
     for action in found["actions"].values():
         for value in action["fields"]["inputs"].values():
             if isinstance(value, list) and any(len(pair) != 2 for pair in value):
@@ -79,7 +75,7 @@ def of(found: OnRecord, model: str, version: str, targets: list[str]) -> Documen
     document = Document(model, version)
     for target in targets:
         job = found.makers.get(target, {})
-        if "recipe" not in job:
+        if not job.get("recipe"):
             raise Refused(
                 f"{target}: what it is made from is not known here, expected a pinned revision or a "
                 "checkpoint; name it in models.yaml"
@@ -106,7 +102,7 @@ def _checks(found: OnRecord, target: str) -> dict[str, Any]:
 def _add(document: Document, found: OnRecord, path: str) -> None:
     """The actions on the way to `path`, by recipe."""
     job = found.makers.get(path, {})
-    if "recipe" not in job or job["recipe"] in document.actions:
+    if not job.get("recipe") or job["recipe"] in document.actions:
         return
     titles = [path.rpartition("/")[2] for path in job["outputs"]]
     document.actions[job["recipe"]] = {

@@ -116,7 +116,15 @@ def resolve(wish: Path, lock: Path, public: bool = False) -> None:
         flags = more_for_pip()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        command = [sys.executable, "-m", "pip", "install", "-qq", "--no-input", "--dry-run"]
+        command: list[object] = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-qq",
+            "--no-input",
+            "--dry-run",
+        ]
         command += ["--ignore-installed", "--report", report, *flags, "-r", wish]
         done = subprocess.run([str(word) for word in command], env=environment, check=False)
         if done.returncode:

@@ -48,7 +48,8 @@ def took(folder: Path) -> dict[str, float]:
 def expected(root: Path, name: str, cuda: bool) -> tuple[int, int]:
     """Bytes to download and on disk; zero where nobody has measured them."""
     known = _known(root).get(name, {})
-    return tuple(known.get("cuda_" * cuda + word, 0) for word in ("download", "disk"))
+    kind = "cuda_" * cuda
+    return known.get(f"{kind}download", 0), known.get(f"{kind}disk", 0)
 
 
 def compile_seconds(root: Path, name: str) -> int:

@@ -1,0 +1,83 @@
+"""A step's command line is its function's signature."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from ingot.checkpoint.files import Checkpoint
+from ingot.options import Limits, ReadingFile, call
+from ingot.refused import Refused
+
+
+@dataclass(kw_only=True)
+class Mapping:
+    tp: Annotated[int, "ranks"] = 1
+    layers: tuple[str, ...] = ()
+
+
+def everything(
+    gguf: Annotated[Path, "the file to write"],
+    dtype: Annotated[str, "of the matrices", ("f16", "f32")],
+    ranks: Annotated[list[Path], "archives"],
+    mapping: Mapping,
+    checkpoint: Checkpoint | None = None,
+    reading: ReadingFile | None = None,
+    limit: Limits = (),
+    settings: Annotated[dict[str, Any] | None, "as JSON"] = None,
+    whole: bool = False,
+    wait_: float = 1.5,
+    flags: Annotated[list[str], "after --"] = (),
+) -> dict:
+    return dict(locals())
+
+
+LEAST = ["--gguf", "m.gguf", "--dtype", "f16", "--ranks", "a", "b"]
+
+
+def test_what_is_not_said_is_the_default():
+    assert call(everything, LEAST) == {
+        "gguf": Path("m.gguf"), "dtype": "f16", "ranks": [Path("a"), Path("b")],
+        "mapping": Mapping(), "checkpoint": None, "reading": None, "limit": [], "settings": None,
+        "whole": False, "wait_": 1.5, "flags": [],
+    }  # fmt: skip
+
+
+def test_each_kind_of_option_has_its_type(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    words = ["--tp", "8", "--layers", "x", "y", "--checkpoint", str(tmp_path), "--reading", "r"]
+    words += ["--limit", "a=1", "--settings", '{"x": 1}', "--whole", "--wait", "2"]
+    found = call(everything, [*LEAST, *words, "--", "--no-flag"])
+    assert found["mapping"] == Mapping(tp=8, layers=("x", "y"))
+    assert found["checkpoint"]["config.json"] == tmp_path / "config.json"
+    assert (found["reading"], found["limit"]) == (Path("r"), ["a=1"])
+    assert (found["settings"], found["whole"], found["wait_"]) == ({"x": 1}, True, 2.0)
+    assert found["flags"] == ["--no-flag"]
+    with pytest.raises(Refused, match="missing, expected a checkpoint's folder"):
+        call(everything, [*LEAST, "--checkpoint", str(tmp_path / "none")])
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (LEAST[2:], "the following arguments are required: --gguf"),
+        ([*LEAST, "--dtype", "f8"], "invalid choice: 'f8' (choose from 'f16', 'f32')"),
+        ([*LEAST, "--tp", "x"], "argument --tp: invalid int value"),
+        ([*LEAST, "--settings", "x"], "argument --settings: invalid"),
+        ([*LEAST, "--other"], "unrecognized arguments: --other"),
+    ],
+)
+def test_what_it_cannot_be_is_said(words, said, capsys):
+    with pytest.raises(SystemExit):
+        call(everything, words)
+    assert said in capsys.readouterr().err
+
+
+def test_help_says_what_each_is_and_its_default(capsys):
+    with pytest.raises(SystemExit):
+        call(everything, ["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "A step's command line is its function's signature." in text
+    assert "--dtype DTYPE of the matrices: f16, f32" in text
+    assert "--tp TP ranks (default: 1)" in text and "--wait WAIT" in text

@@ -10,7 +10,7 @@ OFFLINE := $(if $(wildcard $(INGOT_WHEELS)/uv-*),--no-index --find-links $(INGOT
 define INSTALL
 from pathlib import Path
 from ingot.driver.toolchains import toolchains
-from ingot.refused import one_line
+from ingot.base.refused import one_line
 with one_line("error: "):
     toolchains.driver(Path("$(VENV)"), Path("envs/driver/requirements.lock"))
 endef
@@ -31,7 +31,7 @@ $(READY): envs/driver/requirements.lock pyproject.toml
 	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --require-hashes $(OFFLINE) -r $(VENV)/uv.lock
 	@PYTHONPATH=scripts $(VENV)/bin/python -c "$$INSTALL"
 	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --no-build-isolation -e .
-	@$(VENV)/bin/python scripts/ingot/driver/cluster/plugins.py
+	@$(VENV)/bin/python scripts/ingot/driver/snakemake/cluster/plugins.py
 	@touch $@
 
 build: $(READY) ## build TARGETS, of CONFIGFILE where that is set

@@ -23,11 +23,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts")]
 
-from ingot.driver.board.live import Live  # noqa: E402
-from ingot.driver.board.status import Status  # noqa: E402
-from ingot.driver.job import Job, Output  # noqa: E402
-from ingot.terminal import record, steps  # noqa: E402
-from ingot.terminal.progress import Progress  # noqa: E402
+from ingot.base import record, steps  # noqa: E402
+from ingot.base.progress import Progress  # noqa: E402
+from ingot.driver.catalogue.job import Job, Output  # noqa: E402
+from ingot.driver.show.live import Live  # noqa: E402
+from ingot.driver.show.status import Status  # noqa: E402
 
 TICKS, AT_ONCE, TURNS = 50, 10, 7
 SHARE, NO_OP = 0.01, 1.05  # limits

@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from ingot.refused import Refused  # noqa: E402
+from ingot.base.refused import Refused  # noqa: E402
 
 HARDWARE = {"cuda": "sm80", "hip": "gfx942", "local-task": "cpu"}  # of models.yaml, by driver
 PROGRAM = {"sm80": ".decomposed", "cpu": ".f32"}  # that it needs
@@ -39,7 +39,7 @@ print(json.dumps(found))
 """
 OFFLOAD = """
 import ctypes
-from ingot.llamacpp import libllama
+from ingot.formats.gguf import libllama
 offload = libllama.library().llama_supports_gpu_offload
 offload.restype = ctypes.c_bool
 print(int(offload()))

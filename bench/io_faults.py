@@ -22,7 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ingot.files import digest
+from ingot.base import digest
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = ("artifacts/demo.gguf", "artifacts/demo.irpa", "artifacts/demo_tp2.irpa")
@@ -76,7 +76,7 @@ def copied(house: Path) -> Path:
     """A copy of the pipeline whose steps see the variables of the faults, too."""
     ignored = shutil.ignore_patterns(".*", "artifacts", "logs", "bench", "docs", "__pycache__")
     shutil.copytree(ROOT, house, ignore=ignored)
-    listed = house / "scripts/ingot/driver/rules/environment.py"
+    listed = house / "scripts/ingot/driver/catalogue/rules/environment.py"
     text, own = listed.read_text(), '"HOME", '
     if own not in text:
         sys.exit(f"{listed}: has no {own}; the faults would not reach a step")

@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ingot.files import digest
+from ingot.base import digest
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = "artifacts/demo_tp1.shortfin"

@@ -39,7 +39,7 @@ def hold(point):
     while not os.path.exists("go") and time.monotonic() < end:
         time.sleep(0.05)
 """
-ATOMIC, STEP = "scripts/ingot/files/atomic.py", "scripts/safetensors_to_gguf.py"
+ATOMIC, STEP = "scripts/ingot/base/atomic.py", "scripts/safetensors_to_gguf.py"
 POINTS = {  # where the first job is held: a file, the line that it is held before, and how deep
     "sbatch": None,
     "pending": None,

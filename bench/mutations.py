@@ -144,7 +144,7 @@ def script_same_size_and_time(case):
 @decides
 def converter(case):
     """the converter's own code"""
-    case.edit("scripts/ingot/gguf/metadata.py", '"general.type"', '"general.kind"')
+    case.edit("scripts/ingot/formats/gguf/metadata.py", '"general.type"', '"general.kind"')
 
 
 @decides

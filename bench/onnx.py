@@ -44,9 +44,9 @@ SKELETON = """
 import sys, time
 from pathlib import Path
 import onnx
-from ingot.driver.known.model import planned
-from ingot.onnx import decoder
-from ingot.onnx.weights import Form
+from ingot.driver.catalogue.model import planned
+from ingot.formats.onnx import decoder
+from ingot.formats.onnx.weights import Form
 started, folder = time.process_time(), Path(sys.argv[1])
 sizes = dict(layers=126, hidden=16384, ffn=53248, heads=128, kv_heads=8, head_dim=128)
 config = planned("LlamaForCausalLM", {**sizes, "vocab": 128256, "context": 131072})

@@ -40,7 +40,7 @@ RUN = """
 import sys; sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 import onnxruntime
-from ingot.onnx.session import Session
+from ingot.formats.onnx.session import Session
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import read
 onnxruntime.set_default_logger_severity(4)

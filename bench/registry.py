@@ -20,14 +20,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 
 import registry as registries  # noqa: E402
-from ingot.files.digest import of  # noqa: E402
+from ingot.base.digest import of  # noqa: E402
 
 ORAS = "oras==0.2.43"
 POLICY = '{"default":[{"type":"insecureAcceptAnything"}]}'
 OURS = """
 import sys
 from pathlib import Path
-from ingot.publishing import modelpack
+from ingot.registry import modelpack
 from ingot.registry import reference, transfer
 from ingot.registry.connection import Connection
 what, place, path, digest, *more = sys.argv[1:]
@@ -71,9 +71,8 @@ def measured(command: list, **environment: str) -> tuple[float, float, float]:
 
 def layout(folder: Path, blob: Path, digest: str) -> None:
     """The blob as an OCI layout, for skopeo."""
-    from ingot.files.digest import canonical
-    from ingot.publishing import modelpack
-    from ingot.registry import transfer
+    from ingot.base.digest import canonical
+    from ingot.registry import modelpack, transfer
 
     blobs = folder / "blobs/sha256"
     blobs.mkdir(parents=True)

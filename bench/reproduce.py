@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from ingot.driver.catalogue import schema, targets  # noqa: E402
-from ingot.driver.formats.rows import FORMATS, VARIES  # noqa: E402
+from ingot.driver.catalogue.formats.rows import FORMATS, VARIES  # noqa: E402
 from ingot.driver.toolchains import toolchains  # noqa: E402
 from ingot.store.records import Store  # noqa: E402
 

@@ -32,10 +32,10 @@ import yaml  # noqa: E402
 from convert import make_checkpoint  # noqa: E402
 
 import apart  # noqa: E402
+from ingot.base import server  # noqa: E402
 from ingot.driver.toolchains import toolchains  # noqa: E402
-from ingot.rayserve.server import Server as RayServe  # noqa: E402
-from ingot.serve import server  # noqa: E402
-from ingot.vllm.server import Server as Vllm  # noqa: E402
+from ingot.serving.rayserve.server import Server as RayServe  # noqa: E402
+from ingot.serving.vllm.server import Server as Vllm  # noqa: E402
 
 BUNDLES = {"vllm-slurm": "M_tp1.vllm-slurm", "rayserve": "M_tp1.rayserve"}
 NEEDS = {  # artifacts of a model M, by what is measured
@@ -70,7 +70,7 @@ LLAMA = """
 import ctypes, sys
 sys.path[:0] = [sys.argv[1]]
 from pathlib import Path
-from ingot.llamacpp import libllama
+from ingot.formats.gguf import libllama
 one = libllama.Llama(Path(sys.argv[2]), 512)
 one.lib.llama_batch_get_one.restype = libllama.Batch
 def step(ids):

@@ -28,8 +28,8 @@ import place as stand_ins  # noqa: E402
 from forking import Forking  # noqa: E402
 from ingot.driver.catalogue import schema  # noqa: E402
 from ingot.driver.toolchains import toolchains  # noqa: E402
-from ingot.iree.tensor_parallel import rank_files  # noqa: E402
-from ingot.rayserve import bundle  # noqa: E402
+from ingot.formats.iree.tensor_parallel import rank_files  # noqa: E402
+from ingot.serving.rayserve import bundle  # noqa: E402
 
 DEMO = ROOT / "models/demo"
 TARGETS = {  # what is damaged, and the record of it

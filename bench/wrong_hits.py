@@ -31,8 +31,8 @@ from mutations import Case  # noqa: E402
 
 import checkpoints  # noqa: E402
 from fake_hub import Hub  # noqa: E402
+from ingot.base import digest  # noqa: E402
 from ingot.driver.toolchains import toolchains  # noqa: E402
-from ingot.files import digest  # noqa: E402
 
 SNAKEMAKE = ROOT / ".venv/bin/snakemake"
 PARTS = ("Snakefile", "models.schema.json", "rules", "scripts", "envs", "profiles", "models")

@@ -7,10 +7,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from ingot.architecture.features import FEATURES  # noqa: E402
 from ingot.driver.catalogue import schema  # noqa: E402
-from ingot.driver.formats.rows import OFFERED  # noqa: E402
-from ingot.driver.formats.table import Format, Target  # noqa: E402
+from ingot.driver.catalogue.formats.rows import OFFERED  # noqa: E402
+from ingot.driver.catalogue.formats.table import Format, Target  # noqa: E402
+from ingot.model.features import FEATURES  # noqa: E402
 
 TOP = """# What each format can express of a model
 

@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).resolve().parents[1] / "scripts/ingot/kuberay/definition.py"
+TARGET = Path(__file__).resolve().parents[1] / "scripts/ingot/serving/kuberay/definition.py"
 TEXT = '''\
 """What a RayService may hold: names, types, `*` after what is required.  By docs/kuberay_fields.py.
 

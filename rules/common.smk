@@ -1,6 +1,6 @@
-"""What all rules share.  There are none here; their Python is scripts/ingot/driver/rules/.
+"""What all rules share.  There are none here; their Python is scripts/ingot/driver/catalogue/rules/.
 
-Ingot decides itself what runs: `snakemake_hook.install` replaces Snakemake's own decision, which goes by
+Ingot decides itself what runs: `hook.install` replaces Snakemake's own decision, which goes by
 times, with one by content.  `snakemake -n` says of each job why; `ingot explain TARGET` says which field.
 """
 
@@ -11,24 +11,24 @@ from pathlib import Path
 ROOT = Path(str(workflow.current_basedir)).parent
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from ingot.driver import snakemake_hook
+from ingot.driver.snakemake import hook
 from ingot.driver.catalogue import schema, site, targets
 from ingot.driver.toolchains import toolchains
-from ingot.driver.formats import gguf, iree, onnx, tensorrt
-from ingot.driver.formats.iree import archives
-from ingot.driver.formats.table import SIZES
-from ingot.driver.rules import environment
-from ingot.driver.rules.engines import Engines
-from ingot.driver.rules.inputs import Inputs
-from ingot.driver.rules.programs import Programs
-from ingot.llamacpp import quantisations
-from ingot.refused import one_line
+from ingot.driver.catalogue.formats import gguf, iree, onnx, tensorrt
+from ingot.driver.catalogue.formats.iree import archives
+from ingot.driver.catalogue.formats.table import SIZES
+from ingot.driver.catalogue.rules import environment
+from ingot.driver.catalogue.rules.engines import Engines
+from ingot.driver.catalogue.rules.inputs import Inputs
+from ingot.driver.catalogue.rules.programs import Programs
+from ingot.formats.gguf import quantisations
+from ingot.base.refused import one_line
 
 with one_line("error: "):
     site.apply()
     schema.complete(config, ROOT)
     targets.stop_on_wrong(sys.argv, config)
-    snakemake_hook.install(config, ROOT)
+    hook.install(config, ROOT)
 
 environment.prepare(ROOT / "scripts")
 shell.prefix(environment.PREFIX)

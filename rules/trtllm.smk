@@ -3,7 +3,7 @@
 A checkpoint needs no GPU; an engine is built on one, for it and no other.
 """
 
-from ingot.tensorrt import gpus
+from ingot.formats.tensorrt import gpus
 
 
 rule safetensors_to_trtllm:

@@ -7,9 +7,9 @@ Without: the LLM API on a checkpoint.  The folder works wherever it is moved, mo
 from pathlib import Path
 from typing import Annotated
 
-from ingot.files import sealed
-from ingot.options import step
-from ingot.triton import contents as contents_of
+from ingot.base import sealed
+from ingot.base.options import step
+from ingot.formats.tensorrt.triton import contents as contents_of
 
 
 def assemble_triton(

@@ -11,14 +11,14 @@ import tempfile
 from pathlib import Path
 from typing import Annotated
 
-from ingot.fields import read_json
-from ingot.files import sealed
-from ingot.files.atomic import replacing
-from ingot.options import step
-from ingot.refused import Refused
-from ingot.tensorrt import checkpoint as trtllm_checkpoint
-from ingot.tensorrt import gpus
-from ingot.terminal.console import heartbeat
+from ingot.base import sealed
+from ingot.base.atomic import replacing
+from ingot.base.console import heartbeat
+from ingot.base.fields import read_json
+from ingot.base.options import step
+from ingot.base.refused import Refused
+from ingot.formats.tensorrt import checkpoint as trtllm_checkpoint
+from ingot.formats.tensorrt import gpus
 
 
 def build_engine(

@@ -7,11 +7,11 @@ TensorRT for RTX is proprietary: its license says what may be done with an engin
 from pathlib import Path
 from typing import Annotated
 
-from ingot.files import sealed
-from ingot.files.atomic import replacing
-from ingot.options import step
-from ingot.tensorrt import rtx as engines
-from ingot.terminal.console import stderr_to_log
+from ingot.base import sealed
+from ingot.base.atomic import replacing
+from ingot.base.console import stderr_to_log
+from ingot.base.options import step
+from ingot.formats.tensorrt import rtx as engines
 
 
 def build_rtx(

@@ -6,9 +6,9 @@ The folder is complete in itself: it works wherever it is moved, mounted or copi
 from pathlib import Path
 from typing import Annotated
 
-from ingot.files import sealed
-from ingot.options import step
-from ingot.rayserve import bundle as bundle_of
+from ingot.base import sealed
+from ingot.base.options import step
+from ingot.serving.rayserve import bundle as bundle_of
 
 
 def bundle_rayserve(

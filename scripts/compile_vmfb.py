@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-from ingot.files.atomic import replacing
-from ingot.options import step
-from ingot.refused import Refused
-from ingot.terminal.console import heartbeat
+from ingot.base.atomic import replacing
+from ingot.base.console import heartbeat
+from ingot.base.options import step
+from ingot.base.refused import Refused
 
 DEVICE = "--iree-hal-target-device="
 IDLE = 60.0  # seconds without any CPU time

@@ -9,17 +9,17 @@ from typing import Annotated
 
 import numpy as np
 
-from ingot.files.atomic import replacing
-from ingot.gguf import file as gguf_file
-from ingot.gguf.file import layout
-from ingot.gguf.kv import KV
-from ingot.llamacpp import libllama
-from ingot.llamacpp.quants import COUNTS, SUMS
-from ingot.llamacpp.structures import Tensor
-from ingot.options import step
-from ingot.refused import Refused
-from ingot.tensors.dtypes import TYPES
-from ingot.terminal.progress import Progress
+from ingot.base.atomic import replacing
+from ingot.base.options import step
+from ingot.base.progress import Progress
+from ingot.base.refused import Refused
+from ingot.formats.gguf import file as gguf_file
+from ingot.formats.gguf import libllama
+from ingot.formats.gguf.file import layout
+from ingot.formats.gguf.kv import KV
+from ingot.formats.gguf.quants import COUNTS, SUMS
+from ingot.formats.gguf.structures import Tensor
+from ingot.model.tensors.dtypes import TYPES
 
 WINDOW = 512  # tokens, or the context where it is shorter
 LEAST = 2  # windows, as llama-imatrix asks for

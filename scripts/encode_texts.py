@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Annotated
 from unittest import mock
 
-from ingot.checkpoint.files import Checkpoint
-from ingot.files.atomic import replacing
-from ingot.options import ReadingFile, step
+from ingot.base.atomic import replacing
+from ingot.base.console import stderr_to_log
+from ingot.base.options import ReadingFile, step
+from ingot.base.refused import Refused
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.parity import clock
+from ingot.parity import reading as reading_of
 from ingot.parity.hard_texts import DIALOGUES, STRINGS
 from ingot.parity.transformers_model import understood
-from ingot.refused import Refused
-from ingot.terminal.console import stderr_to_log
-from ingot.verify import clock
-from ingot.verify import reading as reading_of
 
 WINDOW = 512  # tokens, or the context where it is shorter
 LARGEST = 10**9  # bytes of float32 distributions, as score_corpus.py writes them

@@ -1,8 +1,8 @@
 """Export a model's program as MLIR, from its config.json alone.  Runs in envs/iree.
 
 No weight is read: the exporter gets archives of the right names, shapes and dtypes whose data are
-holes in the file system.  It traces the first blocks of the model only; ingot/iree/stitch.py makes the
-whole program from them.  It equals the real archive's, traced whole (tests/pipeline/test_iree.py).
+holes in the file system.  It traces the first blocks of the model only; ingot/formats/iree/stitch.py
+makes the whole program from them.  It equals the real archive's, traced whole: tests/pipeline/test_iree.
 """
 
 import dataclasses
@@ -13,15 +13,15 @@ from math import gcd
 from pathlib import Path
 from typing import Annotated, Any
 
-from ingot.architecture.config import Llama3Rope, ModelConfig, read_config, say_unknown
-from ingot.architecture.specs import head_of_tied, specs_of
-from ingot.files.atomic import replacing
-from ingot.gguf import metadata
-from ingot.iree import irpa, stitch, tensor_parallel
-from ingot.options import Architecture, step
-from ingot.refused import Refused
-from ingot.tensors.layout import FileLayout
-from ingot.terminal.console import stderr_to_log
+from ingot.base.atomic import replacing
+from ingot.base.console import stderr_to_log
+from ingot.base.options import Architecture, step
+from ingot.base.refused import Refused
+from ingot.formats.gguf import metadata
+from ingot.formats.iree import irpa, stitch, tensor_parallel
+from ingot.model.config import Llama3Rope, ModelConfig, read_config, say_unknown
+from ingot.model.specs import head_of_tied, specs_of
+from ingot.model.tensors.layout import FileLayout
 
 
 def export_mlir(

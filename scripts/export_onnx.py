@@ -7,13 +7,13 @@ Runtime, in onnxruntime-genai and in optimum's ORTModelForCausalLM.
 from pathlib import Path
 from typing import Annotated
 
-from ingot.architecture.config import read_config
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.rows import Rows
-from ingot.files import sealed
-from ingot.files.atomic import replacing
-from ingot.onnx import decoder, folder, weights, write
-from ingot.options import Architecture, TokenizerFiles, step
+from ingot.base import sealed
+from ingot.base.atomic import replacing
+from ingot.base.options import Architecture, TokenizerFiles, step
+from ingot.formats.onnx import decoder, folder, weights, write
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.rows import Rows
+from ingot.model.config import read_config
 
 ADVICE = "ask for M.onnx, which is float32"
 

@@ -7,9 +7,9 @@ without torch.
 from pathlib import Path
 from typing import Annotated
 
-from ingot.checkpoint.files import Checkpoint
-from ingot.openvino.folder import FloatLayers, Weights, form_of, write_folder
-from ingot.options import Architecture, TokenizerFiles, step
+from ingot.base.options import Architecture, TokenizerFiles, step
+from ingot.formats.onnx.openvino.folder import FloatLayers, Weights, form_of, write_folder
+from ingot.model.checkpoint.files import Checkpoint
 
 
 def export_openvino(

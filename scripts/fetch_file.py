@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from ingot.files import digest
-from ingot.hub import session
-from ingot.hub.client import SILENCE, BrokenTransferError, Floor, Retry, no_longer_than
-from ingot.hub.listing import read_listing
-from ingot.options import step
-from ingot.refused import Refused
+from ingot.base import digest
+from ingot.base.options import step
+from ingot.base.progress import Progress
+from ingot.base.refused import Refused
+from ingot.model.hub import session
+from ingot.model.hub.client import SILENCE, BrokenTransferError, Floor, Retry, no_longer_than
+from ingot.model.hub.listing import read_listing
 from ingot.store.blobs import Blobs
-from ingot.terminal.progress import Progress
 
 CHUNK = 1 << 20  # bytes
 RESTARTS = 2  # from nothing, after a whole file of the wrong content

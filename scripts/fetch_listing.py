@@ -13,14 +13,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from ingot.checkpoint.safetensors import PICKLE
-from ingot.fields import read_json
-from ingot.files.atomic import replacing
-from ingot.hub import session
-from ingot.hub.client import SILENCE, Retry, gated_page, no_longer_than, unsigned
-from ingot.hub.listing import MOST, check
-from ingot.options import step
-from ingot.refused import Refused
+from ingot.base.atomic import replacing
+from ingot.base.fields import read_json
+from ingot.base.options import step
+from ingot.base.refused import Refused
+from ingot.model.checkpoint.safetensors import PICKLE
+from ingot.model.hub import session
+from ingot.model.hub.client import SILENCE, Retry, gated_page, no_longer_than, unsigned
+from ingot.model.hub.listing import MOST, check
 
 T = TypeVar("T")
 COMMIT = re.compile("[0-9a-f]{40}")

@@ -9,14 +9,14 @@ import random
 from pathlib import Path
 from typing import Annotated
 
-from ingot.checkpoint.files import Checkpoint
-from ingot.fields import read_json
-from ingot.files.atomic import replacing
-from ingot.options import ReadingFile, step
+from ingot.base.atomic import replacing
+from ingot.base.console import stderr_to_log
+from ingot.base.fields import read_json
+from ingot.base.options import ReadingFile, step
+from ingot.base.refused import Refused
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.parity import reading as reading_of
 from ingot.parity import transformers_model
-from ingot.refused import Refused
-from ingot.terminal.console import stderr_to_log
-from ingot.verify import reading as reading_of
 
 LENGTHS = (5, 6, 8, 9, 12, 15, 17, 23, 31, 32, 33, 47, 63, 64, 80, 99, 128, 160, 200, 240, 290, 340,
            370, 400)  # fmt: skip

@@ -9,14 +9,14 @@ import threading
 from pathlib import Path
 from typing import Annotated
 
-from ingot.files import stream
-from ingot.files.atomic import replacing_hashed
-from ingot.gguf import file as gguf_format
-from ingot.iree import irpa as irpa_format
-from ingot.options import step
-from ingot.refused import Refused
-from ingot.tensors.dtypes import FLOATS
-from ingot.terminal.progress import Progress
+from ingot.base import stream
+from ingot.base.atomic import replacing_hashed
+from ingot.base.options import step
+from ingot.base.progress import Progress
+from ingot.base.refused import Refused
+from ingot.formats.gguf import file as gguf_format
+from ingot.formats.iree import irpa as irpa_format
+from ingot.model.tensors.dtypes import FLOATS
 
 
 def gguf_to_irpa(

@@ -15,21 +15,20 @@ from typing import Annotated
 
 import numpy as np
 
-from ingot.architecture.config import read_config
-from ingot.architecture.specs import TensorSpec, rope_freqs
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.rows import Rows
-from ingot.files import sealed, stream
-from ingot.files.atomic import replacing_hashed
-from ingot.gguf import header, metadata
-from ingot.gguf.file import TensorInfo
-from ingot.gguf.file import layout as gguf_layout
-from ingot.gguf.kv import KV
-from ingot.llamacpp import libllama, quantisations, quants
-from ingot.llamacpp.plan import planned
-from ingot.llamacpp.quants import Imatrix
-from ingot.options import Architecture, step
-from ingot.refused import Refused
+from ingot.base import sealed, stream
+from ingot.base.atomic import replacing_hashed
+from ingot.base.options import Architecture, step
+from ingot.base.refused import Refused
+from ingot.formats.gguf import header, libllama, metadata, quantisations, quants
+from ingot.formats.gguf.file import TensorInfo
+from ingot.formats.gguf.file import layout as gguf_layout
+from ingot.formats.gguf.kv import KV
+from ingot.formats.gguf.plan import planned
+from ingot.formats.gguf.quants import Imatrix
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.rows import Rows
+from ingot.model.config import read_config
+from ingot.model.specs import TensorSpec, rope_freqs
 
 
 @dataclass

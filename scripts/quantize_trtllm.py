@@ -10,15 +10,15 @@ import shutil
 from pathlib import Path
 from typing import Annotated
 
-from ingot.architecture.config import read_config
-from ingot.checkpoint.files import Checkpoint
-from ingot.files import sealed
-from ingot.files.atomic import replacing
-from ingot.options import Architecture, step
-from ingot.refused import Refused
-from ingot.tensorrt import trtllm
-from ingot.tensorrt.checkpoint import GROUP
-from ingot.terminal.console import stderr_to_log
+from ingot.base import sealed
+from ingot.base.atomic import replacing
+from ingot.base.console import stderr_to_log
+from ingot.base.options import Architecture, step
+from ingot.base.refused import Refused
+from ingot.formats.tensorrt import trtllm
+from ingot.formats.tensorrt.checkpoint import GROUP
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.config import read_config
 
 RECIPES = {  # ours -> ModelOpt's
     "fp8": "FP8_DEFAULT_CFG",

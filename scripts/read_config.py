@@ -8,16 +8,16 @@ import math
 from pathlib import Path
 from typing import Annotated
 
-from ingot.architecture import config as config_of
-from ingot.architecture import features
-from ingot.architecture.config import LinearRope, Llama3Rope, ModelConfig, YarnRope
-from ingot.architecture.specs import rope_freqs
-from ingot.files.atomic import replacing
-from ingot.options import step
+from ingot.base.atomic import replacing
+from ingot.base.console import stderr_to_log
+from ingot.base.options import step
+from ingot.base.refused import Refused
+from ingot.model import config as config_of
+from ingot.model import features
+from ingot.model.config import LinearRope, Llama3Rope, ModelConfig, YarnRope
+from ingot.model.specs import rope_freqs
 from ingot.parity import transformers_model
-from ingot.refused import Refused
-from ingot.terminal.console import stderr_to_log
-from ingot.verify.reading import Reading
+from ingot.parity.reading import Reading
 
 EQUAL = 1e-5  # of rope's frequencies, which transformers computes in float32
 

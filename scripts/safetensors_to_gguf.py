@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-from ingot.architecture.config import read_config
-from ingot.architecture.specs import rope_freqs
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.rows import Rows
-from ingot.files import stream
-from ingot.files.atomic import replacing_hashed
-from ingot.gguf import header, metadata
-from ingot.gguf.file import TensorInfo
-from ingot.gguf.file import layout as gguf_layout
-from ingot.options import Architecture, step
+from ingot.base import stream
+from ingot.base.atomic import replacing_hashed
+from ingot.base.options import Architecture, step
+from ingot.formats.gguf import header, metadata
+from ingot.formats.gguf.file import TensorInfo
+from ingot.formats.gguf.file import layout as gguf_layout
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.rows import Rows
+from ingot.model.config import read_config
+from ingot.model.specs import rope_freqs
 
 
 def safetensors_to_gguf(

@@ -14,16 +14,16 @@ from typing import Annotated
 
 import numpy as np
 
-from ingot.architecture.config import read_config
-from ingot.architecture.specs import TensorSpec
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.rows import Rows
-from ingot.files import sealed, stream
-from ingot.files.atomic import replacing
-from ingot.options import Architecture, step
-from ingot.refused import Refused
-from ingot.tensorrt import trtllm
-from ingot.tensors.dtypes import TYPES
+from ingot.base import sealed, stream
+from ingot.base.atomic import replacing
+from ingot.base.options import Architecture, step
+from ingot.base.refused import Refused
+from ingot.formats.tensorrt import trtllm
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.rows import Rows
+from ingot.model.config import read_config
+from ingot.model.specs import TensorSpec
+from ingot.model.tensors.dtypes import TYPES
 
 
 def safetensors_to_trtllm(

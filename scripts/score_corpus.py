@@ -7,12 +7,12 @@ much as q8_0 itself.
 from pathlib import Path
 from typing import Annotated
 
-from ingot.checkpoint.files import Checkpoint
-from ingot.files import stream
-from ingot.files.atomic import replacing
-from ingot.options import TextsFile, step
+from ingot.base import stream
+from ingot.base.atomic import replacing
+from ingot.base.console import stderr_to_log
+from ingot.base.options import TextsFile, step
+from ingot.model.checkpoint.files import Checkpoint
 from ingot.parity import texts as texts_of
-from ingot.terminal.console import stderr_to_log
 
 
 def score_corpus(

@@ -14,18 +14,18 @@ from typing import Annotated
 
 import numpy as np
 
-from ingot.architecture.config import read_config
-from ingot.architecture.specs import head_of_tied
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.rows import Rows
-from ingot.files import stream
-from ingot.files.atomic import replacing, replacing_hashed
-from ingot.gguf import metadata
-from ingot.iree import irpa, tensor_parallel
-from ingot.options import Architecture, step
-from ingot.refused import Refused
-from ingot.tensors.dtypes import FLOATS
-from ingot.terminal.progress import Progress
+from ingot.base import stream
+from ingot.base.atomic import replacing, replacing_hashed
+from ingot.base.options import Architecture, step
+from ingot.base.progress import Progress
+from ingot.base.refused import Refused
+from ingot.formats.gguf import metadata
+from ingot.formats.iree import irpa, tensor_parallel
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.rows import Rows
+from ingot.model.config import read_config
+from ingot.model.specs import head_of_tied
+from ingot.model.tensors.dtypes import FLOATS
 
 Block = tuple[int, int, Callable[[], memoryview]]  # first row, rows, what gives their bytes
 

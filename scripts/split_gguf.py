@@ -10,13 +10,13 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from ingot.files import sealed, stream
-from ingot.files.atomic import replacing
-from ingot.gguf.file import Pairs, TensorInfo, align, layout_of, read_pairs
-from ingot.gguf.kv import KV
-from ingot.options import Limits, step
-from ingot.refused import Refused
-from ingot.terminal.progress import Progress
+from ingot.base import sealed, stream
+from ingot.base.atomic import replacing
+from ingot.base.options import step
+from ingot.base.progress import Progress
+from ingot.base.refused import Refused
+from ingot.formats.gguf.file import Pairs, TensorInfo, align, layout_of, read_pairs
+from ingot.formats.gguf.kv import KV
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 MOST = 65535  # split.count has 16 bits
@@ -27,7 +27,7 @@ def split_gguf(
     gguf: Annotated[Path, "the file to cut"],
     folder: Annotated[Path, "artifacts/M.split, to write"],
     stem: Annotated[str, "of the files: M.q4_k_m"],
-    limit: Limits = "49G",
+    limit: Annotated[str, "bytes of tensors per file"] = "49G",
 ) -> None:
     most = size_of(limit)
     pairs, infos = read_pairs(gguf)

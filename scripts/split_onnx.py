@@ -9,17 +9,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
-from ingot.architecture.config import read_config
-from ingot.architecture.specs import TensorSpec, specs_of
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.rows import Rows
-from ingot.files import sealed
-from ingot.files.atomic import replacing
-from ingot.onnx import weights, write
-from ingot.options import Architecture, TokenizerFiles, step
-from ingot.tensors import pt
-from ingot.tensors.dtypes import TYPES
-from ingot.torchpipe.split import EMBEDDING, Split, contents, graphs
+from ingot.base import sealed
+from ingot.base.atomic import replacing
+from ingot.base.options import Architecture, TokenizerFiles, step
+from ingot.formats.onnx import weights, write
+from ingot.formats.onnx.torchpipe.split import EMBEDDING, Split, contents, graphs
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.rows import Rows
+from ingot.model.config import read_config
+from ingot.model.specs import TensorSpec, specs_of
+from ingot.model.tensors import pt
+from ingot.model.tensors.dtypes import TYPES
 
 ADVICE = "set onnx.torchpipe.dtype to fp32"
 

@@ -14,19 +14,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ingot.architecture.config import ModelConfig, read_config
-from ingot.architecture.specs import TensorSpec, specs_of
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.safetensors import Tensor, read_checkpoint
-from ingot.gguf import file as gguf_file
-from ingot.gguf import header, metadata
-from ingot.gguf.metadata import FILE_TYPE
-from ingot.gguf.pre_tokenizers import differs_in_libllama
-from ingot.llamacpp import libllama, quantisations, quants
-from ingot.llamacpp.libllama import Llama
-from ingot.llamacpp.plan import planned
-from ingot.llamacpp.quants import Imatrix
-from ingot.options import (
+from ingot.base.options import (
     Limits,
     ReadingFile,
     RecordFile,
@@ -35,18 +23,28 @@ from ingot.options import (
     TextsFile,
     step,
 )
-from ingot.parity import divergence, limits
+from ingot.base.progress import Progress
+from ingot.base.refused import Refused
+from ingot.formats.gguf import file as gguf_file
+from ingot.formats.gguf import header, libllama, metadata, quantisations, quants
+from ingot.formats.gguf.libllama import Llama
+from ingot.formats.gguf.metadata import FILE_TYPE
+from ingot.formats.gguf.plan import planned
+from ingot.formats.gguf.pre_tokenizers import differs_in_libllama
+from ingot.formats.gguf.quants import Imatrix
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
+from ingot.model.config import ModelConfig, read_config
+from ingot.model.specs import TensorSpec, specs_of
+from ingot.model.tensors.dtypes import TYPES
+from ingot.parity import clock, divergence, limits, verification
+from ingot.parity import reading as reading_of
 from ingot.parity import reference as reference_of
 from ingot.parity import texts as texts_of
 from ingot.parity.greedy import GreedyCheck
+from ingot.parity.reading import Reading
 from ingot.parity.texts import Texts
-from ingot.refused import Refused
-from ingot.tensors.dtypes import TYPES
-from ingot.terminal.progress import Progress
-from ingot.verify import clock, verification
-from ingot.verify import reading as reading_of
-from ingot.verify.reading import Reading
-from ingot.verify.values import Comparison, chunks, forget, row_order, values
+from ingot.parity.values import Comparison, chunks, forget, row_order, values
 
 READ = {  # of its header, behind the architecture's name -> of transformers' reading of config.json
     "block_count": "layers",

@@ -7,13 +7,13 @@ one rests.  Every byte of the archive is compared; iree.runtime and sharktank lo
 from pathlib import Path
 from typing import Annotated
 
-from ingot.iree import consumers
-from ingot.iree import irpa as irpa_format
-from ingot.options import RecordFile, step
-from ingot.refused import Refused
-from ingot.terminal.console import stderr_to_log
-from ingot.verify import verification
-from ingot.verify.values import forget
+from ingot.base.console import stderr_to_log
+from ingot.base.options import RecordFile, step
+from ingot.base.refused import Refused
+from ingot.formats.iree import consumers
+from ingot.formats.iree import irpa as irpa_format
+from ingot.parity import verification
+from ingot.parity.values import forget
 
 CHUNK = 1 << 24  # bytes compared at a time
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}  # as torch names them

@@ -11,13 +11,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ingot.architecture.config import ModelConfig, read_config
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.safetensors import read_checkpoint
-from ingot.files import sealed
-from ingot.onnx import decoder, external, folder, weights
-from ingot.onnx.session import Session
-from ingot.options import (
+from ingot.base import sealed
+from ingot.base.console import stderr_to_log
+from ingot.base.options import (
     Architecture,
     Limits,
     ReadingFile,
@@ -28,17 +24,20 @@ from ingot.options import (
     TokenizerFiles,
     step,
 )
-from ingot.parity import divergence, limits
+from ingot.base.refused import Refused
+from ingot.formats.onnx import decoder, external, folder, weights
+from ingot.formats.onnx.session import Session
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.safetensors import read_checkpoint
+from ingot.model.config import ModelConfig, read_config
+from ingot.parity import divergence, limits, verification
+from ingot.parity import reading as reading_of
 from ingot.parity import texts as texts_of
 from ingot.parity.greedy import GreedyCheck, padded
+from ingot.parity.onnx_weights import compare
+from ingot.parity.reading import Reading
 from ingot.parity.reference import TOLERANCE, read
 from ingot.parity.texts import Texts
-from ingot.refused import Refused
-from ingot.terminal.console import stderr_to_log
-from ingot.verify import reading as reading_of
-from ingot.verify import verification
-from ingot.verify.onnx_weights import compare
-from ingot.verify.reading import Reading
 
 
 def verify_onnx(

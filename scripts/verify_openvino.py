@@ -11,16 +11,9 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ingot.architecture.config import read_config
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.safetensors import read_checkpoint
-from ingot.files import sealed
-from ingot.onnx import decoder
-from ingot.onnx.weights import CAN, ROWS, SCALE, Form
-from ingot.openvino import ir
-from ingot.openvino.folder import FloatLayers, Weights, form_of, write_folder
-from ingot.openvino.session import EXACT, Session, generated, token_ids
-from ingot.options import (
+from ingot.base import sealed
+from ingot.base.console import stderr_to_log
+from ingot.base.options import (
     Architecture,
     Limits,
     RecordFile,
@@ -30,15 +23,21 @@ from ingot.options import (
     TokenizerFiles,
     step,
 )
-from ingot.parity import divergence, limits
+from ingot.base.refused import Refused
+from ingot.formats.onnx import decoder
+from ingot.formats.onnx.openvino import ir
+from ingot.formats.onnx.openvino.folder import FloatLayers, Weights, form_of, write_folder
+from ingot.formats.onnx.openvino.session import EXACT, Session, generated, token_ids
+from ingot.formats.onnx.weights import CAN, ROWS, SCALE, Form
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.safetensors import read_checkpoint
+from ingot.model.config import read_config
+from ingot.parity import divergence, limits, verification
 from ingot.parity import texts as texts_of
 from ingot.parity.greedy import GreedyCheck, padded
+from ingot.parity.int8_weights import Int8Comparison
 from ingot.parity.reference import TOLERANCE, read
-from ingot.refused import Refused
-from ingot.terminal.console import stderr_to_log
-from ingot.verify import verification
-from ingot.verify.int8_weights import Int8Comparison
-from ingot.verify.values import Comparison
+from ingot.parity.values import Comparison
 
 ADVICE = "name layers in onnx.float_layers, or set `limits` of the catalogue"
 

@@ -11,19 +11,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
-from ingot.fields import read_json
-from ingot.files import sealed
-from ingot.options import RecordFile, TextsFile, step
+from ingot.base import sealed
+from ingot.base.console import heartbeat
+from ingot.base.fields import read_json
+from ingot.base.options import RecordFile, TextsFile, step
+from ingot.base.refused import Refused
 from ingot.parity import texts as texts_of
+from ingot.parity import verification
 from ingot.parity.divergence import log_softmax
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import Answer, read
-from ingot.rayserve import bundle as bundle_of
-from ingot.rayserve.server import Server
-from ingot.refused import Refused
-from ingot.terminal.console import heartbeat
-from ingot.verify import verification
-from ingot.vllm.bundle import TOLERANCE
+from ingot.serving.rayserve import bundle as bundle_of
+from ingot.serving.rayserve.server import Server
+from ingot.serving.vllm.bundle import TOLERANCE
 
 AT_ONCE = 6
 

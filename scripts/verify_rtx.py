@@ -7,13 +7,13 @@ record of that graph, which must have passed.
 from pathlib import Path
 from typing import Annotated
 
-from ingot.fields import read_json
-from ingot.files import sealed
-from ingot.options import RecordFile, step
-from ingot.refused import Refused
-from ingot.tensorrt import rtx as rtx_of
-from ingot.terminal.console import stderr_to_log
-from ingot.verify import verification
+from ingot.base import sealed
+from ingot.base.console import stderr_to_log
+from ingot.base.fields import read_json
+from ingot.base.options import RecordFile, step
+from ingot.base.refused import Refused
+from ingot.formats.tensorrt import rtx as rtx_of
+from ingot.parity import verification
 
 
 def verify_rtx(

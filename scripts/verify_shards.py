@@ -13,17 +13,17 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.safetensors import read_checkpoint
-from ingot.iree import consumers, irpa
-from ingot.options import ReadingFile, RecordFile, step
-from ingot.refused import Refused
-from ingot.tensors.dtypes import FLOATS
-from ingot.terminal.console import stderr_to_log
-from ingot.verify import reading as reading_of
-from ingot.verify import verification
-from ingot.verify.reading import Reading
-from ingot.verify.values import Comparison, as_float32, hold_tied, row_order
+from ingot.base.console import stderr_to_log
+from ingot.base.options import ReadingFile, RecordFile, step
+from ingot.base.refused import Refused
+from ingot.formats.iree import consumers, irpa
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.safetensors import read_checkpoint
+from ingot.model.tensors.dtypes import FLOATS
+from ingot.parity import reading as reading_of
+from ingot.parity import verification
+from ingot.parity.reading import Reading
+from ingot.parity.values import Comparison, as_float32, hold_tied, row_order
 
 LAYER = {  # of model.layers.N -> of blk.N, the axis that the ranks split, whose heads are interleaved
     "self_attn.q_proj": ("attn_q", 0, "heads"),

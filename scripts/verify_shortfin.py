@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-from ingot.fields import read_json
-from ingot.files import sealed
-from ingot.iree import bundle as bundle_of
-from ingot.iree.shortfin import Server
-from ingot.options import RecordFile, ReferenceFile, TextsFile, step
-from ingot.terminal.console import heartbeat, stderr_to_log
-from ingot.verify import tokenizer_folder, verification
+from ingot.base import sealed
+from ingot.base.console import heartbeat, stderr_to_log
+from ingot.base.fields import read_json
+from ingot.base.options import RecordFile, ReferenceFile, TextsFile, step
+from ingot.formats.iree import bundle as bundle_of
+from ingot.formats.iree.shortfin import Server
+from ingot.parity import tokenizer_folder, verification
 
 
 def verify_shortfin(

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import numpy as np
 
-from ingot.gguf import file as gguf_file
-from ingot.gguf.file import TensorInfo
-from ingot.llamacpp import libllama
-from ingot.llamacpp.libllama import Llama
-from ingot.options import RecordFile, ReferenceFile, step
+from ingot.base.options import RecordFile, ReferenceFile, step
+from ingot.base.refused import Refused
+from ingot.formats.gguf import file as gguf_file
+from ingot.formats.gguf import libllama
+from ingot.formats.gguf.file import TensorInfo
+from ingot.formats.gguf.libllama import Llama
 from ingot.parity import reference as reference_of
-from ingot.refused import Refused
-from ingot.verify import verification
+from ingot.parity import verification
 
 BLOCK = 1 << 24  # bytes compared at a time
 SPLIT = ("split.no", "split.count", "split.tensors.count")

@@ -9,29 +9,22 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ingot.architecture.config import ModelConfig, read_config
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.safetensors import read_checkpoint, read_header
-from ingot.files import sealed
-from ingot.onnx import external, weights
-from ingot.options import Architecture, RecordFile, ReferenceFile, TokenizerFiles, step
+from ingot.base import sealed
+from ingot.base.console import stderr_to_log
+from ingot.base.options import Architecture, RecordFile, ReferenceFile, TokenizerFiles, step
+from ingot.base.refused import Refused
+from ingot.formats.onnx import external, weights
+from ingot.formats.onnx.torchpipe.attended import Attended
+from ingot.formats.onnx.torchpipe.split import EMBEDDING, HEADS, NAMES, Split, contents, graphs
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.safetensors import read_checkpoint, read_header
+from ingot.model.config import ModelConfig, read_config
+from ingot.model.tensors import pt
+from ingot.parity import verification
 from ingot.parity.greedy import GreedyCheck
+from ingot.parity.onnx_weights import compare
 from ingot.parity.reference import TOLERANCE, read
-from ingot.refused import Refused
-from ingot.tensors import pt
-from ingot.terminal.console import stderr_to_log
-from ingot.torchpipe.attended import Attended
-from ingot.torchpipe.split import (
-    EMBEDDING,
-    HEADS,
-    NAMES,
-    Split,
-    contents,
-    graphs,
-)
-from ingot.verify import verification
-from ingot.verify.onnx_weights import compare
-from ingot.verify.values import Comparison
+from ingot.parity.values import Comparison
 
 DTYPES = {"fp16": "float16", "fp32": "float32"}
 PACKED = {"fp16": TOLERANCE["float16"], "fp32": 1e-5}  # of the largest logit

@@ -11,18 +11,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any
 
-from ingot.fields import read_json
-from ingot.files import sealed
-from ingot.options import RecordFile, ReferenceFile, TextsFile, step
+from ingot.base import sealed
+from ingot.base.console import heartbeat
+from ingot.base.fields import read_json
+from ingot.base.options import RecordFile, ReferenceFile, TextsFile, step
+from ingot.base.refused import Refused
+from ingot.formats.tensorrt.triton import contents as contents_of
+from ingot.formats.tensorrt.triton.schema import BLS, ENGINE, ENSEMBLE
+from ingot.formats.tensorrt.triton.server import Server
 from ingot.parity import texts as texts_of
+from ingot.parity import tokenizer_folder, verification
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import Answer, read
-from ingot.refused import Refused
-from ingot.terminal.console import heartbeat
-from ingot.triton import contents as contents_of
-from ingot.triton.schema import BLS, ENGINE, ENSEMBLE
-from ingot.triton.server import Server
-from ingot.verify import tokenizer_folder, verification
 
 SERVER = "the server (default: INGOT_TRITONSERVER, or nvidia-pytriton's, which has no GPU)"
 BACKENDS = "its backends (default: INGOT_TRITON_BACKENDS, or the server's own)"

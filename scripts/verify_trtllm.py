@@ -11,20 +11,19 @@ from typing import Annotated
 
 import numpy as np
 
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.safetensors import Tensor, read_checkpoint
-from ingot.options import Limits, ReadingFile, RecordFile, step
-from ingot.parity import divergence, limits, trtllm_model
+from ingot.base.options import Limits, ReadingFile, RecordFile, step
+from ingot.base.refused import Refused
+from ingot.formats.tensorrt import checkpoint as trtllm_checkpoint
+from ingot.formats.tensorrt.checkpoint import TrtllmCheckpoint
+from ingot.formats.tensorrt.trtllm import Mapping
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
+from ingot.parity import divergence, limits, trtllm_model, verification
+from ingot.parity import reading as reading_of
 from ingot.parity import texts as texts_of
 from ingot.parity.trtllm_model import Weight
-from ingot.refused import Refused
-from ingot.tensorrt import checkpoint as trtllm_checkpoint
-from ingot.tensorrt.checkpoint import TrtllmCheckpoint
-from ingot.tensorrt.trtllm import Mapping
-from ingot.verify import reading as reading_of
-from ingot.verify import verification
-from ingot.verify.trtllm_weights import check_scales, multiplied, rows_of
-from ingot.verify.values import Comparison, chunks, hold_tied, values
+from ingot.parity.trtllm_weights import check_scales, multiplied, rows_of
+from ingot.parity.values import Comparison, chunks, hold_tied, values
 
 MERGED = {  # tensor of a layer -> the checkpoint's that lie in it one below the other; split axis
     "input_layernorm": (["input_layernorm"], None),

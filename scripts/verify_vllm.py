@@ -10,18 +10,18 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from ingot.fields import read_json
-from ingot.files import sealed
-from ingot.options import RecordFile, TextsFile, step
+from ingot.base import sealed
+from ingot.base.console import heartbeat
+from ingot.base.fields import read_json
+from ingot.base.options import RecordFile, TextsFile, step
+from ingot.base.refused import Refused
 from ingot.parity import texts as texts_of
+from ingot.parity import tokenizer_folder, verification
 from ingot.parity.divergence import log_softmax
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import Answer, read
-from ingot.refused import Refused
-from ingot.terminal.console import heartbeat
-from ingot.verify import tokenizer_folder, verification
-from ingot.vllm import bundle as bundle_of
-from ingot.vllm.server import Server
+from ingot.serving.vllm import bundle as bundle_of
+from ingot.serving.vllm.server import Server
 
 PATIENCE = 120  # seconds until the bundle's own smoke test is through, too
 CACHE = re.compile(r"KV cache: ([\d,]+) tokens, planned ([\d,]+)")

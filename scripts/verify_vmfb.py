@@ -9,11 +9,11 @@ import json
 from pathlib import Path
 from typing import Annotated
 
-from ingot.iree.program import Program
-from ingot.options import RecordFile, ReferenceFile, ScoresFile, TextsFile, step
-from ingot.refused import Refused
-from ingot.terminal.console import stderr_to_log
-from ingot.verify import verification
+from ingot.base.console import stderr_to_log
+from ingot.base.options import RecordFile, ReferenceFile, ScoresFile, TextsFile, step
+from ingot.base.refused import Refused
+from ingot.formats.iree.program import Program
+from ingot.parity import verification
 
 WINDOWS = 8  # of the corpus: on a CPU one takes a second even of the demo
 WEIGHTS = {"bfloat16": "bf16"}  # a program of float32 has those of float16

@@ -12,9 +12,9 @@ import yaml
 
 import registry as registries
 from conftest import ROOT
+from ingot.base import digest
 from ingot.driver.forecast import cells
 from ingot.driver.toolchains import toolchains
-from ingot.files import digest
 from ingot.store.records import Store
 
 SERVED = ("artifacts/demo.gguf", "artifacts/demo_tp8.irpa")

@@ -12,7 +12,7 @@ from snakemake.iocontainers import ResourceList
 
 import slurm
 from conftest import ROOT
-from ingot.driver.origin.dry_run import ANSWER
+from ingot.driver.cache.dry_run import ANSWER
 from ingot.driver.toolchains import toolchains
 
 HERE = {

@@ -10,7 +10,7 @@ import pytest
 
 import slurm
 from conftest import ROOT
-from ingot.driver.health import doctor, node
+from ingot.driver.snakemake.health import doctor, node
 from ingot.driver.toolchains import toolchains
 
 GGUF, ENGINE = "artifacts/demo.gguf", "artifacts/demo_tp1.trtllm"

@@ -14,7 +14,7 @@ from test_serving import Job
 import apart
 import bundles
 import slurm
-from ingot.refused import Refused
+from ingot.base.refused import Refused
 
 HANGS = """
 import sys, time

@@ -9,10 +9,10 @@ import pytest
 import checkpoints
 import slurm
 from conftest import ROOT
-from ingot.architecture.config import read_config
 from ingot.driver.toolchains import toolchains
-from ingot.vllm import bundle as bundle_of
-from ingot.vllm import plan as plan_of
+from ingot.model.config import read_config
+from ingot.serving.vllm import bundle as bundle_of
+from ingot.serving.vllm import plan as plan_of
 
 WEIGHTS = {"llama70b": 141_107_412_992, "llama405b": 811_706_777_600}  # bytes, in bfloat16
 

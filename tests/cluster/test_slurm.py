@@ -9,7 +9,7 @@ import pytest
 
 import slurm
 from conftest import ran
-from ingot.files import digest
+from ingot.base import digest
 from ingot.store.records import Store
 
 GGUF, TP2 = "artifacts/demo.gguf", "artifacts/demo_tp2.irpa"
@@ -102,7 +102,7 @@ def test_each_job_asks_what_its_forecast_says(clone, submit, cluster):
 
 def test_what_no_partition_has_is_said_before_anything_is_submitted(clone, submit):
     folder = clone("a")
-    path = folder / "scripts/ingot/driver/cluster/ask.py"
+    path = folder / "scripts/ingot/driver/snakemake/cluster/ask.py"
     path.write_text(path.read_text().replace("RUNNER = 300", "RUNNER = 900_000"))
     said, count = submit(folder, GGUF, fails=True)
     assert count == 0 and re.search(

@@ -6,9 +6,9 @@ from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.decide import Decider
 from ingot.driver.cache.ingest import Ingest
 from ingot.driver.cache.restore import restore
+from ingot.driver.catalogue.job import Graph, Input, Job, Output
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.past import Past
-from ingot.driver.job import Graph, Input, Job, Output
 from ingot.store.records import Store
 
 SHELL = "tool --in {input.source:q} --mode {params.mode} --out {output:q}"

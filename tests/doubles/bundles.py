@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from conftest import ROOT
-from ingot.files import sealed
-from ingot.vllm import bundle as bundle_of
+from ingot.base import sealed
+from ingot.serving.vllm import bundle as bundle_of
 
 DEMO, LOCK = ROOT / "models/demo", ROOT / "envs/vllm/requirements.lock"
 SETTINGS = {

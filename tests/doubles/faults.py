@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import spec_faults
-from ingot.gguf import file as gguf
-from ingot.iree import irpa
+from ingot.formats.gguf import file as gguf
+from ingot.formats.iree import irpa
 
 Plant = Callable[[Path], None]
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes, by GGUF type

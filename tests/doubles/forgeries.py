@@ -31,11 +31,13 @@ def _list() -> Iterator[Forgery]:
     def of(kinds, file, name, *changes):
         return Forgery(name, kinds, file, changes)
 
-    config, tables = "architecture/config.py", "architecture/families/llama.py"
-    numbers, ranks, checkpoint = "gguf/metadata.py", "iree/tensor_parallel.py", "tensorrt/trtllm.py"
-    graph, archive = "onnx/decoder.py", "iree/irpa.py"
+    config, tables = "model/config.py", "model/families/llama.py"
+    numbers, ranks = "formats/gguf/metadata.py", "formats/iree/tensor_parallel.py"
+    checkpoint = "formats/tensorrt/trtllm.py"
+    graph, archive = "formats/onnx/decoder.py", "formats/iree/irpa.py"
     both = ("gguf", "ranks")
-    tokens, special, folder = "gguf/vocabulary.py", "gguf/special.py", "onnx/folder.py"
+    tokens, special = "formats/gguf/vocabulary.py", "formats/gguf/special.py"
+    folder = "formats/onnx/folder.py"
     yield of(
         ALL, config, "the base of rope is doubled", ("rope_theta=theta,", "rope_theta=2 * theta,")
     )
@@ -100,13 +102,13 @@ def _list() -> Iterator[Forgery]:
     )
     yield of(
         ("gguf",),
-        "architecture/specs.py",
+        "model/specs.py",
         "long wavelengths are not divided",
         ("factors.append(rope.factor)", "factors.append(1.0)"),
     )
     yield of(
         both,
-        "tensors/cast.py",
+        "model/tensors/cast.py",
         "the order of pairs is that of one head of all",
         (
             "bits.reshape(-1, 2, head_dim // 2, bits.shape[-1])",

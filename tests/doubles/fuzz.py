@@ -21,23 +21,23 @@ from typing import Any
 import yaml
 
 import checkpoints
-from ingot.architecture.config import read_config
-from ingot.architecture.specs import specs_of
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.safetensors import read_checkpoint, read_header
+from ingot.base import digest
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
-from ingot.driver.formats.table import SIZES
-from ingot.files import digest
-from ingot.gguf import file as gguf
-from ingot.gguf import metadata, vocabulary
-from ingot.gguf.kv import KV
-from ingot.hub.client import BrokenTransferError, no_longer_than
-from ingot.hub.listing import read_listing
-from ingot.iree import irpa
-from ingot.refused import Refused
+from ingot.driver.catalogue.formats.table import SIZES
+from ingot.formats.gguf import file as gguf
+from ingot.formats.gguf import metadata, vocabulary
+from ingot.formats.gguf.kv import KV
+from ingot.formats.iree import irpa
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.safetensors import read_checkpoint, read_header
+from ingot.model.config import read_config
+from ingot.model.hub.client import BrokenTransferError, no_longer_than
+from ingot.model.hub.listing import read_listing
+from ingot.model.specs import specs_of
+from ingot.store import gc
 from ingot.store.records import Action, Store
-from ingot.storekeeping import gc
-from ingot.storekeeping.usage import usage
+from ingot.store.usage import usage
 
 HANG = 5  # seconds
 NASTY = [

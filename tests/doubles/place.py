@@ -37,7 +37,9 @@ def program(folder: Path, name: str, text: str) -> None:
 
 def backends(folder: Path, python: Path) -> Path:
     """Triton's backends: the real one for Python, and our stand-in as tensorrtllm."""
-    ask = "import pathlib, sys; from ingot.triton.server import python_backend as p;"
+    ask = (
+        "import pathlib, sys; from ingot.formats.tensorrt.triton.server import python_backend as p;"
+    )
     ask += "p(pathlib.Path(sys.argv[1]))"
     environment = {"PYTHONPATH": str(HERE.parents[1] / "scripts")}
     subprocess.run([python, "-c", ask, folder], env=environment, check=True)

@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+from ingot.base.refused import Refused
 from ingot.parity import transformers_model
-from ingot.refused import Refused
 
 for folder in sys.argv[1:]:
     try:

@@ -9,7 +9,7 @@ import pytest
 
 import browser as chromium
 from conftest import ROOT, once
-from ingot.driver.pages import against, page
+from ingot.driver.release.pages import against, page
 from ingot.driver.toolchains import toolchains
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ JOBS = len(NINE) + 2  # and two toolchains
 COUNTS = re.compile(r"(\d+) done · (\d+) running · (\d+) wait")
 SLOW = """
     import time
-    from ingot.terminal.progress import Progress
+    from ingot.base.progress import Progress
     progress = Progress("slow", 100_000_000)
     for _ in range(600):
         progress.add(100_000)

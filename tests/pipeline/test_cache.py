@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from conftest import IRPA, ROOT, needs_mounts, planned, ran
+from ingot.base import digest, memo
 from ingot.driver.toolchains import toolchains
-from ingot.files import digest, memo
 from ingot.store.records import Store
 
 GGUF = "artifacts/demo.gguf"
@@ -144,7 +144,7 @@ def test_until_restores_nothing_beyond(build, built):
 
 def test_cached_bytecode_of_an_edited_module_is_not_run(clone, build):
     folder = clone("a")
-    module = folder / "scripts/ingot/gguf/metadata.py"
+    module = folder / "scripts/ingot/formats/gguf/metadata.py"
     os.utime(module, (1, 1))
     build(folder)
     first = (folder / IRPA).read_bytes()

@@ -101,7 +101,7 @@ def test_a_full_disk(fails, tmp_path, store):
 
 def test_out_of_memory(fails):
     script = fails.folder / "scripts/safetensors_to_gguf.py"
-    eats = "    import ingot.entry\n\n    ingot.entry.run(lambda: bytearray(1 << 50))"
+    eats = "    import ingot.base.entry\n\n    ingot.base.entry.run(lambda: bytearray(1 << 50))"
     edited(script, "    step(safetensors_to_gguf)", eats)
     fails(GGUF, "out of memory")
 

@@ -12,13 +12,13 @@ import yaml
 import checkpoints
 import faults
 from conftest import ROOT, lasting, once
+from ingot.base import digest
+from ingot.base.refused import Refused
+from ingot.driver.catalogue.formats.iree import PROGRAMS
 from ingot.driver.commands.demo import QUESTION
-from ingot.driver.formats.iree import PROGRAMS
 from ingot.driver.toolchains import toolchains
-from ingot.files import digest
-from ingot.iree.shortfin import Server
+from ingot.formats.iree.shortfin import Server
 from ingot.parity.hard_texts import STRINGS
-from ingot.refused import Refused
 
 DEMO = checkpoints.DEMO
 HARDWARE = yaml.safe_load((ROOT / "models.yaml").read_text())["hardware"]
@@ -230,7 +230,7 @@ def test_a_changed_byte_in_the_bundle_is_refused(demo, step, tmp_path):
 
 
 def test_a_file_missing_from_the_bundle_is_refused(demo, tmp_path):
-    from ingot.verify import verification
+    from ingot.parity import verification
 
     shutil.copytree(demo / "demo_tp1.shortfin", tmp_path / "b")
     (tmp_path / "b/requirements.lock").unlink()

@@ -10,7 +10,7 @@ from ingot.driver.toolchains import toolchains
 QWEN2 = """
 from dataclasses import replace
 
-from ingot.architecture.families.llama import LLAMA
+from ingot.model.families.llama import LLAMA
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 QWEN2 = replace(
@@ -35,13 +35,13 @@ QWEN2 = replace(
 def test_a_family_is_one_file_and_a_line(clone, build, python):
     """Qwen2, which is no family of ours: GGUF, llama.cpp's bytes, verified; ONNX too; the rest refused."""
     folder = clone("a")
-    families = folder / "scripts/ingot/architecture/families"
+    families = folder / "scripts/ingot/model/families"
     (families / "qwen2.py").write_text(f'"""Qwen2."""\n{QWEN2}')
     table = families / "table.py"
-    line = "from ingot.architecture.families.mistral import MISTRAL\n"
+    line = "from ingot.model.families.mistral import MISTRAL\n"
     table.write_text(
         table.read_text()
-        .replace(line, f"{line}from ingot.architecture.families.qwen2 import QWEN2\n")
+        .replace(line, f"{line}from ingot.model.families.qwen2 import QWEN2\n")
         .replace("(LLAMA, MISTRAL)", "(LLAMA, MISTRAL, QWEN2)")
     )
     checkpoints.qwen2(folder / "q")
@@ -68,7 +68,7 @@ def test_a_family_is_one_file_and_a_line(clone, build, python):
 def test_a_quantisation_of_libllamas_is_one_row(clone, build):
     """q2_k_s, which is no row of ours: planned, built from a matrix, held to its limits, in a set."""
     folder = clone("a")
-    table = folder / "scripts/ingot/llamacpp/quantisations.py"
+    table = folder / "scripts/ingot/formats/gguf/quantisations.py"
     row = '    "q2_k_s": Row(21, 3.0, 0.6, by_imatrix=True),\n'
     table.write_text(table.read_text().replace("ROWS = {\n", f"ROWS = {{\n{row}"))
     target = "artifacts/demo.q2_k_s.gguf.verified.json"

@@ -19,7 +19,7 @@ OVERWRITE = """
     os.environ["INGOT_RUN"] = "another"
     other = gguf.with_name("other")
     other.write_bytes(b"of another run")
-    from ingot.files import claim
+    from ingot.base import claim
     claim.leave(gguf, other)
     other.replace(gguf)
 """

@@ -80,7 +80,7 @@ def test_lint_finds_nothing_here_and_a_rule_without_a_lock(clone, build):
 
 
 CHANGES = {
-    "code": ("scripts/safetensors_to_gguf.py", '"--dtype"', '"--dtype", metavar="D"'),
+    "code": ("scripts/safetensors_to_gguf.py", '"of the matrices"', '"of each matrix"'),
     "input": ("models/demo/generation_config.json", "{", '{"x": 1, '),
     "params": ("models.yaml", "name: Ingot Demo", "name: Another Demo"),
 }

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from conftest import IRPA, ROOT
-from ingot.driver import processes
+from ingot.base import processes
 
 SLOW = """
     import os, time
-    from ingot.files.atomic import replacing
+    from ingot.base.atomic import replacing
     with replacing(irpa) as partial:
         partial.write_bytes(b"half")
         open("started", "w").write(str(os.getpid()))

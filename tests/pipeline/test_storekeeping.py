@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from conftest import IRPA, ROOT
-from ingot.checkpoint import identity
+from ingot.base import digest, memo
+from ingot.base.refused import Refused
 from ingot.driver.cache.differences import differences
-from ingot.driver.origin import on_record
-from ingot.files import digest, memo
-from ingot.refused import Refused
+from ingot.driver.release import on_record
+from ingot.model.checkpoint import identity
+from ingot.store.fsck import fsck
 from ingot.store.records import Store
-from ingot.storekeeping.fsck import fsck
 
 OLD = time.time() - 100 * 86400
 
@@ -185,9 +185,7 @@ INGEST = KILLED_AT + textwrap.dedent(
     store.record(Action("rule", "ab" * 32, {"rule": "rule"}, outputs, {}, {}))
     """
 )
-COLLECT = (
-    KILLED_AT + "from ingot.storekeeping.gc import collect\nfrom ingot.store.records import Store\n"
-)
+COLLECT = KILLED_AT + "from ingot.store.gc import collect\nfrom ingot.store.records import Store\n"
 COLLECT += "collect(Store(), 0, {}, False)\n"
 
 
@@ -374,9 +372,9 @@ def test_explain_names_the_package_the_tensor_the_file_and_the_setting(clone, bu
         file.seek(-1, os.SEEK_END)
         file.write(b"?")
     assert "1 of 22 tensors differ, first model." in explained(folder, IRPA)
-    with (folder / "scripts/ingot/gguf/file.py").open("a") as file:
+    with (folder / "scripts/ingot/formats/gguf/file.py").open("a") as file:
         file.write("#\n")
-    assert "scripts/ingot/gguf/file.py changed" in explained(folder, IRPA)
+    assert "scripts/ingot/formats/gguf/file.py changed" in explained(folder, IRPA)
     assert "demo.q8_0.gguf: would be built\n    new\n" in explained(
         folder, "artifacts/demo.q8_0.gguf"
     )

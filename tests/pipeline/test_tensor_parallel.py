@@ -9,8 +9,8 @@ import yaml
 import checkpoints
 from conftest import ROOT, convert, once, ran
 from fake_hub import COMMIT, Hub
-from ingot.driver.formats.iree import PROGRAMS
-from ingot.iree import tensor_parallel
+from ingot.driver.catalogue.formats.iree import PROGRAMS
+from ingot.formats.iree import tensor_parallel
 
 DEMO = checkpoints.DEMO
 HARDWARE = yaml.safe_load((ROOT / "models.yaml").read_text())["hardware"]

@@ -10,13 +10,13 @@ from test_registry import needs_servers, server
 from test_remote import Shared, proxy
 
 from builds import job
-from ingot.driver.job import Graph
-from ingot.driver.remote import settings
-from ingot.files import memo
-from ingot.refused import Refused
+from ingot.base import memo
+from ingot.base.refused import Refused
+from ingot.driver.cache.remote import settings
+from ingot.driver.catalogue.job import Graph
 from ingot.store import damage
+from ingot.store.fsck import fsck
 from ingot.store.records import Store
-from ingot.storekeeping.fsck import fsck
 
 __all__ = ["proxy", "server"]  # fixtures
 pytestmark = needs_servers
@@ -103,7 +103,7 @@ def test_a_record_that_rests_on_damage_is_not_taken_back_from_the_shared_cache(
     monkeypatch.setenv(settings.POLICY, settings.WRITE)
     build("b.one", folder / "first")
     rot("b.one")
-    monkeypatch.setattr("ingot.driver.remote.remote.Remote._rests_on_sound", lambda *_: True)
+    monkeypatch.setattr("ingot.driver.cache.remote.remote.Remote._rests_on_sound", lambda *_: True)
     build("c.two", folder / "first")
     wrong = Path("c.two").read_text()
     assert wrong != right("c.two")
@@ -138,7 +138,7 @@ def test_fsck_goes_on_after_a_read_error_and_names_the_blob(folder, store, monke
     monkeypatch.setenv(settings.POLICY, settings.OFF)
     build("c.two", store)
     bad = Path("b.one").resolve()
-    from ingot.files import digest
+    from ingot.base import digest
 
     whole = digest.read_from_disk
 
@@ -157,7 +157,7 @@ def test_fsck_goes_on_after_a_read_error_and_names_the_blob(folder, store, monke
 def test_a_file_server_that_is_gone_ends_fsck_and_nothing_is_set_aside(folder, store, monkeypatch):
     monkeypatch.setenv(settings.POLICY, settings.OFF)
     build("c.two", store)
-    from ingot.files import digest
+    from ingot.base import digest
 
     def gone(path):
         raise OSError(107, os.strerror(107))
@@ -191,7 +191,7 @@ def test_what_a_recipe_would_find_is_not_taken_either(proxy, folder, monkeypatch
     monkeypatch.setenv(settings.POLICY, settings.WRITE)
     build("b.one", folder / "first")
     rot("b.one")
-    monkeypatch.setattr("ingot.driver.remote.remote.Remote._rests_on_sound", lambda *_: True)
+    monkeypatch.setattr("ingot.driver.cache.remote.remote.Remote._rests_on_sound", lambda *_: True)
     build("e.four", folder / "first")
     fsck(Store(folder / "first"))
     clear()

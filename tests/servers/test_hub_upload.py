@@ -10,10 +10,10 @@ from test_release import Site
 
 from conftest import ROOT
 from fake_hub import Hub
-from ingot.driver.origin import card, on_record, to_hub  # noqa: F401 - run by the command
+from ingot.base.refused import Refused
+from ingot.driver.release import card, on_record, to_hub  # noqa: F401 - run by the command
 from ingot.driver.toolchains import toolchains
-from ingot.hub import upload
-from ingot.refused import Refused
+from ingot.model.hub import upload
 
 pytestmark = needs_servers
 TOKEN = "hf_secretsecretsecret"

@@ -8,11 +8,10 @@ import pytest
 from test_registry import get, needs_servers, quick, server, to
 
 import registry as registries
-from ingot.publishing import listed, modelpack, parts, published
-from ingot.publishing.modelpack import FILEPATH, MODEL
-from ingot.refused import Refused
-from ingot.registry import transfer
+from ingot.base.refused import Refused
+from ingot.registry import listed, modelpack, parts, published, transfer
 from ingot.registry.connection import Connection
+from ingot.registry.modelpack import FILEPATH, MODEL
 from ingot.store.records import Action, Store
 
 __all__ = ["quick", "server"]  # fixtures

@@ -16,15 +16,15 @@ import yaml
 
 import apart as networks
 from conftest import ROOT, once
-from ingot.architecture.config import read_config
+from ingot.base.sealed import Ours
 from ingot.driver.catalogue import schema
-from ingot.files.sealed import Ours
-from ingot.kuberay import bundle as kuberay_bundle
-from ingot.kuberay.manifest import faults
+from ingot.model.config import read_config
 from ingot.parity.hard_texts import STRINGS
-from ingot.rayserve import bundle as rayserve_bundle
-from ingot.rayserve.serve_config import FORMS
-from ingot.vllm.plan import planned
+from ingot.serving.kuberay import bundle as kuberay_bundle
+from ingot.serving.kuberay.manifest import faults
+from ingot.serving.rayserve import bundle as rayserve_bundle
+from ingot.serving.rayserve.serve_config import FORMS
+from ingot.serving.vllm.plan import planned
 
 OWN = {"apps": ["cpu", "acpu"]}  # without vLLM: ready in half the time
 

@@ -18,12 +18,20 @@ import pytest
 
 import registry as registries
 from conftest import ROOT, needs_mounts
+from ingot.base.refused import Refused
+from ingot.driver.cache.remote import settings
 from ingot.driver.commands import publish, pull
-from ingot.driver.remote import settings
-from ingot.publishing import listed, modelpack, published, restore
-from ingot.refused import Refused
 from ingot.registry import connection as connections
-from ingot.registry import credentials, reference, room, transfer
+from ingot.registry import (
+    credentials,
+    listed,
+    modelpack,
+    published,
+    reference,
+    restore,
+    room,
+    transfer,
+)
 from ingot.registry.connection import Connection
 from ingot.registry.tar_layer import TarLayer
 from ingot.store.records import TITLE, Action, Store
@@ -71,7 +79,7 @@ def artifact(tmp_path, monkeypatch, store):
                 (place / name).write_bytes(data)
             (place / "serve").write_bytes(SCRIPT)
             (place / "serve").chmod(0o755)
-            from ingot.files import sealed
+            from ingot.base import sealed
 
             sealed.seal(place)
         found = Store()

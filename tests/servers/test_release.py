@@ -11,11 +11,19 @@ from test_signatures import key_pair
 
 import registry as registries
 from conftest import ROOT
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema
 from ingot.driver.commands import diff, release, reproduce, show, verify  # noqa: F401
-from ingot.driver.origin import dry_run, on_record, shown  # noqa: F401 - run by the commands
-from ingot.driver.release import changes, document, matrix, moved_lock, released, reproduced  # noqa: F401
-from ingot.refused import Refused
+from ingot.driver.release import (  # noqa: F401 - run by the commands  # noqa: F401
+    changes,
+    document,
+    matrix,
+    moved_lock,
+    on_record,
+    released,
+    reproduced,
+    shown,
+)
 
 pytestmark = needs_servers
 MATRIX = """

@@ -13,16 +13,16 @@ from test_signatures import key_pair
 import registry as registries
 from builds import Run, chain, job
 from conftest import ROOT, planned
+from ingot.base.refused import Refused
 from ingot.driver.cache.contents import Contents
+from ingot.driver.cache.remote import entry, remote, settings
+from ingot.driver.cache.remote.remote import Remote
 from ingot.driver.cache.restore import restore
-from ingot.driver.job import Graph
-from ingot.driver.remote import entry, remote, settings
-from ingot.driver.remote.remote import Remote
-from ingot.publishing.trusted import KEYS, SIGNS
-from ingot.refused import Refused
+from ingot.driver.catalogue.job import Graph
 from ingot.registry import connection as connections
 from ingot.registry import reference, transfer
 from ingot.registry.connection import Connection
+from ingot.registry.trusted import KEYS, SIGNS
 from ingot.store.records import Store
 
 __all__ = ["server"]  # a fixture

@@ -11,9 +11,9 @@ from test_registry import needs_servers, server, to
 from test_registry import quick as quick_registry
 
 from conftest import ROOT, once
-from ingot.publishing import listed, published
-from ingot.publishing.modelpack import IMAGES
+from ingot.registry import listed, published
 from ingot.registry.connection import Connection
+from ingot.registry.modelpack import IMAGES
 from ingot.store.records import Action, Store
 
 __all__ = ["bundle", "quick_registry", "server"]  # fixtures

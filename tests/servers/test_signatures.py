@@ -10,13 +10,21 @@ import pytest
 from test_registry import artifact, get, needs_servers, push, quick, server, to
 
 from conftest import ROOT
-from ingot.driver.origin import on_record
-from ingot.publishing import listed, modelpack, published, trusted
-from ingot.publishing.modelpack import MODEL, PROVENANCE, ROLE
-from ingot.refused import Refused
-from ingot.registry import transfer
+from ingot.base.refused import Refused
+from ingot.driver.release import on_record
+from ingot.registry import (
+    envelope,
+    listed,
+    model_signing,
+    modelpack,
+    provenance,
+    published,
+    sbom,
+    transfer,
+    trusted,
+)
 from ingot.registry.connection import Connection
-from ingot.trust import envelope, model_signing, provenance, sbom
+from ingot.registry.modelpack import MODEL, PROVENANCE, ROLE
 
 __all__ = ["artifact", "quick", "server"]  # fixtures
 pytestmark = needs_servers

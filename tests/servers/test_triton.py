@@ -39,7 +39,7 @@ ASK = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from ingot.triton.server import Server
+from ingot.formats.tensorrt.triton.server import Server
 backends = Path(sys.argv[3]) if sys.argv[3] else None
 with Server(Path(sys.argv[2]), backends) as server:
     import numpy as np
@@ -222,7 +222,7 @@ print(json.dumps([plain, marked, two]))
 def test_a_bad_request_is_answered_with_its_reason_and_others_go_on(ask):
     found = ask("""
 import urllib.request, urllib.error
-from ingot.serve.server import OPEN
+from ingot.base.server import OPEN
 def status(body):
     request = urllib.request.Request(f"{server.url}/v2/models/ensemble/generate", json.dumps(body).encode())
     try:

@@ -19,7 +19,7 @@ ASK = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from ingot.triton.server import Server
+from ingot.formats.tensorrt.triton.server import Server
 with Server(Path(sys.argv[2])) as server:
     plain = {"text_input": "<|begin_of_text|>Name the capital of France.<|eot_id|>", "max_tokens": 6}
     def said(model="ensemble", **more):

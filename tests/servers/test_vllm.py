@@ -6,10 +6,10 @@ import subprocess
 import pytest
 
 import checkpoints
-from ingot.architecture.config import read_config
-from ingot.refused import Refused
-from ingot.vllm import arguments
-from ingot.vllm import plan as plan_of
+from ingot.base.refused import Refused
+from ingot.model.config import read_config
+from ingot.serving.vllm import arguments
+from ingot.serving.vllm import plan as plan_of
 
 ASK = """
 import json, sys

@@ -9,10 +9,9 @@ import yaml
 import checkpoints
 from conftest import ROOT
 from fake_hub import COMMIT, Hub
-from ingot.driver.catalogue import machine, schema
+from ingot.base.refused import Refused
+from ingot.driver.catalogue import found, machine, schema
 from ingot.driver.commands import add
-from ingot.driver.known import found
-from ingot.refused import Refused
 
 LOCAL = "models.local.yaml"
 

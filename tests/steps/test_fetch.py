@@ -12,7 +12,7 @@ import pytest
 
 from conftest import ROOT
 from fake_hub import COMMIT, Hub, described
-from ingot.hub import client, session
+from ingot.model.hub import client, session
 
 LARGE = "model.safetensors"
 

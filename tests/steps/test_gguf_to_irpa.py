@@ -8,7 +8,7 @@ import pytest
 
 import checkpoints
 from conftest import convert
-from ingot.iree import irpa
+from ingot.formats.iree import irpa
 
 
 def rewrite(run, gguf, irpa):

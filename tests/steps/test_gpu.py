@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from conftest import ROOT
-from ingot.iree.program import refused_by_runtime
-from ingot.refused import Refused
+from ingot.base.refused import Refused
+from ingot.formats.iree.program import refused_by_runtime
 
 BENCH = ROOT / "bench"
 

@@ -6,7 +6,7 @@ import pytest
 
 import checkpoints
 from conftest import ROOT, convert
-from ingot.llamacpp import libllama, structures
+from ingot.formats.gguf import libllama, structures
 
 ASK = f"""
 import sys; sys.path.insert(0, {str(ROOT / "scripts")!r})

@@ -14,10 +14,10 @@ import pytest
 
 import checkpoints
 from conftest import ROOT, once
-from ingot.checkpoint.files import Checkpoint
-from ingot.gguf import pre_tokenizers
+from ingot.base.refused import Refused
+from ingot.formats.gguf import pre_tokenizers
+from ingot.model.checkpoint.files import Checkpoint
 from ingot.parity.hard_texts import STRINGS
-from ingot.refused import Refused
 
 KNOWN = {**pre_tokenizers.TAKEN, **pre_tokenizers.OTHERS}
 ALIKE = (  # in libllama: one pattern, several names
@@ -60,7 +60,7 @@ ASK = f"""
 import ctypes, json, sys
 sys.path.insert(0, {str(ROOT / "scripts")!r})
 from gguf import GGUFWriter
-from ingot.llamacpp.libllama import library
+from ingot.formats.gguf.libllama import library
 folder, texts = sys.argv[1], json.load(open(sys.argv[2]))
 lib = library()
 for name in sys.argv[3:]:
@@ -195,8 +195,8 @@ def test_the_whole_description_is_compared(change, said, tmp_path):
 
 
 def test_the_makers_of_gguf_ask_for_the_whole_description(tmp_path):
-    from ingot.architecture.config import read_config
-    from ingot.gguf.vocabulary import vocabulary
+    from ingot.formats.gguf.vocabulary import vocabulary
+    from ingot.model.config import read_config
 
     folder = checkpoints.llama31(tmp_path / "m", num_hidden_layers=1)
     tokenizer = json.loads((folder / "tokenizer.json").read_bytes())

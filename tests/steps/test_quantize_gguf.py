@@ -8,8 +8,8 @@ import pytest
 
 import checkpoints
 from conftest import ROOT, convert
-from ingot.gguf.file import read
-from ingot.llamacpp.quantisations import ROWS
+from ingot.formats.gguf.file import read
+from ingot.formats.gguf.quantisations import ROWS
 from ingot.parity.hard_texts import STRINGS
 
 PROMPTS = ROOT / "models/demo/prompts.txt"
@@ -61,7 +61,7 @@ def test_several_types_take_one_read_of_the_checkpoint(ok, step, tmp_path):
     """Counted by the kernel: bytes that the step read by system calls."""
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from ingot.options import call; from quantize_gguf import quantize_gguf\n"
+        "from ingot.base.options import call; from quantize_gguf import quantize_gguf\n"
         "def rchar(): return int(open('/proc/self/io').read().split()[1])\n"
         "before = rchar(); call(quantize_gguf, sys.argv[2:]); print('READ', rchar() - before)\n"
     )

@@ -10,10 +10,10 @@ import pytest
 
 import checkpoints
 from conftest import ROOT
-from ingot.architecture.config import read_config
-from ingot.architecture.features import ALL
-from ingot.refused import Refused
-from ingot.verify import reading as reading_of
+from ingot.base.refused import Refused
+from ingot.model.config import read_config
+from ingot.model.features import ALL
+from ingot.parity import reading as reading_of
 
 pytestmark = pytest.mark.slow
 

@@ -10,9 +10,9 @@ import pytest
 import checkpoints
 import tokenizers_of
 from conftest import ROOT, convert, once
-from ingot.checkpoint.safetensors import read_header
 from ingot.driver.toolchains import toolchains
-from ingot.gguf.file import read
+from ingot.formats.gguf.file import read
+from ingot.model.checkpoint.safetensors import read_header
 
 DTYPES = ("f32", "f16", "bf16", "q8_0")
 PRE = {"nemo": "tekken", "llama2": "default"}

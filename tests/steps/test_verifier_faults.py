@@ -12,9 +12,9 @@ import checkpoints
 import faults
 import forgeries
 from conftest import ROOT, once
-from ingot.iree import consumers
-from ingot.iree import irpa as irpa_format
-from ingot.refused import Refused
+from ingot.base.refused import Refused
+from ingot.formats.iree import consumers
+from ingot.formats.iree import irpa as irpa_format
 
 CASES = [(one, kind) for one in forgeries.FORGERIES for kind in one.kinds]
 
@@ -65,7 +65,7 @@ def test_what_a_wrong_maker_makes_has_no_record(one, kind, references, forked, t
     assert said.startswith("verify_"), said
 
 
-CONFIG = [one for one in forgeries.FORGERIES if one.file == "architecture/config.py"]
+CONFIG = [one for one in forgeries.FORGERIES if one.file == "model/config.py"]
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def test_a_sentencepiece_model_beside_its_tokenizer_json_has_its_tokens(
 def test_one_wrong_value_is_refused(dtype, name, ok, step, tmp_path):
     from pathlib import Path
 
-    from ingot.gguf.file import read
+    from ingot.formats.gguf.file import read
 
     checkpoint = checkpoints.llama31(tmp_path / "checkpoint")
     convert(ok, checkpoint, tmp_path / "m.gguf", dtype)
@@ -117,7 +117,7 @@ def test_rows_left_in_the_checkpoints_order_are_refused(ok, step, tmp_path):
     """A converter that forgets to reorder q: the same values, in the wrong rows."""
     from pathlib import Path
 
-    from ingot.gguf.file import read
+    from ingot.formats.gguf.file import read
 
     checkpoint = checkpoints.llama31(tmp_path / "checkpoint")
     convert(ok, checkpoint, tmp_path / "m.gguf", "bf16")

@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from ingot.driver.cluster import ask, plugins, slurm
+from ingot.base.refused import Refused
 from ingot.driver.forecast.costs import Forecast
-from ingot.refused import Refused
+from ingot.driver.snakemake.cluster import ask, plugins, slurm
 
 CPU = ask.Partition("cpu", 8_000, 4, 0, 60)
 BIG = ask.Partition("bigmem", 900_000, 64, 0)

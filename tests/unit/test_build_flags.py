@@ -6,9 +6,9 @@ import pytest
 
 from conftest import ROOT
 from flag_table import TABLE, parsed
-from ingot.refused import Refused
-from ingot.tensorrt import build_flags as engine
-from ingot.tensorrt import gpus
+from ingot.base.refused import Refused
+from ingot.formats.tensorrt import build_flags as engine
+from ingot.formats.tensorrt import gpus
 
 GUIDE = {  # the guide's command, word for word
     "gpt_attention_plugin": "float16", "gemm_plugin": "float16", "remove_input_padding": "enable",

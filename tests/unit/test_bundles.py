@@ -16,16 +16,16 @@ import pytest
 import bundles
 import checkpoints
 from conftest import ROOT
-from ingot.architecture.config import read_config
+from ingot.base import sealed
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
-from ingot.driver.formats import serving
-from ingot.driver.formats.rows import FORMATS
-from ingot.files import sealed
+from ingot.driver.catalogue.formats import serving
+from ingot.driver.catalogue.formats.rows import FORMATS
+from ingot.model.config import read_config
 from ingot.parity.reference import Answer
-from ingot.refused import Refused
-from ingot.vllm import bundle as bundle_of
-from ingot.vllm import plan as plan_of
-from ingot.vllm.server import Server
+from ingot.serving.vllm import bundle as bundle_of
+from ingot.serving.vllm import plan as plan_of
+from ingot.serving.vllm.server import Server
 
 GIB = 1 << 30
 H100 = {"device": "sm90", "memory": 80, "dtype": "bfloat16", "arguments": []}

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 import checkpoints
-from ingot.architecture.config import Llama3Rope, read_config
-from ingot.architecture.specs import rope_freqs, specs_of
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.rows import Rows
-from ingot.checkpoint.safetensors import read_checkpoint
-from ingot.fields import read_json
-from ingot.gguf import metadata, special
-from ingot.gguf.file import layout, read
-from ingot.gguf.kv import KV
-from ingot.hub.listing import safe_name
-from ingot.iree import irpa, stitch, tensor_parallel
-from ingot.onnx import decoder
-from ingot.refused import Refused
-from ingot.tensorrt import trtllm
+from ingot.base.fields import read_json
+from ingot.base.refused import Refused
+from ingot.formats.gguf import metadata, special
+from ingot.formats.gguf.file import layout, read
+from ingot.formats.gguf.kv import KV
+from ingot.formats.iree import irpa, stitch, tensor_parallel
+from ingot.formats.onnx import decoder
+from ingot.formats.tensorrt import trtllm
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.rows import Rows
+from ingot.model.checkpoint.safetensors import read_checkpoint
+from ingot.model.config import Llama3Rope, read_config
+from ingot.model.hub.listing import safe_name
+from ingot.model.specs import rope_freqs, specs_of
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from ingot.files import claim
-from ingot.files.atomic import partial_of, replacing
-from ingot.refused import Refused
+from ingot.base import claim
+from ingot.base.atomic import partial_of, replacing
+from ingot.base.refused import Refused
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from conftest import ROOT
-from ingot.driver.rules import sources
-from ingot.driver.rules.sources import sources_of
-from ingot.options import call
+from ingot.base.options import call
+from ingot.driver.catalogue.rules import sources
+from ingot.driver.catalogue.rules.sources import sources_of
 
 SCRIPTS = ROOT / "scripts"
 STEPS = sorted(SCRIPTS.glob("*.py"))
@@ -52,13 +52,14 @@ def test_no_step_hides_a_package_or_depends_on_the_driver():
 def test_the_walker_finds_what_a_step_imports_and_nothing_else():
     found = [p.relative_to(SCRIPTS).as_posix() for p in sources_of(SCRIPTS / "gguf_to_irpa.py")]
     assert sorted(found) == [
-        "gguf_to_irpa.py", "ingot/__init__.py", "ingot/entry.py", "ingot/files/__init__.py",
-        "ingot/files/atomic.py", "ingot/files/claim.py", "ingot/files/digest.py",
-        "ingot/files/durable.py", "ingot/files/memo.py", "ingot/files/shared.py",
-        "ingot/files/stream.py", "ingot/gguf/__init__.py", "ingot/gguf/file.py", "ingot/gguf/kv.py",
-        "ingot/iree/__init__.py", "ingot/iree/irpa.py", "ingot/options.py", "ingot/refused.py",
-        "ingot/tensors/__init__.py", "ingot/tensors/dtypes.py", "ingot/tensors/layout.py",
-        "ingot/terminal/__init__.py", "ingot/terminal/progress.py", "ingot/terminal/record.py",
+        "gguf_to_irpa.py", "ingot/__init__.py", "ingot/base/__init__.py", "ingot/base/atomic.py",
+        "ingot/base/claim.py", "ingot/base/digest.py", "ingot/base/durable.py", "ingot/base/entry.py",
+        "ingot/base/memo.py", "ingot/base/options.py", "ingot/base/progress.py", "ingot/base/record.py",
+        "ingot/base/refused.py", "ingot/base/shared.py", "ingot/base/stream.py",
+        "ingot/formats/__init__.py", "ingot/formats/gguf/__init__.py", "ingot/formats/gguf/file.py",
+        "ingot/formats/gguf/kv.py", "ingot/formats/iree/__init__.py", "ingot/formats/iree/irpa.py",
+        "ingot/model/__init__.py", "ingot/model/tensors/__init__.py", "ingot/model/tensors/dtypes.py",
+        "ingot/model/tensors/layout.py",
     ]  # fmt: skip
 
 
@@ -86,12 +87,12 @@ def test_the_walker_misses_no_import_however_it_is_written(text, tmp_path):
 
 
 REACH = {  # what an edit of a module rebuilds: all steps, none of these, or only these
-    "files/digest.py": {step.stem for step in STEPS},
-    "files/atomic.py": {step.stem for step in STEPS},
+    "base/digest.py": {step.stem for step in STEPS},
+    "base/atomic.py": {step.stem for step in STEPS},
     "store/blobs.py": {"fetch_file"},
     "store/records.py": set(),
-    "hub/client.py": {"fetch_file", "fetch_listing"},
-    "gguf/file.py": {
+    "model/hub/client.py": {"fetch_file", "fetch_listing"},
+    "formats/gguf/file.py": {
         "safetensors_to_gguf",
         "gguf_to_irpa",
         "quantize_gguf",
@@ -151,5 +152,5 @@ def test_every_module_that_holds_logic_is_imported_by_a_test():
                 seen |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     for path in (SCRIPTS / "ingot").rglob("[a-z]*.py"):
         name = ".".join(path.relative_to(SCRIPTS).with_suffix("").parts)
-        family = name.startswith("ingot.architecture.families.")  # test_families walks their table
+        family = name.startswith("ingot.model.families.")  # test_families walks their table
         assert name in seen or family, f"{name}: no test imports it"

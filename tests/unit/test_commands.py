@@ -2,8 +2,8 @@
 
 import pytest
 
+from ingot.base.refused import Refused
 from ingot.driver.commands import cli, doctor, matrix, status, wheels
-from ingot.refused import Refused
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from conftest import ROOT
-from ingot.refused import Refused
+from ingot.base.refused import Refused
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import compile_vmfb

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from builds import SHELL, Run, chain, job
+from ingot.base import digest
 from ingot.driver.cache import key
-from ingot.driver.job import Input, Output
-from ingot.files import digest
+from ingot.driver.catalogue.job import Input, Output
 from ingot.store.records import Action, Store
 
 

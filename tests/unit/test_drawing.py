@@ -9,18 +9,18 @@ import time
 import pytest
 from rich.console import Console
 
-from ingot.driver.board import decided
-from ingot.driver.board.capture import OF_BASH
-from ingot.driver.board.drawing import board
-from ingot.driver.board.failure import Failed
-from ingot.driver.board.live import Live
-from ingot.driver.board.log import Log
-from ingot.driver.board.shown import some, summary, verdict
-from ingot.driver.board.status import Status, kind
+from ingot.base.steps import Step
 from ingot.driver.cache.decide import Decision
+from ingot.driver.catalogue.job import Graph, Job, Output
 from ingot.driver.forecast.costs import Forecast
-from ingot.driver.job import Graph, Job, Output
-from ingot.terminal.steps import Step
+from ingot.driver.show import decided
+from ingot.driver.show.capture import OF_BASH
+from ingot.driver.show.drawing import board
+from ingot.driver.show.failure import Failed
+from ingot.driver.show.live import Live
+from ingot.driver.show.log import Log
+from ingot.driver.show.shown import some, summary, verdict
+from ingot.driver.show.status import Status, kind
 
 GB = 10**9
 

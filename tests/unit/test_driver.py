@@ -16,13 +16,23 @@ import yaml
 
 import checkpoints
 from conftest import ROOT
-from ingot.driver import report
+from ingot.base.refused import Refused
 from ingot.driver.cache import drop, key
 from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.decide import Decision
+from ingot.driver.cache.remote import cache
 from ingot.driver.catalogue import machine
+from ingot.driver.catalogue.formats import checkpoint, gguf, iree, onnx, serving, tensorrt
+from ingot.driver.catalogue.formats.rows import ROWS, STEPS
+from ingot.driver.catalogue.formats.table import CHART
+from ingot.driver.catalogue.job import Graph, Input, Job, Output
+from ingot.driver.catalogue.model import Model
+from ingot.driver.catalogue.rules import environment
+from ingot.driver.catalogue.rules.engines import Engines
+from ingot.driver.catalogue.rules.inputs import Inputs
+from ingot.driver.catalogue.rules.programs import Programs
 from ingot.driver.catalogue.schema import load
-from ingot.driver.commands import (
+from ingot.driver.commands import (  # fmt: skip
     ask,
     cli,
     demo,
@@ -35,21 +45,11 @@ from ingot.driver.commands import (
     store,
     targets,
     toolchain,
-)  # fmt: skip
+)
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.past import Past
-from ingot.driver.formats import checkpoint, gguf, iree, onnx, serving, tensorrt
-from ingot.driver.formats.rows import ROWS, STEPS
-from ingot.driver.formats.table import CHART
-from ingot.driver.job import Graph, Input, Job, Output
-from ingot.driver.known.model import Model
-from ingot.driver.remote import cache
-from ingot.driver.rules import environment
-from ingot.driver.rules.engines import Engines
-from ingot.driver.rules.inputs import Inputs
-from ingot.driver.rules.programs import Programs
+from ingot.driver.snakemake import report
 from ingot.driver.toolchains import indexes, toolchains
-from ingot.refused import Refused
 
 
 class Wildcards(SimpleNamespace):
@@ -104,8 +104,10 @@ def test_every_module_of_commands_is_one_or_serves_one():
 
 def test_without_a_shared_cache_nothing_is_imported_that_speaks_to_one(monkeypatch):
     monkeypatch.delenv("INGOT_REMOTE", raising=False)
-    monkeypatch.delitem(sys.modules, "ingot.driver.remote.remote", raising=False)
-    assert cache.shared(None, True) is None and "ingot.driver.remote.remote" not in sys.modules
+    monkeypatch.delitem(sys.modules, "ingot.driver.cache.remote.remote", raising=False)
+    assert (
+        cache.shared(None, True) is None and "ingot.driver.cache.remote.remote" not in sys.modules
+    )
 
 
 def test_help_and_one_command_import_no_other():

@@ -5,13 +5,13 @@ import yaml
 
 import checkpoints
 from conftest import ROOT
-from ingot.architecture.config import read_config
-from ingot.architecture.families.table import FAMILIES
-from ingot.architecture.features import ALL, FEATURES
-from ingot.architecture.specs import specs_of
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema
-from ingot.gguf import metadata
-from ingot.refused import Refused
+from ingot.formats.gguf import metadata
+from ingot.model.config import read_config
+from ingot.model.families.table import FAMILIES
+from ingot.model.features import ALL, FEATURES
+from ingot.model.specs import specs_of
 
 SIZES = {"hidden", "ffn", "q", "kv"}
 

@@ -9,14 +9,14 @@ import yaml
 import checkpoints
 import formats
 from conftest import ROOT
-from ingot.architecture.config import read_config
-from ingot.architecture.features import ALL, FEATURES
+from ingot.base.options import call
+from ingot.base.refused import Refused
+from ingot.driver.catalogue import model as known
 from ingot.driver.catalogue import schema, targets
+from ingot.driver.catalogue.formats.rows import FORMATS, OFFERED
 from ingot.driver.commands import add
-from ingot.driver.formats.rows import FORMATS, OFFERED
-from ingot.driver.known import model as known
-from ingot.options import call
-from ingot.refused import Refused
+from ingot.model.config import read_config
+from ingot.model.features import ALL, FEATURES
 
 CHANGES = {  # of a config.json, by need; own_gguf is a family's: test_families
     "attention_bias": {"attention_bias": True},

@@ -10,13 +10,13 @@ from test_known_fields import OTHER
 
 import checkpoints
 from conftest import ROOT
-from ingot.architecture.config import read_config
-from ingot.architecture.features import ALL
-from ingot.architecture.specs import rope_freqs, specs_of
-from ingot.gguf import metadata
-from ingot.options import call
-from ingot.refused import Refused
-from ingot.tensorrt import trtllm
+from ingot.base.options import call
+from ingot.base.refused import Refused
+from ingot.formats.gguf import metadata
+from ingot.formats.tensorrt import trtllm
+from ingot.model.config import read_config
+from ingot.model.features import ALL
+from ingot.model.specs import rope_freqs, specs_of
 
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 64}
@@ -147,9 +147,9 @@ def test_what_is_honoured_changes_what_the_line_writes(name, line, tmp_path):
 GRAPHS = """
 import hashlib, json, sys
 from pathlib import Path
-from ingot.architecture.config import read_config
-from ingot.onnx import decoder, folder
-from ingot.onnx.weights import Form
+from ingot.model.config import read_config
+from ingot.formats.onnx import decoder, folder
+from ingot.formats.onnx.weights import Form
 export = folder.Export(Form("fp32"))
 for path in sys.argv[1:]:
     config = read_config(Path(path))

@@ -8,7 +8,7 @@ import pytest
 
 
 def test_an_error_in_making_the_jobs_is_no_success():
-    from ingot.files.stream import in_threads
+    from ingot.base.stream import in_threads
 
     def jobs():
         yield lambda: None
@@ -20,7 +20,7 @@ def test_an_error_in_making_the_jobs_is_no_success():
 
 def test_what_a_killed_process_left_is_removed_and_a_running_ones_is_not(tmp_path):
 
-    from ingot.files.atomic import replacing
+    from ingot.base.atomic import replacing
 
     (tmp_path / ".m.gguf.999999999.partial").write_bytes(b"dead")
     (tmp_path / f".m.gguf.{os.getppid()}.partial").write_bytes(b"alive")
@@ -32,7 +32,7 @@ def test_what_a_killed_process_left_is_removed_and_a_running_ones_is_not(tmp_pat
 
 
 def test_every_bfloat16_becomes_the_float16_that_numpy_says():
-    from ingot.tensors.cast import Caster
+    from ingot.model.tensors.cast import Caster
 
     bits = np.arange(1 << 16, dtype=np.uint16)
     bits = bits[(bits & 0x7FFF) <= 0x7F80]  # NaNs are refused before
@@ -44,8 +44,8 @@ def test_every_bfloat16_becomes_the_float16_that_numpy_says():
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
 def test_sees_every_nan_and_infinity(dtype):
-    from ingot.tensors.cast import INFINITY, not_finite
-    from ingot.tensors.dtypes import FLOATS
+    from ingot.model.tensors.cast import INFINITY, not_finite
+    from ingot.model.tensors.dtypes import FLOATS
 
     infinity, sign = INFINITY[dtype], 1 << (8 * FLOATS[dtype].itemsize - 1)
     nans = (infinity + 1, sign - 1, (infinity | sign) + 1, 2 * sign - 1)
@@ -56,8 +56,8 @@ def test_sees_every_nan_and_infinity(dtype):
 
 
 def test_a_writer_that_hashed_is_believed_and_its_file_not_read_again(tmp_path, store, monkeypatch):
-    from ingot.files import digest, memo
-    from ingot.files.atomic import replacing_hashed
+    from ingot.base import digest, memo
+    from ingot.base.atomic import replacing_hashed
 
     monkeypatch.setattr(digest, "read", lambda path: pytest.fail(f"{path} was read again"))
     with replacing_hashed(tmp_path / "m.gguf") as partial:
@@ -67,8 +67,8 @@ def test_a_writer_that_hashed_is_believed_and_its_file_not_read_again(tmp_path, 
 
 
 def test_a_sealed_folder_is_checked_line_by_line(tmp_path, store):
-    from ingot.files import sealed
-    from ingot.refused import Refused
+    from ingot.base import sealed
+    from ingot.base.refused import Refused
 
     (tmp_path / "f/deep").mkdir(parents=True)
     (tmp_path / "f/a").write_text("a")
@@ -87,8 +87,8 @@ def test_a_sealed_folder_is_checked_line_by_line(tmp_path, store):
 
 
 def test_a_folder_is_held_against_its_plan_file_by_file(tmp_path, store):
-    from ingot.files import sealed
-    from ingot.refused import Refused
+    from ingot.base import sealed
+    from ingot.base.refused import Refused
 
     (tmp_path / "part").write_text("part")
     plan = {
@@ -121,7 +121,7 @@ def test_a_folder_is_held_against_its_plan_file_by_file(tmp_path, store):
 def test_progress_is_silent_on_a_log_for_short_work_and_a_tenth_a_line_for_long(
     capsys, monkeypatch
 ):
-    from ingot.terminal import progress
+    from ingot.base import progress
 
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
@@ -141,7 +141,7 @@ def test_progress_is_silent_on_a_log_for_short_work_and_a_tenth_a_line_for_long(
 
 
 def test_a_toolchains_words_go_to_the_log_and_come_back_afterwards(capfd):
-    from ingot.terminal.console import stderr_to_log
+    from ingot.base.console import stderr_to_log
 
     with stderr_to_log("work"):
         os.write(2, b"from C\n")
@@ -152,6 +152,6 @@ def test_a_toolchains_words_go_to_the_log_and_come_back_afterwards(capfd):
 
 
 def test_a_layout_knows_head_entries_and_size():
-    from ingot.tensors.layout import FileLayout
+    from ingot.model.tensors.layout import FileLayout
 
     assert FileLayout(b"head", ["a"], 64).texts == {}

@@ -10,14 +10,14 @@ import yaml
 
 import checkpoints
 from conftest import ROOT
-from ingot.architecture import gpu_layout
-from ingot.architecture.config import read_config
-from ingot.architecture.specs import parameters, specs_of
+from ingot.base.refused import Refused
+from ingot.driver.catalogue.model import Model
 from ingot.driver.forecast import past
 from ingot.driver.forecast.schedule import Task, schedule, tasks_of
-from ingot.driver.known.model import Model
-from ingot.iree import tensor_parallel
-from ingot.refused import Refused
+from ingot.formats.iree import tensor_parallel
+from ingot.model import gpu_layout
+from ingot.model.config import read_config
+from ingot.model.specs import parameters, specs_of
 from ingot.store import blobs
 from ingot.store.records import Action, Store
 

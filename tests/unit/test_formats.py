@@ -10,15 +10,15 @@ import pytest
 
 from conftest import ROOT
 from ingot.driver.catalogue import targets
+from ingot.driver.catalogue.formats import rows
+from ingot.driver.catalogue.formats.table import CHART
+from ingot.driver.catalogue.job import Input, Job, Output
+from ingot.driver.catalogue.model import Model
 from ingot.driver.catalogue.schema import load
-from ingot.driver.formats import rows
-from ingot.driver.formats.table import CHART
-from ingot.driver.job import Input, Job, Output
-from ingot.driver.known.model import Model
 
 ROW = '''"""The row of tensor lists."""
 
-from ingot.driver.formats.table import Cost, Format, read_through, whole_model
+from ingot.driver.catalogue.formats.table import Cost, Format, read_through, whole_model
 
 
 def refuse(target):
@@ -61,10 +61,10 @@ STEP = '''"""List the tensors of a checkpoint.  Runs in the driver's environment
 from pathlib import Path
 from typing import Annotated
 
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.safetensors import read_checkpoint
-from ingot.files.atomic import replacing
-from ingot.options import step
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.safetensors import read_checkpoint
+from ingot.base.atomic import replacing
+from ingot.base.options import step
 
 
 def list_tensors(checkpoint: Checkpoint, list: Annotated[Path, "the file to write"]) -> None:
@@ -84,7 +84,7 @@ def catalogue():
 
 def test_a_new_format_is_a_row_a_line_a_rule_and_a_script(clone, build, store):
     folder = clone("a")
-    formats = folder / "scripts/ingot/driver/formats"
+    formats = folder / "scripts/ingot/driver/catalogue/formats"
     (formats / "listing.py").write_text(ROW)
     registry = (formats / "rows.py").read_text()
     line = registry.replace("*serving.ROWS)", "*serving.ROWS, *listing.ROWS)")
@@ -122,7 +122,7 @@ REFUSED = {
 }
 QUESTIONS = """
 import sys; from pathlib import Path
-from ingot.driver.catalogue import schema, targets; from ingot.driver.formats import rows
+from ingot.driver.catalogue import schema, targets; from ingot.driver.catalogue.formats import rows
 catalogue, text = schema.load(Path()), Path("Snakefile").read_text()
 print(*(targets.why_not(f"artifacts/{name}", catalogue) for name in sys.argv[1:]), sep="\\n")
 print(*(row.name for row in rows.OFFERED if f".{row.name}" not in text))  # what the documents lack

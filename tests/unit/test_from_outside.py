@@ -8,15 +8,15 @@ import pytest
 
 import checkpoints
 import fuzz
-from ingot.architecture.config import read_config
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.safetensors import read_header
-from ingot.gguf import file as gguf
-from ingot.gguf import metadata, vocabulary
-from ingot.gguf.kv import KV
-from ingot.iree import irpa
-from ingot.refused import LONGEST, Refused
-from ingot.tensors.dtypes import TYPES
+from ingot.base.refused import LONGEST, Refused
+from ingot.formats.gguf import file as gguf
+from ingot.formats.gguf import metadata, vocabulary
+from ingot.formats.gguf.kv import KV
+from ingot.formats.iree import irpa
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.safetensors import read_header
+from ingot.model.config import read_config
+from ingot.model.tensors.dtypes import TYPES
 
 CASES = 300
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from ingot.base.refused import Refused
 from ingot.driver.commands import snakemake
-from ingot.driver.origin import snakemake_words
-from ingot.refused import Refused
+from ingot.driver.snakemake import words as snakemake_words
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ingot.gguf import header
-from ingot.gguf.kv import KV
-from ingot.refused import Refused
+from ingot.base.refused import Refused
+from ingot.formats.gguf import header
+from ingot.formats.gguf.kv import KV
 
 
 def field(value, *types):

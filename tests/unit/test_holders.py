@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from conftest import KEY
-from ingot.files import shared
-from ingot.refused import Refused
-from ingot.store import locks
+from ingot.base import shared
+from ingot.base.refused import Refused
+from ingot.store import gc, leases, locks
+from ingot.store.fsck import fsck
 from ingot.store.records import Action, Store
-from ingot.storekeeping import gc, leases
-from ingot.storekeeping.fsck import fsck
 
 
 def age(store):

@@ -1,4 +1,4 @@
-"""The names of Snakemake that the store rests on.  When one of these fails, read snakemake_hook.py."""
+"""The names of Snakemake that the store rests on.  When one of these fails, read hook.py."""
 
 import inspect
 import re
@@ -21,10 +21,10 @@ from snakemake.settings.enums import ChangeType
 from snakemake.workflow import Workflow
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from ingot.driver import snakemake_hook as hook
-from ingot.driver import snakemake_says as says
-from ingot.driver.cluster import jobs
-from ingot.driver.origin import snakemake_asks
+from ingot.driver.snakemake import asks as snakemake_asks
+from ingot.driver.snakemake import hook as hook
+from ingot.driver.snakemake import says as says
+from ingot.driver.snakemake.cluster import jobs
 
 PARAMETERS = {
     "init": "self progress",
@@ -48,8 +48,7 @@ def method(name):
 
 def test_snakemake_is_the_version_that_the_hook_was_written_for():
     assert snakemake.__version__ == hook.VERSION, (
-        f"snakemake_hook.py was written for Snakemake {hook.VERSION}; check each name below, then "
-        "its VERSION"
+        f"hook.py was written for Snakemake {hook.VERSION}; check each name below, then its VERSION"
     )
 
 
@@ -127,7 +126,7 @@ def test_what_snakemake_says_still_comes_by_these_names():
 def test_what_a_cluster_asks_still_goes_by_these_names():
     for name in ("resources", "is_local"):
         original = jobs.ORIGINAL.get(name) or getattr(Job, name)
-        assert isinstance(original, property), f"Job.{name}: cluster/jobs.py replaces it"
+        assert isinstance(original, property), f"Job.{name}: snakemake/cluster/jobs.py replaces it"
     source = inspect.getsource(jobs.ORIGINAL.get("handle_error") or JobScheduler._handle_error)
     assert "job.restart_times > job.attempt - 1" in source, "jobs.handle_error decides by these"
     assert '"_resources"' in inspect.getsource(Job), "jobs.resources sets them"

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
+from ingot.base.refused import Refused
 from ingot.driver.commands import image as command
-from ingot.images import base as base_of
-from ingot.images import image as image_of
-from ingot.images import layers, packages
-from ingot.images.layers import Member
-from ingot.refused import Refused
+from ingot.registry.images import base as base_of
+from ingot.registry.images import image as image_of
+from ingot.registry.images import layers, packages
+from ingot.registry.images.layers import Member
 
 PYTHON = "usr/bin/python3.11"
 LARGE = os.urandom(packages.LARGE)
@@ -132,7 +132,7 @@ def test_an_image_stands_on_another_with_its_settings(made, tmp_path):
 
 
 def _described(document):
-    from ingot.files.digest import canonical
+    from ingot.base.digest import canonical
     from ingot.registry.transfer import of_bytes
 
     found = of_bytes(canonical(document))
@@ -313,7 +313,7 @@ def test_the_command_says_where_it_went_and_what_it_refuses(made, tmp_path, monk
         words = {"toolchain": "rayserve", "base": str(base), "to": str(to), "plain_http": False}
         command.run(tmp_path, Namespace(**words))
 
-    killed = "import os; from pathlib import Path; from ingot.files.atomic import partial_of\n"
+    killed = "import os; from pathlib import Path; from ingot.base.atomic import partial_of\n"
     place_of = f"Path({str(tmp_path / 'image')!r})"
     killed += f"with partial_of({place_of}) as at: at.mkdir(); os.kill(os.getpid(), 9)"
     subprocess.run(

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from ingot.checkpoint.safetensors import Tensor
-from ingot.onnx import weights
-from ingot.refused import Refused
-from ingot.tensors.int8 import Quantizer
-from ingot.torchpipe import split
-from ingot.verify.int8_weights import Int8Comparison
+from ingot.base.refused import Refused
+from ingot.formats.onnx import weights
+from ingot.formats.onnx.torchpipe import split
+from ingot.model.checkpoint.safetensors import Tensor
+from ingot.model.tensors.int8 import Quantizer
+from ingot.parity.int8_weights import Int8Comparison
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_int8_products_of_two_pairs_fit_into_16_bits():
 
 
 def test_the_layers_of_a_cut_model_are_those_asked_for(tmp_path):
-    from ingot.driver.known.model import planned
+    from ingot.driver.catalogue.model import planned
 
     sizes = {"layers": 4, "hidden": 8, "ffn": 8, "heads": 2, "kv_heads": 1, "head_dim": 4}
     config = planned("LlamaForCausalLM", {**sizes, "vocab": 8, "context": 64})

@@ -7,11 +7,11 @@ import pytest
 
 import checkpoints
 from conftest import ROOT
-from ingot.architecture.config import HONOURED, read_config, say_unknown
-from ingot.architecture.features import ALL
-from ingot.architecture.known_fields import NEUTRAL, NEUTRAL_ITEMS, WITHOUT_EFFECT
-from ingot.gguf import metadata
-from ingot.refused import Refused
+from ingot.base.refused import Refused
+from ingot.formats.gguf import metadata
+from ingot.model.config import HONOURED, read_config, say_unknown
+from ingot.model.features import ALL
+from ingot.model.known_fields import NEUTRAL, NEUTRAL_ITEMS, WITHOUT_EFFECT
 
 # What the configuration classes of transformers 4.52.1 and 5 take, read off their signatures: LlamaConfig,
 # MistralConfig, and what every configuration has (test_reference.py asks the installed one).

@@ -13,15 +13,15 @@ import yaml
 import bundles
 import kuberay_fields
 from conftest import ROOT
-from ingot.architecture.config import read_config
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands import check
-from ingot.kuberay import bundle as bundle_of
-from ingot.kuberay import definition, manifest
-from ingot.rayserve import applications, fields, serve_config
-from ingot.rayserve import bundle as rayserve
-from ingot.refused import Refused
-from ingot.vllm import plan as plan_of
+from ingot.model.config import read_config
+from ingot.serving.kuberay import bundle as bundle_of
+from ingot.serving.kuberay import definition, manifest
+from ingot.serving.rayserve import applications, fields, serve_config
+from ingot.serving.rayserve import bundle as rayserve
+from ingot.serving.vllm import plan as plan_of
 
 IMAGE = "registry.example/ray-vllm@sha256:" + 64 * "0"
 RAY = {

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from conftest import ROOT, needs_mounts
-from ingot.files import digest, memo
+from ingot.base import digest, memo
 
 
 def test_a_memo_of_another_boot_is_not_believed_until_the_file_was_on_the_disk(
@@ -71,7 +71,7 @@ IN_MEMORY = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from ingot.files import memo
+from ingot.base import memo
 for name in ("one", "two", "over/merged"):
     file = Path(sys.argv[2], name, "file")
     file.write_text("a")

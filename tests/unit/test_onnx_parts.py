@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 import checkpoints
-from ingot.architecture.config import read_config
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.rows import Rows
-from ingot.checkpoint.safetensors import read_checkpoint
-from ingot.onnx import external, folder, graph, session, write
-from ingot.onnx.weights import EMBEDDING, Form, Layout, Stored, Weights
-from ingot.openvino import folder as openvino_folder
-from ingot.openvino import ir
-from ingot.openvino import session as openvino_session
-from ingot.refused import Refused
-from ingot.tensors import pt
-from ingot.torchpipe import attended
-from ingot.verify import onnx_weights
+from ingot.base.refused import Refused
+from ingot.formats.onnx import external, folder, graph, session, write
+from ingot.formats.onnx.openvino import folder as openvino_folder
+from ingot.formats.onnx.openvino import ir
+from ingot.formats.onnx.openvino import session as openvino_session
+from ingot.formats.onnx.torchpipe import attended
+from ingot.formats.onnx.weights import EMBEDDING, Form, Layout, Stored, Weights
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.rows import Rows
+from ingot.model.checkpoint.safetensors import read_checkpoint
+from ingot.model.config import read_config
+from ingot.model.tensors import pt
+from ingot.parity import onnx_weights
 
 DEMO = checkpoints.DEMO
 

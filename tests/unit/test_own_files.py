@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ingot.files import claim, digest, durable
-from ingot.storekeeping import aside
+from ingot.base import claim, digest, durable
+from ingot.store import aside
 
 
 def test_a_users_own_file_is_moved_aside_and_named(filled, capsys):

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from ingot.base.refused import Refused
 from ingot.driver.commands import report as command
-from ingot.driver.pages import about, page, plots
-from ingot.driver.pages.against import against
-from ingot.refused import Refused
+from ingot.driver.release.pages import about, page, plots
+from ingot.driver.release.pages.against import against
 
 KEY = {
     "version": 2, "rule": "convert", "command": "c", "outputs": [], "params": {"dtype": "f16"},

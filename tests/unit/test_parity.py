@@ -9,15 +9,14 @@ import pytest
 import yaml
 
 from conftest import ROOT
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema
-from ingot.gguf.kv import KV
-from ingot.llamacpp import plan, quants
-from ingot.llamacpp.quantisations import ROWS
-from ingot.parity import divergence, hard_texts, limits, trtllm_model
+from ingot.formats.gguf import plan, quants
+from ingot.formats.gguf.kv import KV
+from ingot.formats.gguf.quantisations import ROWS
+from ingot.formats.tensorrt.checkpoint import QUANTS
+from ingot.parity import clock, divergence, hard_texts, limits, tokenizer_folder, trtllm_model
 from ingot.parity.texts import Texts
-from ingot.refused import Refused
-from ingot.tensorrt.checkpoint import QUANTS
-from ingot.verify import clock, tokenizer_folder
 
 ARTIFACT = Path("artifacts/m.gguf")
 

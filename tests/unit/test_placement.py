@@ -1,6 +1,6 @@
 """Replicas and nodes: what finds its place in any order, and what may wait for ever."""
 
-from ingot.kuberay.placement import stuck
+from ingot.serving.kuberay.placement import stuck
 
 CPU, OWN = {"CPU": 1}, {"CPU": 1, "openvino": 1}
 

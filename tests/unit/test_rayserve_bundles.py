@@ -15,13 +15,13 @@ import yaml
 
 import bundles
 from conftest import ROOT
+from ingot.base import sealed
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
-from ingot.files import sealed
-from ingot.kuberay.manifest import MIG
-from ingot.rayserve import applications, serve_config
-from ingot.rayserve import bundle as bundle_of
-from ingot.rayserve.server import Server
-from ingot.refused import Refused
+from ingot.serving.kuberay.manifest import MIG
+from ingot.serving.rayserve import applications, serve_config
+from ingot.serving.rayserve import bundle as bundle_of
+from ingot.serving.rayserve.server import Server
 
 sys.path.append(str(ROOT / "runtime/rayserve"))
 import batching

@@ -10,14 +10,14 @@ import time
 import pytest
 
 from conftest import ROOT
-from ingot.terminal import record, steps
+from ingot.base import record, steps
 
 STEP = """
     import sys, time
     sys.path.insert(0, {scripts!r})
-    from ingot import entry
-    from ingot.refused import Refused
-    from ingot.terminal.progress import Progress
+    from ingot.base import entry
+    from ingot.base.refused import Refused
+    from ingot.base.progress import Progress
 
     def main():
         progress = Progress("m.gguf", 1000)
@@ -90,8 +90,10 @@ def test_of_two_tries_the_younger_counts_and_the_older_is_forgotten(tmp_path, mo
 
 
 def test_a_program_that_a_step_starts_prints_its_own_reason(step):
-    nested = f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); from ingot import entry; "
-    nested += "from ingot.refused import Refused; entry.run(lambda: 1 / 0)"
+    nested = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); from ingot.base import entry; "
+    )
+    nested += "from ingot.base.refused import Refused; entry.run(lambda: 1 / 0)"
     process = step(f"__import__('subprocess').run([sys.executable, '-c', {nested!r}])")
     assert "ZeroDivisionError" in process.communicate(timeout=20)[1]
 

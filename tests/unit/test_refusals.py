@@ -9,17 +9,13 @@ import sys
 import pytest
 
 from conftest import ROOT
-from ingot.driver.board.log import Log
-from ingot.entry import run
-from ingot.refused import Harmless, Refused, one_line
+from ingot.base.entry import run
+from ingot.base.refused import Harmless, Refused, one_line
+from ingot.driver.show.log import Log
 
 LIBRARY = sorted((ROOT / "scripts").rglob("*.py"))
-ENTRY = (ROOT / "scripts/ingot/refused.py", ROOT / "scripts/ingot/entry.py")
-HOOKS = [
-    ROOT / f"scripts/ingot/driver/{name}.py"
-    for name in ("snakemake_hook", "snakemake_says", "origin/snakemake_asks")
-]
-HOOKS += sorted((ROOT / "scripts/ingot/driver/cluster").glob("*.py"))
+ENTRY = (ROOT / "scripts/ingot/base/refused.py", ROOT / "scripts/ingot/base/entry.py")
+HOOKS = sorted((ROOT / "scripts/ingot/driver/snakemake").rglob("*.py"))
 PRIVATE = re.compile(
     r"_allitems|is_ancient|shellcmd|\bis_directory\b|dag\._|\._(needrun|finished|running|ready_jobs|"
     r"n_until_ready|reason|len)\b|is_group|targetjobs|targetfiles|forcerules|forcefiles|omitforce"

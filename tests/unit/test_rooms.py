@@ -1,4 +1,4 @@
-"""The rooms of the house: who may import whom, how large they grow, and the page that lists them."""
+"""The rooms of the house: who may import whom, how many there are, and the page that lists them."""
 
 import ast
 
@@ -7,52 +7,72 @@ import pytest
 import tour
 from conftest import ROOT
 
-LIBRARY = [
-    room for room in tour.ROOMS if room.startswith("scripts/ingot/") and room[-6:] != "driver"
-]
-ORDER = ["ingot", *(room.removeprefix("scripts/").replace("/", ".") for room in LIBRARY)]
-LARGEST = {"files": 8, "lines": 1000}
-BESIDE = ("refused", "fields", "yaml_text", "entry", "options")  # of ingot, for every room
-GROUND, ROOF = (
-    "ingot.driver.job",
-    "ingot.driver.report",
-)  # the driver's own files; and the hook above all
+ROOMS = [room for room in tour.ROOMS if room.startswith("scripts/ingot/")]  # from the ground up
+FILES = sorted(
+    path for path in (ROOT / "scripts/ingot").rglob("*.py") if path.name != "__init__.py"
+)
+MOST = {"rooms": 20, "arrows": 80, "lines of a file": 600}
+
+
+def module(path):
+    return ".".join(path.relative_to(ROOT / "scripts").with_suffix("").parts)
+
+
+MODULES = {module(path): path for path in FILES}
 
 
 def imported(path):
+    """The files of ours that a file imports."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ingot"):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield MODULES[name if name in MODULES else node.module]
 
 
-@pytest.mark.parametrize("room", LIBRARY)
+def room_of(path):
+    inside = str(path.relative_to(ROOT))
+    return next((room for room in ROOMS if inside.startswith(f"{room}/")), "")
+
+
+ARROWS = {(room_of(path), room_of(other)) for path in FILES for other in imported(path)}
+
+
+def test_every_file_is_in_a_room():
+    assert not [path for path in FILES if not room_of(path)]
+
+
+@pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_only_from_rooms_below_it(room):
-    here = ORDER.index(room.removeprefix("scripts/").replace("/", "."))
-    for path in (ROOT / room).glob("*.py"):
-        for name in imported(path):
-            if name.startswith(GROUND) or (name.startswith(ROOF) and room.endswith("commands")):
-                continue
-            found = max((one for one in ORDER if name.startswith(f"{one}.")), key=len)
-            if found == "ingot":
-                assert name.split(".")[1] in BESIDE, f"{path}: {name}"
-            assert ORDER.index(found) <= here, f"{path}: {name} is in a room above"
+    above = ROOMS[ROOMS.index(room) + 1 :]
+    assert [there for here, there in ARROWS if here == room and there in above] == []
 
 
-def test_the_ground_of_the_driver_imports_nothing_of_ours():
-    assert not list(imported(ROOT / "scripts/ingot/driver/job.py"))
+def test_the_house_is_seen_at_a_glance():
+    between = {arrow for arrow in ARROWS if arrow[0] != arrow[1]}
+    assert len(ROOMS) <= MOST["rooms"] and len(between) <= MOST["arrows"], len(between)
+    longest = max(FILES, key=lambda path: len(path.read_text().splitlines()))
+    assert len(longest.read_text().splitlines()) <= MOST["lines of a file"], longest
 
 
-@pytest.mark.parametrize("room", [*LIBRARY, "scripts/ingot/driver"])
-def test_no_room_outgrows_its_plan(room):
-    files = [path for path in (ROOT / room).glob("*.py") if path.name != "__init__.py"]
-    lines = sum(len(path.read_text().splitlines()) for path in files)
-    assert room.endswith("commands") or len(files) <= LARGEST["files"]
-    assert room.endswith("commands") or lines <= LARGEST["lines"], lines
+def test_no_file_imports_itself_by_way_of_others():
+    left = {path: set(imported(path)) - {path} for path in FILES}
+    while ground := [path for path, needs in left.items() if not needs & left.keys()]:
+        for path in ground:
+            del left[path]
+    assert not left, sorted(map(module, left))
 
 
-def test_every_room_is_in_the_tour():
-    found = {path.parent for path in (ROOT / "scripts/ingot").rglob("*.py")}
-    assert {str(path.relative_to(ROOT)) for path in found} <= set(tour.ROOMS)
+def test_a_job_and_the_runtime_import_nothing_of_ours():
+    for path in (ROOT / "scripts/ingot/driver/catalogue/job.py", *(ROOT / "runtime").rglob("*.py")):
+        assert "ingot" not in {
+            name.split(".")[0]
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for name in (
+                node.module or "" if isinstance(node, ast.ImportFrom) else node.names[0].name,
+            )
+        }, path
 
 
 def test_the_tour_is_what_the_files_say():

@@ -8,14 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from ingot.iree import bundle
-from ingot.refused import Refused
-from ingot.serve.launch import HERE
-from ingot.serve.server import Server
-from ingot.tensorrt import checkpoint as trtllm_checkpoint
-from ingot.tensorrt import rtx
-from ingot.triton import contents, pbtxt, schema
-from ingot.triton.server import launch_script
+from ingot.base.launch import HERE
+from ingot.base.refused import Refused
+from ingot.base.server import Server
+from ingot.formats.iree import bundle
+from ingot.formats.tensorrt import checkpoint as trtllm_checkpoint
+from ingot.formats.tensorrt import rtx
+from ingot.formats.tensorrt.triton import contents, pbtxt, schema
+from ingot.formats.tensorrt.triton.server import launch_script
 
 
 def served(tmp_path, script):

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import site
-from ingot.driver.cluster import ask
-from ingot.refused import Refused
+from ingot.driver.snakemake.cluster import ask
 
 
 @pytest.fixture

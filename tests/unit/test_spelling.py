@@ -3,7 +3,7 @@
 import pytest
 
 from conftest import ROOT
-from ingot.driver.known import spelling
+from ingot.driver.catalogue import spelling
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import pytest
 
-from ingot.checkpoint.files import Checkpoint
-from ingot.options import Limits, ReadingFile, call
-from ingot.refused import Refused
+from ingot.base.options import Limits, ReadingFile, call
+from ingot.base.refused import Refused
+from ingot.model.checkpoint.files import Checkpoint
 
 
 @dataclass(kw_only=True)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ingot.store import gc, leases
 from ingot.store.blobs import Blobs
 from ingot.store.records import Action, Store
-from ingot.storekeeping import gc, leases
-from ingot.storekeeping.usage import usage
+from ingot.store.usage import usage
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from conftest import ROOT
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import targets
+from ingot.driver.catalogue.formats.rows import OFFERED
 from ingot.driver.catalogue.schema import load
-from ingot.driver.formats.rows import OFFERED
-from ingot.refused import Refused
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from conftest import ROOT
-from ingot.driver.formats import rows
-from ingot.driver.job import Job, Output
-from ingot.driver.known.model import Model
+from ingot.driver.catalogue.formats import rows
+from ingot.driver.catalogue.job import Job, Output
+from ingot.driver.catalogue.model import Model
 from ingot.driver.toolchains import sizes, toolchains
 
 

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from conftest import KEY
-from ingot.files import digest
-from ingot.refused import Refused
-from ingot.store import form
+from ingot.base import digest
+from ingot.base.refused import Refused
+from ingot.store import form, gc, leases
 from ingot.store.blobs import Blobs
+from ingot.store.fsck import fsck
 from ingot.store.records import Action, Store
-from ingot.storekeeping import gc, leases
-from ingot.storekeeping.fsck import fsck
-from ingot.storekeeping.usage import usage
+from ingot.store.usage import usage
 
 
 def forge(store, change, tree=True):

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ingot.base.refused import Refused
+from ingot.parity import trtllm_weights, verification
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import Answer, peak, read
-from ingot.refused import Refused
-from ingot.verify import trtllm_weights, verification
-from ingot.verify.values import as_float32, nearest, row_order
+from ingot.parity.values import as_float32, nearest, row_order
 
 TIE_AT = 1  # of the answers below: the second token could be another
 

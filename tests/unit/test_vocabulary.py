@@ -5,10 +5,10 @@ import json
 import pytest
 
 import checkpoints
-from ingot.architecture.config import read_config
-from ingot.checkpoint.files import Checkpoint
-from ingot.gguf import special, templates, vocabulary
-from ingot.refused import Refused
+from ingot.base.refused import Refused
+from ingot.formats.gguf import special, templates, vocabulary
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.config import read_config
 
 
 @pytest.fixture

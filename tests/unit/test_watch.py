@@ -7,11 +7,11 @@ import time
 import pytest
 
 from conftest import ROOT
-from ingot.driver.board import status
-from ingot.driver.cluster import slurm, watch
+from ingot.driver.catalogue.job import Graph, Job, Output
 from ingot.driver.forecast import schedule
 from ingot.driver.forecast.costs import Forecast
-from ingot.driver.job import Graph, Job, Output
+from ingot.driver.show import status
+from ingot.driver.snakemake.cluster import slurm, watch
 
 OUTPUT = "artifacts/m.gguf"
 
@@ -87,7 +87,7 @@ def test_a_run_takes_as_long_as_its_longest_way_or_its_work_over_the_cores():
 DEAF = """
 import signal, sys, threading, time
 sys.path.insert(0, {scripts!r})
-from ingot.driver import processes
+from ingot.base import processes
 
 def told(*_):
     print("told", flush=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from ingot.store import leases, way
 from ingot.store.records import Action, Store
-from ingot.storekeeping import leases, way
 
 
 @pytest.fixture

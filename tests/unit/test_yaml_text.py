@@ -4,13 +4,12 @@ import re
 
 import pytest
 
-from ingot import yaml_text
+from ingot.base import yaml_text
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, site
-from ingot.driver.origin import card
-from ingot.driver.release import matrix
-from ingot.kuberay import manifest
-from ingot.rayserve import applications
-from ingot.refused import Refused
+from ingot.driver.release import card, matrix
+from ingot.serving.kuberay import manifest
+from ingot.serving.rayserve import applications
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ingot.base.progress import Progress
+from ingot.base.refused import Refused
 from ingot.parity.texts import Texts
-from ingot.refused import Refused
-from ingot.terminal.progress import Progress
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ingot.base.refused import Refused
 from ingot.parity.divergence import log_softmax
 from ingot.parity.reference import MOST_TIES, TIE, Answer, peak, summary
-from ingot.refused import Refused
 
 FIRST_TOKENS = 0.5  # of a quantised model's, which is another model: so many must agree
 

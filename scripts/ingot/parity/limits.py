@@ -1,13 +1,13 @@
 """How far a lossy format may be from its source: mean KL divergence per token, in nats.
 
-Of libllama's types: what Llama 3 8B loses (llamacpp/quantisations.py), times FOUR: smaller models lose
+Of libllama's types: what Llama 3 8B loses (formats/gguf/quantisations.py), times FOUR: smaller models lose
 more.  q8_0's is of the same scoreboard.  Floats:
 some hundred times what the demo has, whose weights are bfloat16.  fp8 and int8_sq: ten times what the
 demo has; int4_awq as q4_k_m, which has as many bits.
 """
 
-from ingot.llamacpp.quantisations import ROWS
-from ingot.refused import Refused
+from ingot.base.refused import Refused
+from ingot.formats.gguf.quantisations import ROWS
 
 NAMES = (
     "mean_kl", "median_kl", "kl_99", "kl_99_9", "largest_kl", "same_top", "rms_dp", "perplexity",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingot.refused import Refused
+from ingot.base.refused import Refused
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ingot.checkpoint.files import Checkpoint
-from ingot.refused import Refused
-from ingot.verify.reading import Reading
+from ingot.base.refused import Refused
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.parity.reading import Reading
 
 
 def load(checkpoint: Checkpoint):

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ingot.base.refused import Refused
+from ingot.formats.tensorrt.checkpoint import LINEAR, TrtllmCheckpoint
 from ingot.parity import transformers_model
-from ingot.refused import Refused
-from ingot.tensorrt.checkpoint import LINEAR, TrtllmCheckpoint
-from ingot.verify.trtllm_weights import rows_of
+from ingot.parity.trtllm_weights import rows_of
 
 FULL = {"F8_E4M3": 448.0, "I8": 127.0}  # the largest step of an activation
 

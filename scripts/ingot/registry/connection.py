@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 import urllib3
 
-from ingot.refused import Refused
+from ingot.base.refused import Refused
 from ingot.registry import credentials
 from ingot.registry.reference import Reference, is_loopback
 

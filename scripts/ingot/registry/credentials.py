@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingot.fields import read_json
-from ingot.refused import Refused
+from ingot.base.fields import read_json
+from ingot.base.refused import Refused
 
 CONFIG = {
     "auths?": {str: {"auth?": str, "username?": str, "password?": str, "identitytoken?": str}},

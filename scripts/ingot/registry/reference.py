@@ -4,7 +4,7 @@ import ipaddress
 import re
 from dataclasses import dataclass, replace
 
-from ingot.refused import Refused
+from ingot.base.refused import Refused
 
 SCHEME = "oci://"
 # The distribution specification's rules of a repository's and a tag's name; registries answer names

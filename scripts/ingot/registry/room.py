@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ingot.refused import Refused
+from ingot.base.refused import Refused
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from urllib.parse import urljoin
 
 import urllib3
 
-from ingot.files.digest import canonical
-from ingot.refused import Refused
+from ingot.base.digest import canonical
+from ingot.base.refused import Refused
 from ingot.registry.connection import AGAIN, Answer, Connection, Cut, pause
 from ingot.registry.reference import DIGEST
 

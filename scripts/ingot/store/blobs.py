@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ingot.files import digest, memo
-from ingot.files.atomic import partial_of, replace_folder
-from ingot.files.durable import SMALL, sync
-from ingot.files.shared import make_folder, share
-from ingot.refused import Refused
+from ingot.base import digest, memo
+from ingot.base.atomic import partial_of, replace_folder
+from ingot.base.durable import SMALL, sync
+from ingot.base.refused import Refused
+from ingot.base.shared import make_folder, share
 from ingot.store import locks
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from ingot.checkpoint import identity
+from ingot.model.checkpoint import identity
 
 
 def drop(store: Any, names: Iterable[str]) -> list[Any]:

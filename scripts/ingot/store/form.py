@@ -3,9 +3,9 @@
 from pathlib import PurePosixPath
 from typing import Any
 
-from ingot.fields import Whole, held
-from ingot.files import digest
-from ingot.refused import Refused
+from ingot.base import digest
+from ingot.base.fields import Whole, held
+from ingot.base.refused import Refused
 
 SIZE = Whole(0, 2**63 - 1)
 ENTRY = {

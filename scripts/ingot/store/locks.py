@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from ingot.files.durable import regular_bytes
-from ingot.files.shared import share
-from ingot.refused import Refused
+from ingot.base.durable import regular_bytes
+from ingot.base.refused import Refused
+from ingot.base.shared import share
 
 PATIENCE = 5.0  # seconds, then it is said who is waited for
 LONGEST = 3600.0  # seconds; gc of a large store takes minutes

@@ -4,8 +4,8 @@ oci-layout, index.json        an OCI image layout (github.com/opencontainers/ima
 index.journal                 what index.json lacks until the run ends
 blobs/sha256/<hex>            each file once, read-only, named by what it holds
 actions/<rule>/<key>          what an action gave: a digest, then the manifest it is the digest of
-memo/, tensors/               what is known of files without reading them (files/digest.py,
-                              checkpoint/identity.py)
+memo/, tensors/               what is known of files without reading them (base/digest.py,
+                              model/checkpoint/identity.py)
 quarantine/                   blobs that did not hold what their names say
 distrusted/<rule>/<key>       what actions gave that rest on them: not taken from the shared cache
 leases/, folders/             who builds now, and which working folders use the store
@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingot.files import digest
-from ingot.files.durable import regular_bytes, sync, sync_name
-from ingot.files.shared import make_folder, share
-from ingot.refused import Refused
+from ingot.base import digest
+from ingot.base.durable import regular_bytes, sync, sync_name
+from ingot.base.refused import Refused
+from ingot.base.shared import make_folder, share
 from ingot.store import damage, form
 from ingot.store.blobs import Blobs
 

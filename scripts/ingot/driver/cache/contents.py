@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ingot.checkpoint import identity
+from ingot.base import digest, memo
+from ingot.base.refused import Refused
 from ingot.driver.cache import key
-from ingot.driver.job import Graph, Job
-from ingot.files import digest, memo
-from ingot.refused import Refused
+from ingot.driver.catalogue.job import Graph, Job
+from ingot.model.checkpoint import identity
 from ingot.store.records import Record, Store
 
 LARGE = 64 << 20  # bytes; larger shards are not read just to find that nothing is known of them

@@ -7,10 +7,10 @@ input another job has yet to make is decided again when that one is done: the sa
 import os
 from dataclasses import dataclass, field
 
+from ingot.base import digest
 from ingot.driver.cache.contents import Contents, NotBuiltYet, UnknownInput
 from ingot.driver.cache.differences import nearest
-from ingot.driver.job import Graph, Job
-from ingot.files import digest
+from ingot.driver.catalogue.job import Graph, Job
 
 
 @dataclass

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ingot.checkpoint import identity
 from ingot.driver.cache import key
-from ingot.driver.job import Job
+from ingot.driver.catalogue.job import Job
+from ingot.model.checkpoint import identity
 from ingot.store.records import Record, Store
 
 MANY = 400  # records of one rule that are compared, the youngest first

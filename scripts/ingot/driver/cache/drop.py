@@ -9,11 +9,11 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from ingot.base.atomic import remove
 from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.ingest import Ingest
-from ingot.driver.job import Job
-from ingot.files.atomic import remove
-from ingot.storekeeping import gc, leases
+from ingot.driver.catalogue.job import Job
+from ingot.store import gc, leases
 
 
 def drop(contents: Contents, ingest: Ingest, waiting: set[Job]) -> None:

@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ingot.base import claim, digest
+from ingot.base.refused import Refused
 from ingot.driver.cache import key
 from ingot.driver.cache.contents import Contents, UnknownInput
+from ingot.driver.catalogue.formats.rows import RECORD
+from ingot.driver.catalogue.job import Job
 from ingot.driver.forecast.costs import Costs
-from ingot.driver.formats.rows import RECORD
-from ingot.driver.job import Job
-from ingot.files import claim, digest
-from ingot.refused import Refused
+from ingot.store import aside
 from ingot.store.blobs import SMALL
+from ingot.store.leases import note_folder
 from ingot.store.records import Action, Record
-from ingot.storekeeping import aside
-from ingot.storekeeping.leases import note_folder
 
 QUIET = 2.0  # seconds of waiting for the disk at the end of a run; longer is said
 

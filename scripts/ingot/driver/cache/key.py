@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ingot.checkpoint import identity
-from ingot.checkpoint.files import name_of
-from ingot.driver.job import Job
-from ingot.files import digest
+from ingot.base import digest
+from ingot.driver.catalogue.job import Job
+from ingot.model.checkpoint import identity
+from ingot.model.checkpoint.files import name_of
 
 VERSION = 2
 LOCK = "requirements.lock"

@@ -4,11 +4,11 @@ import os
 import sys
 from pathlib import Path
 
+from ingot.base.refused import Refused
 from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.decide import Decision
-from ingot.driver.job import Job
-from ingot.refused import Refused
-from ingot.storekeeping import aside
+from ingot.driver.catalogue.job import Job
+from ingot.store import aside
 
 
 def restore(contents: Contents, decision: Decision) -> set[Job]:

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from ingot.driver.job import Job
-from ingot.files import digest
-from ingot.refused import Refused
-from ingot.tensorrt import gpus
-from ingot.triton.schema import ENGINE_BACKEND
+from ingot.base import digest
+from ingot.base.refused import Refused
+from ingot.driver.catalogue.job import Job
+from ingot.formats.tensorrt import gpus
+from ingot.formats.tensorrt.triton.schema import ENGINE_BACKEND
 
 BUNDLED = "nvidia-pytriton"  # the server that comes with envs/triton; it has no GPU
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ingot import yaml_text
-from ingot.architecture.families.table import FAMILIES
-from ingot.architecture.features import FEATURES
-from ingot.driver.formats.iree import PROGRAMS
-from ingot.driver.known import model
-from ingot.llamacpp.quantisations import ROWS
-from ingot.refused import Refused
+from ingot.base import yaml_text
+from ingot.base.refused import Refused
+from ingot.driver.catalogue import model
+from ingot.driver.catalogue.formats.iree import PROGRAMS
+from ingot.formats.gguf.quantisations import ROWS
+from ingot.model.families.table import FAMILIES
+from ingot.model.features import FEATURES
 
 FILE, SCHEMA = "models.yaml", "models.schema.json"
 LOCAL = "models.local.yaml"  # the user's own, of the working folder

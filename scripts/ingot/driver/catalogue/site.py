@@ -20,8 +20,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingot import yaml_text
-from ingot.refused import Refused
+from ingot.base import yaml_text
+from ingot.base.refused import Refused
 
 FILE = "INGOT_SITE"
 ROLES = ("cpu", "bigmem", "gpu", "net")  # of partitions; net: downloads, on the head by default

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ingot.architecture import features
-from ingot.driver.formats.rows import FORMATS, OFFERED, PUBLISHED, RECORD, ROWS
-from ingot.driver.formats.table import Target
-from ingot.refused import Refused
+from ingot.base.refused import Refused
+from ingot.driver.catalogue.formats.rows import FORMATS, OFFERED, PUBLISHED, RECORD, ROWS
+from ingot.driver.catalogue.formats.table import Target
+from ingot.model import features
 
 FOLDER = "artifacts/"
 MODEL = "[a-z0-9][a-z0-9-]*"

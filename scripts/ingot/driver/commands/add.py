@@ -15,17 +15,17 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from ingot.architecture.specs import parameters
-from ingot.checkpoint.files import Checkpoint
-from ingot.checkpoint.safetensors import read_checkpoint
+from ingot.base.atomic import replacing
+from ingot.base.refused import Refused
+from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue import machine, schema, targets
-from ingot.driver.formats.rows import OFFERED
-from ingot.driver.known import found as found_of
-from ingot.driver.known.model import planned
+from ingot.driver.catalogue.formats.rows import OFFERED
+from ingot.driver.catalogue.model import planned
 from ingot.driver.toolchains import toolchains
-from ingot.files.atomic import replacing
-from ingot.hub.listing import read_listing
-from ingot.refused import Refused
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.safetensors import read_checkpoint
+from ingot.model.hub.listing import read_listing
+from ingot.model.specs import parameters
 
 HEADER = (
     "# Models of your own, by `ingot add`; edit it as you like.  It is read over models.yaml.\n"

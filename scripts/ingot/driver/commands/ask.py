@@ -5,15 +5,15 @@ import subprocess
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from ingot.base.fields import read_json
+from ingot.base.refused import Refused
+from ingot.base.sealed import sealed
 from ingot.driver.catalogue.targets import model_of
 from ingot.driver.toolchains import toolchains
-from ingot.fields import read_json
-from ingot.files.sealed import sealed
-from ingot.iree.shortfin import Server
-from ingot.refused import Refused
+from ingot.formats.iree.shortfin import Server
 
 RENDER = (
-    "import json, pathlib, sys; from ingot.verify.tokenizer_folder import chat_of; "
+    "import json, pathlib, sys; from ingot.parity.tokenizer_folder import chat_of; "
     "bundle, text = sys.argv[1:]; chat = chat_of(pathlib.Path(bundle)); "
     "print(json.dumps(chat([{'role': 'user', 'content': text}]) if chat else text))"
 )

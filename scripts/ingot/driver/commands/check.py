@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ingot.kuberay import manifest
+from ingot.serving.kuberay import manifest
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -13,10 +13,9 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NoReturn
 
-from ingot.driver.catalogue import site
-from ingot.driver.known import spelling
-from ingot.entry import run
-from ingot.refused import Harmless, Refused, one_line
+from ingot.base.entry import run
+from ingot.base.refused import Harmless, Refused, one_line
+from ingot.driver.catalogue import site, spelling
 
 ROOT = Path(__file__).resolve().parents[4]
 COMMANDS = (

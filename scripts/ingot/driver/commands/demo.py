@@ -8,10 +8,10 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from ingot.driver.origin.on_record import OnRecord
+from ingot.base.refused import Refused
+from ingot.driver.release.on_record import OnRecord
 from ingot.driver.toolchains import toolchains
-from ingot.iree.shortfin import Server
-from ingot.refused import Refused
+from ingot.formats.iree.shortfin import Server
 from ingot.store.records import Store
 
 BUNDLE = "artifacts/demo_tp1.shortfin"

@@ -28,9 +28,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> int:
-    from ingot.driver.origin.on_record import OnRecord
     from ingot.driver.release import changes, document, released  # no other command needs urllib3
-    from ingot.publishing import trusted
+    from ingot.driver.release.on_record import OnRecord
+    from ingot.registry import trusted
     from ingot.registry.connection import Connection
     from ingot.store.records import Store
 

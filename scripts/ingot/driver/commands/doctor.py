@@ -10,10 +10,10 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from ingot.base.refused import Refused, printable
+from ingot.driver.cache.dry_run import dry_run
 from ingot.driver.commands.targets import add_catalogue
-from ingot.driver.health import doctor
-from ingot.driver.origin.dry_run import dry_run
-from ingot.refused import Refused, printable
+from ingot.driver.snakemake.health import doctor
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -4,8 +4,8 @@ import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from ingot.driver.cache.dry_run import dry_run
 from ingot.driver.commands.targets import add_catalogue
-from ingot.driver.origin.dry_run import dry_run
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -10,10 +10,10 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from ingot.base.atomic import partial_of
+from ingot.base.durable import sync, sync_name
+from ingot.base.refused import Refused
 from ingot.driver.toolchains import toolchains
-from ingot.files.atomic import partial_of
-from ingot.files.durable import sync, sync_name
-from ingot.refused import Refused
 
 TOOLCHAINS = ("rayserve", "vllm", "vllm-cuda")  # whose Python packages are all that they are
 
@@ -33,11 +33,11 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
-    from ingot.images import base as base_of
-    from ingot.images import image as image_of  # no other command needs urllib3
+    from ingot.base.progress import Progress
     from ingot.registry import reference, transfer
     from ingot.registry.connection import Connection
-    from ingot.terminal.progress import Progress
+    from ingot.registry.images import base as base_of
+    from ingot.registry.images import image as image_of  # no other command needs urllib3
 
     remote = options.to.startswith(reference.SCHEME)
     place = reference.parse(options.to) if remote else None

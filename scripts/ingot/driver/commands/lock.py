@@ -7,10 +7,10 @@ from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from pathlib import Path
 
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.toolchains import toolchains
-from ingot.refused import Refused
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -18,12 +18,12 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from ingot.base.refused import Refused
+from ingot.driver.cache.dry_run import dry_run
 from ingot.driver.catalogue import schema, targets
+from ingot.driver.catalogue.formats.rows import FINAL, FORMATS, OFFERED, RECORD
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import cells
-from ingot.driver.formats.rows import FINAL, FORMATS, OFFERED, RECORD
-from ingot.driver.origin.dry_run import dry_run
-from ingot.refused import Refused
 
 
 def add_options(parser: ArgumentParser) -> None:

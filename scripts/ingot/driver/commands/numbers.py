@@ -6,10 +6,10 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
+from ingot.base import memo
+from ingot.driver.catalogue.formats.rows import RECORD
 from ingot.driver.catalogue.targets import FOLDER, model_of
 from ingot.driver.forecast.schedule import size
-from ingot.driver.formats.rows import RECORD
-from ingot.files import memo
 
 COLUMNS = {  # of a record's numbers: heading, and how one is shown
     "mean_kl": ("mean KL", "{:.2g}"),
@@ -41,7 +41,7 @@ def run(root: Path, options: Namespace) -> int:
         )
         return 1
     if options.svg:
-        from ingot.driver.pages import plots
+        from ingot.driver.release.pages import plots
 
         options.svg.write_text(plots.plain(plots.quality(found)))
     print(json.dumps(found, indent=2) if options.json else table(found))

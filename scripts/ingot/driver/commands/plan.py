@@ -14,19 +14,19 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ingot.architecture import gpu_layout
-from ingot.architecture.config import ModelConfig
-from ingot.architecture.specs import parameters
+from ingot.base.refused import Refused
+from ingot.driver.cache.dry_run import dry_run
 from ingot.driver.catalogue import schema, targets
+from ingot.driver.catalogue.formats.rows import FORMATS
 from ingot.driver.commands import plan_chart, plan_table
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import schedule
 from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past, spread
-from ingot.driver.formats.rows import FORMATS
-from ingot.driver.origin.dry_run import dry_run
 from ingot.driver.toolchains import toolchains
-from ingot.refused import Refused
+from ingot.model import gpu_layout
+from ingot.model.config import ModelConfig
+from ingot.model.specs import parameters
 from ingot.store.records import Store
 
 GIB = gpu_layout.GIB

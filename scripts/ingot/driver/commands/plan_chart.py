@@ -2,8 +2,8 @@
 
 from html import escape
 
+from ingot.driver.catalogue.formats.table import CHART
 from ingot.driver.forecast.schedule import duration, size
-from ingot.driver.formats.table import CHART
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 900, 170, 80, 60, 60
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from ingot.architecture.gpu_layout import GIB
 from ingot.driver.forecast.schedule import duration, size
 from ingot.driver.toolchains import toolchains
+from ingot.model.gpu_layout import GIB
 
 MOST_GPUS = 16  # of the layouts that are shown, unless none fits
 MANY = 4  # fetches from which on they are one line

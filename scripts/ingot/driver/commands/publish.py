@@ -14,14 +14,14 @@ import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from ingot.base import digest as content
+from ingot.base.atomic import replacing
+from ingot.base.progress import Progress
+from ingot.base.refused import Refused
+from ingot.driver.cache.remote import settings
 from ingot.driver.commands.targets import add_catalogue
-from ingot.driver.remote import settings
-from ingot.files import digest as content
-from ingot.files.atomic import replacing
-from ingot.refused import Refused
 from ingot.registry import reference
 from ingot.store.records import Store
-from ingot.terminal.progress import Progress
 
 
 def add_image(parser: ArgumentParser) -> None:
@@ -53,13 +53,13 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(root: Path, options: Namespace) -> None:
     # no other command needs urllib3 and cryptography
-    from ingot.driver.formats.rows import RECORD
-    from ingot.driver.origin import to_hub
-    from ingot.driver.origin.on_record import OnRecord
-    from ingot.publishing import parts
-    from ingot.publishing.published import publish
-    from ingot.publishing.trusted import signing_key
+    from ingot.driver.catalogue.formats.rows import RECORD
+    from ingot.driver.release import to_hub
+    from ingot.driver.release.on_record import OnRecord
+    from ingot.registry import parts
     from ingot.registry.connection import Connection
+    from ingot.registry.published import publish
+    from ingot.registry.trusted import signing_key
 
     if options.to.startswith(to_hub.SCHEME):
         target = options.target.rstrip("/")

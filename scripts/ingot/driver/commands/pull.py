@@ -7,7 +7,7 @@ all of it has come.  With --key, or INGOT_TRUSTED_KEYS, only what that key signe
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ingot.refused import Refused
+from ingot.base.refused import Refused
 from ingot.registry import reference
 
 
@@ -36,7 +36,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
-    from ingot.publishing import listed, restore, trusted  # no other command needs urllib3
+    from ingot.registry import listed, restore, trusted  # no other command needs urllib3
     from ingot.registry.connection import Connection
 
     place, keys = reference.parse(options.reference), trusted.keys(options.key)

@@ -13,12 +13,12 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
 
+from ingot.base.refused import Refused
+from ingot.driver.cache.remote import settings
 from ingot.driver.catalogue import schema
 from ingot.driver.commands.publish import add_image
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.release import matrix
-from ingot.driver.remote import settings
-from ingot.refused import Refused
 from ingot.registry import reference
 from ingot.store.records import Store
 
@@ -39,12 +39,12 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
-    from ingot.driver.formats.rows import RECORD
-    from ingot.driver.origin.dry_run import build
-    from ingot.driver.origin.on_record import OnRecord
+    from ingot.driver.cache.dry_run import build
+    from ingot.driver.catalogue.formats.rows import RECORD
     from ingot.driver.release import document, released  # no other command needs urllib3
-    from ingot.publishing.trusted import signing_key
+    from ingot.driver.release.on_record import OnRecord
     from ingot.registry.connection import Connection
+    from ingot.registry.trusted import signing_key
 
     model, _, version = options.release.partition("@")
     place = reference.parse(f"{options.to}:{version}")

@@ -10,23 +10,23 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from ingot.driver.board import status
-from ingot.driver.board.shown import verdict
+from ingot.base import digest
+from ingot.base.atomic import replacing
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
+from ingot.driver.catalogue.formats.rows import RECORD, row_of
 from ingot.driver.commands import plan
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.past import Past
-from ingot.driver.formats.rows import RECORD, row_of
-from ingot.driver.origin.on_record import OnRecord
-from ingot.driver.pages import page, plots
-from ingot.driver.pages.about import FORMAT, about
-from ingot.driver.pages.against import against
-from ingot.files import digest
-from ingot.files.atomic import replacing
-from ingot.refused import Refused
+from ingot.driver.release.on_record import OnRecord
+from ingot.driver.release.pages import page, plots
+from ingot.driver.release.pages.about import FORMAT, about
+from ingot.driver.release.pages.against import against
+from ingot.driver.show import status
+from ingot.driver.show.shown import verdict
+from ingot.parity import verification
 from ingot.store.records import Store
-from ingot.verify import verification
 
 PAGES = Path("reports")
 COMPILE = "compile_vmfb"

@@ -11,9 +11,9 @@ from argparse import ArgumentParser, Namespace
 from contextlib import nullcontext
 from pathlib import Path
 
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema
 from ingot.driver.commands.pull import add_reference
-from ingot.refused import Refused
 from ingot.registry import reference
 
 
@@ -34,9 +34,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(root: Path, options: Namespace) -> int:
     from ingot.driver.release import released, reproduced  # no other command needs urllib3
-    from ingot.publishing import listed, modelpack, published, trusted
+    from ingot.registry import envelope, listed, modelpack, provenance, published, trusted
     from ingot.registry.connection import Connection
-    from ingot.trust import envelope, provenance
 
     keys, place = trusted.keys(options.key), reference.parse(options.reference)
     signs = envelope.private_key(options.sign) if options.sign else None

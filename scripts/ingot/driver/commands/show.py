@@ -8,7 +8,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from ingot.refused import Refused
+from ingot.base.refused import Refused
 from ingot.registry import reference
 from ingot.store.records import Store
 
@@ -22,9 +22,11 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
-    from ingot.driver.origin import shown  # no other command needs urllib3
-    from ingot.driver.release import released
-    from ingot.publishing import listed
+    from ingot.driver.release import (
+        released,
+        shown,  # no other command needs urllib3
+    )
+    from ingot.registry import listed
     from ingot.registry.connection import Connection
 
     if options.what.startswith(reference.SCHEME):

@@ -6,9 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from ingot.driver.catalogue import schema
-from ingot.driver.known import spelling
-from ingot.refused import Refused, one_line
+from ingot.base.refused import Refused, one_line
+from ingot.driver.catalogue import schema, spelling
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = ("--configfile", "--configfiles", "--report-metadata")  # options that name files

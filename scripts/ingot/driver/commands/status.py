@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from ingot.driver.board import status
-from ingot.driver.cluster import watch
+from ingot.base import claim, steps
+from ingot.base.refused import Refused, drawn_on, harmless
+from ingot.driver.catalogue.rules import environment
 from ingot.driver.forecast.schedule import duration, size
-from ingot.driver.rules import environment
-from ingot.files import claim
-from ingot.refused import Refused, drawn_on, harmless
+from ingot.driver.show import status
+from ingot.driver.snakemake.cluster import watch
+from ingot.store import leases
 from ingot.store.records import Store
-from ingot.storekeeping import leases
-from ingot.terminal import steps
 
 EACH = 1.0  # seconds between two looks
 CLEAR = "\033[H\033[J"  # of a terminal
@@ -88,7 +87,7 @@ def drawn(folder: Path, found: status.Status, height: int) -> str:
         return "\n".join(lines(folder, found))
     from rich.console import Console
 
-    from ingot.driver.board.drawing import board
+    from ingot.driver.show.drawing import board
 
     width = shutil.get_terminal_size().columns
     console = Console(force_terminal=True, highlight=False, width=width - 1, height=height)

@@ -11,15 +11,15 @@ import os
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
+from ingot.base.refused import Refused
+from ingot.driver.cache.remote.settings import NAME as REMOTE
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands.targets import add_catalogue
-from ingot.driver.remote.settings import NAME as REMOTE
-from ingot.refused import Refused
+from ingot.store import way
+from ingot.store.fsck import fsck
+from ingot.store.gc import collect
 from ingot.store.records import Store
-from ingot.storekeeping import way
-from ingot.storekeeping.fsck import fsck
-from ingot.storekeeping.gc import collect
-from ingot.storekeeping.usage import usage
+from ingot.store.usage import usage
 
 
 def add_options(parser: ArgumentParser) -> None:

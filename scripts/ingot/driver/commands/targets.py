@@ -3,9 +3,9 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema
 from ingot.driver.catalogue.targets import legal, legal_of
-from ingot.refused import Refused
 
 
 def add_catalogue(parser: ArgumentParser) -> None:

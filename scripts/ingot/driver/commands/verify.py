@@ -9,8 +9,8 @@ import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from ingot.base.refused import Refused
 from ingot.driver.commands.pull import add_reference
-from ingot.refused import Refused
 from ingot.registry import reference
 
 
@@ -22,7 +22,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(root: Path, options: Namespace) -> None:
     from ingot.driver.release import released  # no other command needs urllib3
-    from ingot.publishing import listed, trusted
+    from ingot.registry import listed, trusted
     from ingot.registry.connection import Connection
 
     keys = trusted.keys(options.key)

@@ -9,8 +9,8 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from ingot.base.refused import Refused
 from ingot.driver.toolchains import toolchains, wheels
-from ingot.refused import Refused
 
 
 def add_options(parser: ArgumentParser) -> None:

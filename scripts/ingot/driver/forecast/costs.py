@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingot.driver.catalogue.formats import rows
+from ingot.driver.catalogue.job import Job
+from ingot.driver.catalogue.model import Model
 from ingot.driver.forecast.past import Past
-from ingot.driver.formats import rows
-from ingot.driver.job import Job
-from ingot.driver.known.model import Model
 
 CONFIGS = "INGOT_CONFIGS"  # a folder of <model>.json, for models that are not fetched
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from ingot.files import claim
+from ingot.base import claim
 from ingot.store.records import Store
 
 MANY = 200  # records of a rule that are looked at, the youngest first

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ingot.driver.formats.rows import chart_of, row_of
-from ingot.driver.formats.table import CHART
-from ingot.driver.job import Graph, Job
+from ingot.driver.catalogue.formats.rows import chart_of, row_of
+from ingot.driver.catalogue.formats.table import CHART
+from ingot.driver.catalogue.job import Graph, Job
 
 
 @dataclass

@@ -12,11 +12,11 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from ingot.driver.formats.rows import RECORD
-from ingot.driver.origin.on_record import OnRecord
-from ingot.fields import Whole, json_of
-from ingot.publishing.published import files as files_of
-from ingot.refused import Refused
+from ingot.base.fields import Whole, json_of
+from ingot.base.refused import Refused
+from ingot.driver.catalogue.formats.rows import RECORD
+from ingot.driver.release.on_record import OnRecord
+from ingot.registry.published import files as files_of
 
 FORMAT = 1
 SIZE = Whole(0, 2**63 - 1)

@@ -9,10 +9,10 @@ cells: [demo.q8_0.gguf]                    # these, too, without artifacts/
 from pathlib import Path
 from typing import Any
 
-from ingot import yaml_text
+from ingot.base import yaml_text
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import targets
-from ingot.driver.formats.rows import FINAL, FORMATS, RECORD
-from ingot.refused import Refused
+from ingot.driver.catalogue.formats.rows import FINAL, FORMATS, RECORD
 
 KEYS = {"formats": str, "tp": int, "variants": str, "cells": str}
 

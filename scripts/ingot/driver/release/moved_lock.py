@@ -6,10 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ingot.base.refused import Refused
+from ingot.driver.cache.dry_run import dry_run
 from ingot.driver.cache.key import versions
-from ingot.driver.origin.dry_run import dry_run
 from ingot.driver.toolchains import toolchains
-from ingot.refused import Refused
 
 COPIED = ("Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "profiles", "envs")
 LINKED = ("models", "runtime")

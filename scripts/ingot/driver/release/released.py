@@ -3,18 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
+from ingot.base.digest import canonical
+from ingot.base.refused import Refused
 from ingot.driver.release import document
 from ingot.driver.release.document import Document
-from ingot.files.digest import canonical
-from ingot.publishing import listed, modelpack, parts, published, trusted
-from ingot.publishing.listed import Listed
-from ingot.publishing.modelpack import PROVENANCE, ROLE, TITLE, described
-from ingot.publishing.published import Artifact, Origin
-from ingot.publishing.trusted import SUBJECT
-from ingot.refused import Refused
-from ingot.registry import transfer
+from ingot.registry import envelope, listed, modelpack, parts, published, transfer, trusted
 from ingot.registry.connection import Connection
-from ingot.trust import envelope
+from ingot.registry.listed import Listed
+from ingot.registry.modelpack import PROVENANCE, ROLE, TITLE, described
+from ingot.registry.published import Artifact, Origin
+from ingot.registry.trusted import SUBJECT
 
 RELEASE, CELL = "release", "cell:"  # roles
 KIND = "urn:ingot:release:1"

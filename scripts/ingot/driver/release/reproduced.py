@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ingot.base import digest
+from ingot.base.fields import held
+from ingot.base.refused import Refused
+from ingot.driver.cache.dry_run import build as run
 from ingot.driver.catalogue import targets
-from ingot.driver.formats.rows import VARIES
-from ingot.driver.origin.dry_run import build as run
-from ingot.driver.origin.on_record import ELSEWHERE, OnRecord
-from ingot.fields import held
-from ingot.files import digest
-from ingot.publishing.published import files
-from ingot.refused import Refused
+from ingot.driver.catalogue.formats.rows import VARIES
+from ingot.driver.release.on_record import ELSEWHERE, OnRecord
+from ingot.registry.published import files
 from ingot.store.records import Store
 
 UNREAD = ("prompts", "corpus")  # by what makes an artifact; they are for its verification

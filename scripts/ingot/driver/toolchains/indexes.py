@@ -13,8 +13,8 @@ import threading
 import urllib.request
 from pathlib import Path
 
-from ingot.files.atomic import replacing
-from ingot.refused import Refused
+from ingot.base.atomic import replacing
+from ingot.base.refused import Refused
 
 PUBLIC = "https://pypi.org/simple"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"

@@ -18,10 +18,10 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ingot.base.progress import Progress
+from ingot.base.refused import Refused
 from ingot.driver.toolchains import indexes, sizes, wheels
-from ingot.refused import Refused
 from ingot.store import locks
-from ingot.terminal.progress import Progress
 
 LOCK, CUDA, WISH, BUILD = (
     "requirements.lock", "requirements.cuda.lock", "requirements.in", "build.py",

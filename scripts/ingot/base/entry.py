@@ -1,0 +1,97 @@
+"""How a program of ours that is run by path begins and ends.
+
+It ends in one line, on the terminal and in its log; when it is told to; and when the Snakemake that
+started it is gone, so that no step or server outlives a killed build.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from ingot.base import record
+from ingot.base.refused import Refused
+
+PAUSE = 1.0  # seconds between two looks at whether Snakemake goes on
+
+
+def run(main: Callable[[], int | None]) -> NoReturn:
+    """Run `main`, and end with the exit status that it returns."""
+    signal.signal(signal.SIGTERM, _told_to)
+    _end_with_parent()
+    record.begin()
+    try:
+        status = main()
+        record.end()
+        sys.exit(status)
+    except Refused as reason:
+        _fail(str(reason), str(reason))
+    except KeyboardInterrupt:
+        sys.exit(1 if record.shown() else "stopped by Ctrl-C")
+    except MemoryError:
+        _fail("out of memory; see `ingot plan` for what this step takes", traceback.format_exc())
+    except Exception as error:
+        _log(traceback.format_exc())
+        if not record.shown():
+            raise
+        _fail(str(Refused(f"{type(error).__name__}: {error}")), "")
+
+
+def end(text: str) -> NoReturn:
+    """End the program from a signal handler, past every `except Exception` of other people's code."""
+    sys.exit(text)
+
+
+def _told_to(*_) -> None:
+    end(f"{Path(sys.argv[0]).name}: stopped by SIGTERM; what was half done is removed")
+
+
+def _end_with_parent() -> None:
+    """Told to end as soon as Snakemake is gone; bash, which is between, would go on."""
+    if parent := os.environ.get("INGOT_PARENT"):
+
+        def watch() -> None:
+            while lives(parent):
+                time.sleep(PAUSE)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=watch, daemon=True).start()
+
+
+def end_at_start(text: str) -> NoReturn:
+    """End a Python that is still starting, where SystemExit would be its own fatal error."""
+    print(text, file=sys.stderr, flush=True)
+    os._exit(1)
+
+
+def end_at_once(status: int) -> NoReturn:
+    """Without a word, and without what Python does at the end: a second Ctrl-C."""
+    os._exit(status)
+
+
+def lives(pid: str) -> bool:
+    """Does this process go on?  One that nobody has waited for is still listed, as a zombie."""
+    try:
+        state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def _fail(reason: str, log: str) -> NoReturn:
+    """Say why; a run that shows its steps' records says it for us, beside the artifact's name."""
+    if log:
+        _log(log)
+    record.refused(reason)
+    sys.exit(1 if record.shown() else reason)
+
+
+def _log(text: str) -> None:
+    """A rule sends stdout to its log: there the reason is kept, and shown by --show-failed-logs."""
+    if os.environ.get("INGOT_PARENT"):
+        print(text, flush=True)

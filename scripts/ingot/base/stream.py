@@ -1,0 +1,174 @@
+"""Byte ranges from file to file, a block at a time: memory does not grow with the model."""
+
+import errno
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ingot.base.refused import Refused
+
+BLOCK = 1 << 20  # bytes read at a time when they are only copied
+CAST_BLOCK = 1 << 18  # and when they are cast: all intermediates of a block stay in the cache
+ZEROS = bytes(1 << 16)
+THREADS = min(4, os.cpu_count() or 1)  # beyond four, the page cache is the limit
+
+
+class Turns:
+    """Lets threads do something one after another, in the order of their numbers 0, 1, 2, ..."""
+
+    def __init__(self):
+        self.next, self.stopped = 0, False
+        self.changed = threading.Condition()
+
+    @contextmanager
+    def take(self, number: int) -> Iterator[None]:
+        with self.changed:
+            while self.next != number and not self.stopped:
+                self.changed.wait()
+        yield
+        with self.changed:
+            self.next = number + 1
+            self.changed.notify_all()
+
+    def stop(self) -> None:
+        """Let all go: a number will not come, since its thread met an error."""
+        with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+
+
+class Digest:
+    """SHA-256 of a file written in pieces, each handed over in its turn; holes are zeros."""
+
+    def __init__(self):
+        self.hash, self.done = hashlib.sha256(), 0
+
+    def update(self, data, offset: int) -> None:
+        if offset < self.done:
+            raise ValueError(f"byte {offset} comes after byte {self.done}")
+        self.skip_to(offset)
+        self.hash.update(data)
+        self.done += len(data)
+
+    def skip_to(self, offset: int) -> None:
+        while self.done < offset:
+            step = min(offset - self.done, len(ZEROS))
+            self.hash.update(ZEROS[:step])
+            self.done += step
+
+
+class Output:
+    """A file of known size that threads write in pieces, hashed as the pieces pass by.
+
+    The pieces are hashed in the order of their tickets, which must be that of their offsets.
+    """
+
+    def __init__(self, partial: Path, size: int, path: Path):
+        self.size, self.tickets = size, 0
+        self.turns, self.hashed = Turns(), Digest()
+        self.file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            allocate(self.file, size, path)
+        except BaseException:
+            self.close()
+            raise
+
+    def ticket(self) -> int:
+        """The next piece's number; drawn where the pieces are handed out, one after another."""
+        self.tickets += 1
+        return self.tickets - 1
+
+    def write(self, ticket: int, data, offset: int) -> None:
+        write_exactly(self.file, memoryview(data), offset)
+        with self.turns.take(ticket):
+            self.hashed.update(data, offset)
+
+    def put(self, data, offset: int) -> None:
+        """Write a piece while no thread does."""
+        write_exactly(self.file, memoryview(data), offset)
+        self.hashed.update(data, offset)
+
+    def finish(self) -> str:
+        """The SHA-256 of the whole file."""
+        self.hashed.skip_to(self.size)
+        return self.hashed.hash.hexdigest()
+
+    def close(self) -> None:
+        os.close(self.file)
+
+
+def in_threads(jobs: Iterable[Callable[[], None]], turns: Iterable[Turns] = ()) -> None:
+    """Run the jobs, `THREADS` at a time; the first error stops the others and is raised here.
+
+    They start in order, so that a thread that waits for its turn waits for jobs already started.
+    """
+    source, lock, errors = iter(jobs), threading.Lock(), []
+
+    def work() -> None:
+        while not errors:
+            try:
+                with lock:
+                    job = next(source, None)
+                if job is None:
+                    return
+                job()
+            except BaseException as error:  # raised again below
+                errors.append(error)
+                for turn in turns:
+                    turn.stop()
+
+    threads = [threading.Thread(target=work) for _ in range(THREADS)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except BaseException as error:  # an interrupt: no thread may outlive the files it works on
+        errors.append(error)
+        for turn in turns:
+            turn.stop()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
+
+
+def allocate(file: int, size: int, path: Path) -> None:
+    """Reserve `size` bytes of `path` at once, so that a full disk stops us before any work."""
+    try:
+        os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            os.truncate(file, size)  # a file system that cannot reserve
+            return
+        raise Refused(
+            f"{path}: {size / 1e6:,.1f} MB do not fit on the disk; free some space, or move artifacts"
+        ) from None
+
+
+def read_exactly(file: int, buffer: memoryview, offset: int, path: Path) -> None:
+    """Fill `buffer` from `offset`."""
+    done = 0
+    while done < len(buffer):
+        count = os.preadv(file, [buffer[done:]], offset + done)
+        if count == 0:
+            raise Refused(
+                f"{path}: ended at byte {offset + done}; it was cut short while being read"
+            )
+        done += count
+
+
+def write_exactly(file: int, data: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(data):
+        done += os.pwrite(file, data[done:], offset + done)
+
+
+def buffer_of(local: threading.local, size: int) -> memoryview:
+    """This thread's buffer, grown when a piece is larger than any before."""
+    if getattr(local, "buffer", None) is None or len(local.buffer) < size:
+        local.buffer = memoryview(bytearray(size))
+    return local.buffer[:size]

@@ -1,0 +1,70 @@
+"""What Snakemake would do with each job of some targets: asked of the real command, by a dry run."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from ingot.base.refused import Refused
+
+ANSWER = "INGOT_EXPLAIN"  # the file that a dry run writes its decisions to, as JSON
+WHOLE = "INGOT_WHOLE_WAY"  # a run takes the records of all that a target was made from, if it need not run
+
+
+def dry_run(
+    root: Path,
+    targets: list[str],
+    catalogue: str | None = None,
+    *more: str,
+    cwd: Path | None = None,
+    **environment: str,
+) -> list[dict]:
+    """What Snakemake would do with each job of `targets`, as report.described says it.
+
+    `more`: further words for it; `cwd` is the working folder, by default this one.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "jobs.json"
+        snakemake = Path(sys.executable).parent / "snakemake"
+        own = ["--configfile", catalogue] if catalogue else []
+        done = subprocess.run(
+            [
+                snakemake,
+                "-s",
+                root / "Snakefile",
+                "-n",
+                "--quiet",
+                "all",
+                *own,
+                *more,
+                "--",
+                *targets,
+            ],
+            cwd=cwd,
+            env={**os.environ, **environment, ANSWER: str(answer)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not answer.exists():
+            lines = [line for line in done.stderr.splitlines() if not line.startswith("Using ")]
+            lines = [line.removeprefix("error: ") for line in lines]
+            first, *rest = lines[-3:] or ["Snakemake said nothing; run it with -n"]
+            raise Refused(first, "\n".join(rest))
+        return json.loads(answer.read_text())
+
+
+def build(
+    root: Path, targets: list[str], catalogue: str | None, cwd: Path, *more: str, **environment: str
+) -> None:
+    """By the real command, on this terminal; what fails there is said there."""
+    command = [str(Path(sys.executable).parent / "snakemake"), "-s", str(root / "Snakefile"), *more]
+    own = ["--configfile", catalogue] if catalogue else []
+    done = subprocess.run(
+        [*command, *own, "--", *targets],
+        cwd=cwd, env={**os.environ, **environment}, stdout=sys.stderr, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise Refused(f"{targets[0]}: not built; the lines above say why")

@@ -1,0 +1,76 @@
+"""Rows of what models come from: a checkpoint of the hub, and the reference for verifications."""
+
+from functools import partial
+
+from ingot.driver.catalogue.formats.table import (
+    GB,
+    Cost,
+    Format,
+    Work,
+    run_through,
+    whole_model,
+    written,
+)
+from ingot.driver.catalogue.job import Job
+from ingot.driver.catalogue.model import Model
+
+FETCH = Cost(1.5, 10.0, 90)  # unit: a GB fetched, at 100 MB/s
+LISTING = 5_000  # bytes
+OTHER_FILES = {"tokenizer.json": 9e6, "model.safetensors.index.json": 5e4}  # bytes, about
+
+
+def listed(job: Job, model: Model) -> Work:
+    return Work(Cost(0.2), 0, dict.fromkeys(job.writes, 0), download=LISTING)
+
+
+def fetched(job: Job, model: Model) -> Work | None:
+    """One file of the hub, by its list, or as large as config.json makes it."""
+    name = job.wildcards["file"]
+    listed = model.listed().get(name)
+    size = listed["size"] if listed else OTHER_FILES.get(name, 2000)
+    if not listed and name.endswith(".safetensors"):
+        if not model.config:
+            return None
+        size = model.checkpoint_bytes() / model.entry["shards"]
+    return Work(FETCH, size / GB, {job.writes[0]: size}, download=int(size))
+
+
+def scored(job: Job, model: Model) -> Work | None:
+    """Unit: a thousand tokens times a billion weights."""
+    if not model.config:
+        return None
+    tokens = min(model.entry["corpus_tokens"], 1e9 / (4 * model.config.vocab))
+    size = tokens * model.config.vocab * 4
+    memory = 1200 + 4800 * model.parameters() / 1e9  # MB: the model in float32
+    return Work(Cost(4, 60, memory), tokens * model.parameters() / 1e12, {job.writes[0]: size})
+
+
+beside = partial(Format, sizes=whole_model, intermediate=True)
+ROWS = (
+    beside(
+        name="hf",
+        what="a checkpoint's files, as the hub has them",
+        steps={"fetch_listing": listed, "fetch_file": fetched},
+        chart="checkpoint",
+    ),
+    beside(
+        name="reading.json",
+        what="every number of config.json, by transformers",
+        steps={"read_config": written(Cost(5, memory=450), 1e3)},
+    ),
+    beside(
+        name="reference.npz",
+        what="greedy tokens and logits by transformers in float32",
+        steps={"generate_reference": run_through(Cost(3, 200, 1200, 1250), 6e5)},
+    ),
+    beside(
+        name="texts.json",
+        what="token ids of texts and rendered dialogues, by transformers",
+        steps={"encode_texts": written(Cost(4, memory=300), 5e5)},
+    ),
+    beside(
+        name="scores.npy",
+        what="distributions over a corpus, by transformers in float32",
+        steps={"score_corpus": scored},
+    ),
+)

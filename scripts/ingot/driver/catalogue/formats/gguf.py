@@ -1,0 +1,146 @@
+"""Rows of GGUF: one file, several quantised ones, a set of smaller files, importance matrices."""
+
+from dataclasses import replace
+from functools import partial
+
+from ingot.driver.catalogue.formats.table import (  # fmt: skip
+    GB,
+    Cost,
+    Format,
+    Target,
+    Work,
+    always,
+    read_through,
+    run_through,
+    whole_model,
+)
+from ingot.driver.catalogue.job import Job
+from ingot.driver.catalogue.model import Model
+from ingot.formats.gguf import metadata, quantisations
+from ingot.formats.iree import irpa
+
+FLOATS = ("f32", "f16", "bf16", "q8_0")  # dtypes that the converter writes
+
+
+def file_bytes(model: Model, dtype: str) -> int:
+    """The tensors, and 65 bytes per token of the vocabulary: its text and what it is."""
+    row = quantisations.ROWS.get(dtype)
+    tensors = model.tensor_bytes("f32" if row else dtype)
+    tensors *= row.bits / 32 if row else 1
+    return irpa.align(int(tensors) + 65 * model.config.vocab, irpa.PAGE)
+
+
+def convert(job: Job, model: Model) -> Work | None:
+    """Unit: a GB of the checkpoint."""
+    if not model.config:
+        return None
+    size = file_bytes(model, model.dtype(job.wildcards.get("dtype", "")))
+    return Work(Cost(0.2, 2.0, 40), model.checkpoint_bytes() / GB, {job.writes[0]: size})
+
+
+def kinds(job: Job, model: Model) -> list[str]:
+    """The types that a job writes."""
+    one = job.wildcards.get("quant") or job.wildcards.get("gguf", "").lstrip(".")
+    return [one] if one else model.entry["quants"]
+
+
+def quantize(job: Job, model: Model) -> Work | None:
+    """Unit: a GB of the checkpoint to one type."""
+    if not model.config:
+        return None
+    asked = kinds(job, model)
+    size = sum(file_bytes(model, kind) for kind in asked)
+    units = model.checkpoint_bytes() / GB * len(asked)
+    return Work(Cost(0.5, 25.0, 80), units, {job.writes[0]: size})
+
+
+def split(job: Job, model: Model) -> Work | None:
+    """Unit: a GB copied."""
+    if not model.config:
+        return None
+    size = file_bytes(model, job.wildcards.get("gguf", "").lstrip(".") or model.dtype(""))
+    return Work(Cost(0.2, 1.0, 30), size / GB, {job.writes[0]: size})
+
+
+def imatrix(job: Job, model: Model) -> Work | None:
+    """Unit: a thousand tokens times a billion weights."""
+    if not model.config:
+        return None
+    c = model.config
+    columns = c.layers * (4 * c.hidden + c.heads * c.head_dim + 2 * c.hidden + c.ffn)
+    units = 4000 * model.parameters() / 1e12
+    memory = 800 + file_bytes(model, model.dtype("")) / 1e6  # MB: the file is mapped
+    return Work(Cost(1.0, 60.0, memory), units, {job.writes[0]: 4 * columns})
+
+
+def refuse(target: Target) -> str | None:
+    row = quantisations.ROWS.get(target.variant or "")
+    if row and row.by_imatrix and not target.entry.get("imatrix"):
+        return f"{target.variant} needs an importance matrix; set models.{target.model}.imatrix to a text"
+    return None
+
+
+def refuse_imatrix(target: Target) -> str | None:
+    if not target.entry.get("imatrix"):
+        return f"models.{target.model}.imatrix: missing, expected a text; name one"
+    return None
+
+
+def refuse_quants(target: Target) -> str | None:
+    each = (refuse(replace(target, variant=kind)) for kind in target.entry["quants"])
+    return next(filter(None, each), None)
+
+
+def every_type(catalogue: dict, tp: int) -> list[str]:
+    return [*FLOATS, *quantisations.ROWS]
+
+
+row = partial(
+    Format,
+    can=always(metadata.CAN),
+    sizes=whole_model,
+    whole="a GGUF file holds the whole model, and servers split it themselves",
+    chart="gguf",
+)
+ROWS = (
+    row(
+        name="gguf",
+        final=True,
+        serve="llama-server -m {title}",
+        what="GGUF at the model's dtype, or at the type named",
+        steps={
+            "safetensors_to_gguf": convert,
+            "quantize_gguf": quantize,
+            "verify_gguf": read_through(Cost(10, 40.0, 400, 1200)),
+        },
+        variants=every_type,
+        refuse=refuse,
+        record="the checkpoint, value by value, and key by key; transformers' texts, tokens and "
+        "distributions, by libllama",
+    ),
+    row(
+        name="quants",
+        what="GGUF of several of libllama's types, from one read of the checkpoint",
+        steps={},
+        refuse=refuse_quants,
+        no_record="each of its files is artifacts/MODEL.TYPE.gguf; ask for that one's record",
+    ),
+    row(
+        name="split",
+        serve="llama-server -m {title}/*-00001-of-*.gguf",
+        what="a GGUF file as a set of files within a limit, as hubs want it",
+        steps={"split_gguf": split, "verify_split": run_through(Cost(3, 40, 200, 1200))},
+        variants=every_type,
+        refuse=refuse,
+        record="the whole file, tensor by tensor; its logits, by libllama",
+    ),
+    row(
+        name="imatrix",
+        what="an importance matrix, by which libllama's types are made",
+        steps={"compute_imatrix": imatrix},
+        whole="an importance matrix is of the whole model",
+        chart="other",
+        refuse=refuse_imatrix,
+        no_record="the records of the files that are made by it name it",
+    ),
+)

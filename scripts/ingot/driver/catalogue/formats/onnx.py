@@ -1,0 +1,89 @@
+"""Rows of ONNX, of what is made like it, OpenVINO IR and torchpipe's file set, and of TensorRT for RTX."""
+
+from dataclasses import replace
+from functools import partial
+
+from ingot.driver.catalogue.formats import table
+from ingot.driver.catalogue.formats.table import GB, Cost, Format, Step, Work, whole_model
+from ingot.driver.catalogue.job import Job
+from ingot.driver.catalogue.model import Model
+from ingot.formats.onnx import weights
+from ingot.model.specs import specs_of
+
+VARIANTS = ("fp16", "int8", "prefill")  # besides fp32; prefill is fp16 without a KV cache
+QUANTS = ("int8",)  # of OpenVINO
+PER_LAYER = 12_000  # bytes of a graph
+SCRIPTS = {"torchpipe": "split_onnx", "rtx": "build_rtx"}  # of others export_<name>
+VALUES = "the checkpoint, value by value; transformers in float32: tokens and distributions, by "
+
+
+def folder_bytes(name: str, job: Job, model: Model) -> float:
+    """Weights, graphs, small files; of torchpipe the embedding lies beside the graphs, twice."""
+    settings, config = model.entry["onnx"], model.config
+    words = job.wildcards | {"onnx": ".fp16"} if name == "rtx" else job.wildcards
+    word, layers = words.get("onnx", words.get("int8", "")).lstrip("."), config.layers
+    if name == "torchpipe":
+        word = settings["torchpipe"]["dtype"]
+        layers = min(layers, settings["torchpipe"].get("layers", layers))
+    int8 = "dequantized" if name == "openvino" else settings["int8"]
+    dtype = {"": "fp32", "prefill": "fp16"}.get(word, word)
+    form = weights.Form(dtype, int8, settings["block"], tuple(settings["float_layers"]))
+    size = PER_LAYER * (layers + 1) + model.tokenizer_bytes()
+    for spec in specs_of(replace(config, layers=layers), "f32"):
+        copies = 2 + config.tied if name == "torchpipe" and spec.source == weights.EMBEDDING else 1
+        size += copies * form.nbytes(spec.source or "", spec.shape)
+    return size
+
+
+def make(name: str, cost: Cost) -> dict[str, Step]:
+    """The step that makes a format; its unit is a GB of the checkpoint."""
+
+    def work(job: Job, model: Model) -> Work | None:
+        if not model.config:
+            return None
+        files = {job.writes[0]: folder_bytes(name, job, model)}
+        return Work(cost, model.checkpoint_bytes() / GB, files)
+
+    return {SCRIPTS.get(name, f"export_{name}"): work}
+
+
+row = partial(Format, can=table.always(weights.CAN), sizes=whole_model, chart="irpa")
+ROWS = (
+    row(
+        name="onnx",
+        final=True,
+        what="a decoder with KV cache in ONNX, fp32, fp16 or int8",
+        steps=make("onnx", Cost(0.6, 3.0, 60))
+        | {"verify_onnx": table.run_through(Cost(3, 400, 200, 5000))},
+        whole="an ONNX graph holds the whole model",
+        variants=lambda catalogue, tp: VARIANTS,
+        record=VALUES + "ONNX Runtime and onnxruntime-genai",
+    ),
+    row(
+        name="openvino",
+        final=True,
+        what="OpenVINO IR, float32 or int8, with its tokenizer",
+        steps=make("openvino", Cost(4, 4.0, 500))
+        | {"verify_openvino": table.run_through(Cost(10, 700, 900, 8000))},
+        whole="an IR holds the whole model",
+        variants=lambda catalogue, tp: QUANTS,
+        record=VALUES + "OpenVINO and openvino_genai",
+    ),
+    row(
+        name="torchpipe",
+        what="the decoder cut at attention: a graph that batches any tokens, and attention per request",
+        steps=make("torchpipe", Cost(0.6, 3.0, 60))
+        | {"verify_torchpipe": table.run_through(Cost(3, 100, 200, 5000))},
+        whole="torchpipe's graphs hold the whole model",
+        record="the checkpoint, value by value; transformers in float32: tokens, by ONNX Runtime",
+    ),
+    row(
+        name="rtx",
+        what="a TensorRT for RTX engine (proprietary compiler, optional)",
+        steps=make("rtx", Cost(1.5, 4.0, 350, 3000))
+        | {"verify_rtx": table.read_through(Cost(2.0, 10.0, 350, 3000))},
+        whole="TensorRT for RTX is for one GPU",
+        record="a second build, byte by byte, and its graph's own record",
+        chart="engine",
+    ),
+)

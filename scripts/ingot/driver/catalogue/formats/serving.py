@@ -1,0 +1,118 @@
+"""Rows of serving bundles: folders that a cluster starts as they are."""
+
+from collections.abc import Collection
+from functools import partial
+
+from ingot.base.refused import Refused
+from ingot.driver.catalogue.formats import table
+from ingot.driver.catalogue.formats.table import Cost, Format, Target, Work, own_sizes
+from ingot.driver.catalogue.job import Job
+from ingot.driver.catalogue.model import Model, planned
+from ingot.formats.onnx import weights
+from ingot.serving.vllm import plan
+
+LAUNCH = 90_000  # bytes of a bundle beside its model
+
+
+def bundle(job: Job, model: Model) -> Work:
+    """Weights of the hub are linked; a local checkpoint's are copied."""
+    size = model.tokenizer_bytes() + LAUNCH + (model.checkpoint_bytes() if model.local else 0)
+    return Work(Cost(0.3, 0.5, 40), size / table.GB, dict.fromkeys(job.writes, size))
+
+
+def refuse(target: Target) -> str | None:
+    settings, gpus = target.entry["vllm"], target.catalogue["gpus"]
+    if settings["device"] != "cpu" and settings["device"] not in gpus:
+        key = f"models.{target.model}.vllm.device: {settings['device']}"
+        return f"{key}, expected cpu or one of {', '.join(gpus)}"
+    if target.record and settings["smoke"] == "generated":
+        return f"models.{target.model}.vllm.smoke: generated, expected reference: a record compares; set it"
+    several = settings.get("nodes", settings.get("pp", 1)) > 1
+    if target.record and (several or settings["device"] != "cpu"):
+        what = "several nodes" if several else "GPUs"
+        return (
+            f"a server on {what} is verified by its own job before it is ready; ask for the bundle"
+        )
+    if dimensions := target.entry.get("dimensions"):  # before a checkpoint is fetched
+        config = planned(target.entry["architecture"], dimensions)
+        dtype = {"auto": "bfloat16"}.get(settings["dtype"], settings["dtype"])
+        own = {**settings, "memory": memory_of(target.entry, gpus)}
+        try:
+            plan.planned(config, own, target.tp, dtype, f"models.{target.model}.vllm")
+        except Refused as reason:
+            return str(reason)
+    return None
+
+
+def refuse_rayserve(target: Target) -> str | None:
+    entry, key = target.entry, f"models.{target.model}"
+    apps = entry["ray"]["apps"]
+    if "acpu" in apps and entry["onnx"]["graph"] != "portable":
+        return (
+            f"{key}.onnx.graph: {entry['onnx']['graph']}, expected portable: requests share a batch"
+        )
+    if "llm" in apps:
+        return refuse(target)
+    if target.tp != 1:
+        return f"{key}.ray.apps: {', '.join(apps)}, expected llm in it for a tensor parallel size"
+    return None
+
+
+def refuse_kuberay(target: Target) -> str | None:
+    if "image" not in target.entry["ray"]:
+        key = f"models.{target.model}.ray.image"
+        return f"{key}: missing, expected name@sha256:..., an image with Ray and what is served; name one"
+    return refuse_rayserve(target)
+
+
+def memory_of(entry: dict, gpus: dict) -> float:
+    """GiB of the GPU that a model is served on; 0: a CPU."""
+    device = entry["vllm"]["device"]
+    return 0 if device == "cpu" else gpus[device].get("memory", 80)
+
+
+def can(target: Target) -> Collection[str]:
+    """What every application of a Ray Serve folder can."""
+    return plan.CAN if target.entry["ray"]["apps"] == ["llm"] else weights.CAN
+
+
+row = partial(
+    Format,
+    can=table.always(plan.CAN),
+    sizes=own_sizes,
+    chart="checkpoint",
+    links=True,
+    devices="gpus",
+    servers=("vllm",),
+)
+ROWS = (
+    row(
+        name="vllm-slurm",
+        serve="{title}/submit",
+        what="a folder that SLURM serves by vLLM: weights, plan, launch files",
+        steps={"bundle_vllm": bundle, "verify_vllm": table.run_through(Cost(40, 60, 900, 12000))},
+        refuse=refuse,
+        record="transformers in float32: greedy tokens and their log-probabilities, through the server",
+    ),
+    row(
+        name="rayserve",
+        serve="{title}/serve",
+        can=can,
+        what="a folder that Ray Serve serves: vLLM, and int8 on Intel's and AMD's CPUs",
+        steps={
+            "bundle_rayserve": bundle,
+            "verify_rayserve": table.run_through(Cost(60, 90, 900, 12000)),
+        },
+        refuse=refuse_rayserve,
+        record="transformers in float32: greedy tokens by each application, streams, batches",
+    ),
+    row(
+        name="kuberay",
+        serve="kubectl apply -k {title}",
+        can=can,
+        what="manifests for KubeRay, and the model that they serve by vLLM",
+        steps={"bundle_kuberay": bundle},
+        refuse=refuse_kuberay,
+        no_record="its manifests are checked while it is built, and its ./smoke asks the cluster",
+    ),
+)

@@ -1,0 +1,162 @@
+"""Rows of TensorRT-LLM and Triton."""
+
+from collections.abc import Collection
+from functools import partial
+
+from ingot.driver.catalogue.formats import table
+from ingot.driver.catalogue.formats.table import GB, SIZES, Cost, Format, Target, Work
+from ingot.driver.catalogue.job import Job
+from ingot.driver.catalogue.model import Model
+from ingot.formats.onnx import weights
+from ingot.formats.tensorrt import trtllm
+
+FLOATS = ("f16", "bf16", "f32")  # dtypes of a TensorRT-LLM checkpoint
+QUANTS = ("fp8", "int4_awq", "int8_sq")  # and what ModelOpt quantises it to
+QUANT_SHARE = {"": 1.0, "int4_awq": 0.3}  # of float16's bytes; of the other quants, SHARE
+SHARE = 0.55
+TEMPLATES = 70_000  # bytes of a Triton repository beside its engine and tokenizers
+CONVERT = Cost(0.2, 2.0, 45)
+QUANTIZE = Cost(10.0, 30.0, 600, 2700)
+BUILD = Cost(60.0, 30.0, 16000, 2500)  # nobody has measured one: a guess
+
+
+def checkpoint_size(job: Job, model: Model) -> float:
+    """Bytes of all ranks; 0 where it cannot be cut so: the step says why."""
+    settings, words = model.entry["trtllm"], job.wildcards
+    mapping = trtllm.Mapping(int(words["tp"]), settings["pp"], settings["embedding"])
+    if trtllm.misfit(model.config, mapping):
+        return 0
+    quant = words.get("quantised") or words.get("quant", "").lstrip(".")
+    dtype = trtllm.DTYPES[model.dtype(words.get("float", ""))]
+    cuts, size = trtllm.cuts(model.config, mapping), 0
+    for rank in range(mapping.world):
+        tensors = trtllm.shapes(trtllm.of_stage(cuts, rank // mapping.tp))
+        size += trtllm.file_layout(tensors, dtype).size
+    return size * QUANT_SHARE.get(quant, SHARE)
+
+
+def make(cost: Cost):
+    """A step whose unit is a GB of the model's checkpoint."""
+
+    def work(job: Job, model: Model) -> Work | None:
+        if not model.config:
+            return None
+        files = {job.writes[0]: checkpoint_size(job, model)}
+        return Work(cost, model.checkpoint_bytes() / GB, files)
+
+    return work
+
+
+def verify(job: Job, model: Model) -> Work | None:
+    """Unit: a GB of the checkpoint; a quantised one is run too."""
+    quantised = job.wildcards.get("variant", "").lstrip(".") in QUANTS
+    cost = Cost(8, 60.0, 900, 3000) if quantised else Cost(0.3, 8.0, 55, 110)
+    return table.read_through(cost)(job, model)
+
+
+def assemble(job: Job, model: Model) -> Work | None:
+    """Two tokenizers beside the engine, or the checkpoint: linked, but for a local one's copy."""
+    size = 2 * model.tokenizer_bytes() + TEMPLATES
+    if model.entry["trtllm"]["backend"] == "llmapi" and model.local:
+        size += model.checkpoint_bytes()
+    return Work(Cost(0.2), 0, dict.fromkeys(job.writes, size))
+
+
+def refuse(target: Target) -> str | None:
+    entry, gpus, words = target.entry, target.catalogue["gpus"], (target.variant or "").split(".")
+    settings = entry["trtllm"]
+    quant = next((word for word in words if word in QUANTS), None)
+    gpu = next((word for word in words if word in gpus), settings["gpu"])
+    backend = settings["backend"]
+    if backend == "onnx" and target.format == "triton" and not target.variant:
+        if settings["pp"] != 1:
+            return f"backend onnx has no stages; set models.{target.model}.trtllm.pp to 1"
+        ask = f"ask for artifacts/{target.model}_tp1.triton"
+        return None if target.tp == 1 else f"backend onnx has no ranks; {ask}"
+    if entry["dtype"] not in FLOATS:
+        legal = ", ".join(FLOATS)
+        return f"TensorRT-LLM takes {legal}, and the model's dtype is {entry['dtype']}"
+    checkpoint = target.format == "trtllm-ckpt"
+    if not checkpoint and backend != "engine" and (target.variant or target.format == "trtllm"):
+        return (
+            f"the model's backend is {backend}, which has no engine; set trtllm.backend to engine"
+        )
+    if quant and entry["dtype"] == "f32":
+        return "a quantised checkpoint is f16 or bf16 besides, and the model's dtype is f32"
+    if quant and settings["embedding"] != "rows":
+        return "ModelOpt splits the embedding by rows only; set trtllm.embedding to rows"
+    if quant and not (settings.get("calibration") or entry.get("prompts")):
+        return (
+            f"models.{target.model}.trtllm.calibration: missing, expected a file of texts to "
+            "calibrate on, one per line; name one"
+        )
+    major, minor = map(int, gpus[gpu]["compute_capability"].split("."))
+    if checkpoint:
+        return None
+    if quant == "fp8" and (major, minor) < (8, 9):
+        return f"{gpu} has no FP8: it begins with compute capability 8.9"
+    if quant in ("int4_awq", "int8_sq") and major == 10:
+        return f"TensorRT-LLM builds no {quant} engine for {gpu}"
+    return None
+
+
+def engine_variants(catalogue: dict, tp: int) -> list[str]:
+    pairs = [f"{quant}.{gpu}" for quant in QUANTS for gpu in catalogue["gpus"]]
+    return [*QUANTS, *catalogue["gpus"], *pairs]
+
+
+def gpu_per_rank(entry: dict, tp: int) -> int:
+    return 0 if entry["trtllm"].get("backend") == "onnx" else tp * entry["trtllm"]["pp"]
+
+
+def can_triton(target: Target) -> Collection[str]:
+    onnx = target.entry["trtllm"]["backend"] == "onnx" and not target.variant
+    return weights.CAN if onnx else trtllm.CAN
+
+
+row = partial(
+    Format,
+    can=table.always(trtllm.CAN),
+    sizes=lambda entry: SIZES,
+    refuse=refuse,
+    chart="engine",
+    devices="gpus",
+    servers=("tensorrt-llm",),
+)
+ROWS = (
+    row(
+        name="trtllm-ckpt",
+        what="a TensorRT-LLM checkpoint, quantised where a variant says so",
+        steps={
+            "safetensors_to_trtllm": make(CONVERT),
+            "quantize_trtllm": make(QUANTIZE),
+            "verify_trtllm": verify,
+        },
+        variants=lambda catalogue, tp: [*FLOATS, *QUANTS],
+        record="the checkpoint, value by value, the ranks merged",
+    ),
+    row(
+        name="trtllm",
+        final=True,
+        what="a TensorRT-LLM engine, built on a GPU",
+        steps={"build_engine": make(BUILD)},
+        variants=engine_variants,
+        no_record="an engine is verified by serving it; ask for the .triton's record",
+        gpus={
+            "build_engine": lambda entry, tp: 1
+        },  # one rank after another; --set-resources gives more
+        varies={"build_engine": (1, "TensorRT chooses kernels by timing them")},
+    ),
+    row(
+        name="triton",
+        final=True,
+        serve="{title}/serve",
+        can=can_triton,
+        what="a Triton model repository, and its launch script",
+        steps={"assemble_triton": assemble, "verify_triton": table.run_through(Cost(10, 10, 120))},
+        variants=engine_variants,
+        record="transformers in float32: greedy tokens, through the server",
+        links=True,
+        gpus={"verify_triton": gpu_per_rank},
+    ),
+)

@@ -1,0 +1,157 @@
+"""What a checkpoint's own files say of it, as an entry of the catalogue."""
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from ingot.base.fields import read_json
+from ingot.base.refused import Refused
+from ingot.driver.catalogue import spelling
+from ingot.driver.catalogue.model import SMALL_FILES, hub_files, shard_names
+from ingot.formats.gguf import pre_tokenizers
+from ingot.model import features
+from ingot.model.checkpoint.safetensors import INDEX
+from ingot.model.config import ModelConfig, read_config
+from ingot.model.gpu_layout import SHORTFIN, why_not
+
+SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes of a catalogue
+SHARD = re.compile(r"model(-\d{5}-of-(\d{5}))?\.safetensors")
+HEAD = re.compile(r"\A---\n(.*?)\n---", re.DOTALL)  # of a model card
+LICENSE = re.compile(r"^license(_name)?:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
+
+
+def entry(
+    what: str, names: Collection[str], folder: Path, source: dict[str, Any], title: str
+) -> dict[str, Any]:
+    """`names` are all files of `what`, of which `folder` has the small ones; `source` is hub or path.
+
+    Refused: what no format of ours would be right of.
+    """
+    config = read_config(folder / "config.json", can=features.ALL)
+    pre = pre_tokenizer(what, names, folder)
+    found = {**source, "name": title, "architecture": config.architecture, "pre_tokenizer": pre}
+    if "hub" in source:
+        found["shards"] = shards(what, names)
+        small = [name for name in SMALL_FILES if name in names]
+        if sorted(small) != sorted(hub_files(pre)):
+            found["files"] = small
+    elif not any(SHARD.fullmatch(name) for name in names):
+        raise Refused(
+            f"{what}: no model*.safetensors among its files, expected weights; convert them"
+        )
+    if known := license_of(folder):
+        found["license"] = known
+    found["dimensions"] = dimensions(config)
+    if config.needs:
+        found["needs"] = list(config.needs)
+    found["tp"] = [size for size in SIZES if not why_not(config, size, 1, SHORTFIN)]
+    return found
+
+
+def local(text: str) -> Path | None:
+    """The folder that `text` names, if it does.  Refused: a file, and a path that does not exist."""
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError:  # ~nobody
+        path = Path(text)
+    if path.is_dir():
+        return path
+    if path.is_file():
+        kind = "a GGUF file: converted already" if text.endswith(".gguf") else "a file"
+        raise Refused(
+            f"{text}: {kind}, expected the folder of a checkpoint, safetensors and config.json"
+        )
+    first = path.parts[0] if path.parts else ""
+    if "://" not in text and (
+        first in ("/", ".", "..", "~") or text[:1] in "~." or Path(first).is_dir()
+    ):
+        raise Refused(f"{text}: no such folder (a model of the hub: hf://organisation/name)")
+    return None
+
+
+def on_hub(text: str) -> tuple[str, str]:
+    """organisation/name, and the revision where an address names one."""
+    if not (found := spelling.model(text)):
+        raise Refused(
+            f"{text}: no such folder, and not a model of the hub, such as meta-llama/Llama-3.2-1B or its "
+            "address"
+        )
+    return found
+
+
+def stop_on_another_kind(what: str, names: Collection[str]) -> None:
+    """Refuse a folder or repository that is no checkpoint of safetensors, as what it is."""
+
+    def any_of(*endings: str) -> bool:
+        return any(name.endswith(endings) for name in names)
+
+    if "adapter_config.json" in names and "config.json" not in names:
+        raise Refused(
+            f"{what}: an adapter (LoRA), not a model; merge it into its base model, as peft's "
+            "merge_and_unload does, and add the folder that this saves"
+        )
+    if any_of(".safetensors") and "config.json" in names:
+        return
+    if any_of(".gguf"):
+        raise Refused(
+            f"{what}: GGUF files, converted already; add the repository that they were made from "
+            "(base_model of its card)"
+        )
+    if any_of(".bin", ".pt", ".pth", ".ckpt"):
+        raise Refused(
+            f"{what}: weights as pickles, which can run code, and no *.safetensors; convert them once: "
+            "transformers' save_pretrained writes safetensors"
+        )
+    lacks = "config.json" if "config.json" not in names else "*.safetensors"
+    raise Refused(f"{what}: no {lacks} among its files, expected a checkpoint in the hub's layout")
+
+
+def shards(what: str, names: Collection[str]) -> int:
+    """How many files hold its weights.  Refused: names that are not the hub's usual ones."""
+    weights = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
+    count = max((int((SHARD.fullmatch(name) or [0, 0, 0])[2] or 1) for name in weights), default=0)
+    wanted = shard_names(count) if count else ["model.safetensors"]
+    if missing := [name for name in wanted if name not in names]:
+        more = f" ({', '.join(weights[:2])})" if weights else ""
+        raise Refused(
+            f"{what}: no {missing[0]} among its files{more}, expected it; name another model"
+        )
+    return count
+
+
+def pre_tokenizer(what: str, names: Collection[str], folder: Path) -> str:
+    """In llama.cpp's words, as formats/gguf/vocabulary.py will hold it."""
+    if "tokenizer.model" in names:
+        return "default"
+    if "tokenizer.json" not in names:
+        raise Refused(f"{what}: no tokenizer.json or tokenizer.model among its files, expected one")
+    tokenizer = read_json(folder / "tokenizer.json", pre_tokenizers.FORM)
+    if (tokenizer.get("model") or {}).get("byte_fallback") is True:
+        return "default"
+    found = pre_tokenizers.named(tokenizer)
+    if found not in pre_tokenizers.TAKEN:
+        raise Refused(
+            f"{what}: its tokenizer.json splits texts as {pre_tokenizers.described(tokenizer)}, expected "
+            f"{', '.join(pre_tokenizers.TAKEN)} or SentencePiece; no format of ours would be right"
+        )
+    pre_tokenizers.hold_merges(folder / "tokenizer.json", tokenizer, found)
+    return found
+
+
+def license_of(folder: Path) -> str | None:
+    """Of the model card, by its own name where it has one."""
+    card = folder / "README.md"
+    head = HEAD.search(card.read_text(errors="replace")) if card.is_file() else None
+    found = dict(LICENSE.findall(head[1])) if head else {}
+    return found.get("_name") or found.get("")
+
+
+def dimensions(config: ModelConfig) -> dict[str, int]:
+    keys = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "context")
+    return {key: getattr(config, key) for key in keys}
+
+
+def wanted(names: Collection[str]) -> list[str]:
+    """The small files that `entry` reads."""
+    return [name for name in (*SMALL_FILES, "README.md") if name in names and name != INDEX]

@@ -1,0 +1,143 @@
+"""What is known of a model before anything is built: its entry, config.json, sizes on disk."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ingot.base.refused import Refused
+from ingot.model import features
+from ingot.model.config import ModelConfig, read_config
+from ingot.model.hub.listing import read_listing
+from ingot.model.specs import parameters, specs_of
+
+SMALL_FILES = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+)
+
+
+def shard_names(shards: int) -> list[str]:
+    """The hub's names of a checkpoint's weights, and of their index."""
+    if shards == 1:
+        return ["model.safetensors"]
+    parts = [f"model-{n:05d}-of-{shards:05d}.safetensors" for n in range(1, shards + 1)]
+    return [*parts, "model.safetensors.index.json"]
+
+
+def hub_files(pre: str) -> list[str]:
+    """The small files that every hub checkpoint of the catalogue has."""
+    names = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+    return [*names, "tokenizer.model"] if pre == "default" else names
+
+
+def planned(architecture: str, said: dict[str, int]) -> ModelConfig:
+    """A config by the catalogue's `dimensions`: what sizes and times need, and nothing is built from."""
+    return ModelConfig(
+        architecture=architecture, **said, rms_eps=1e-5, rope_theta=1e4, rope=None, tied=False
+    )
+
+
+def config_of(name: str, entry: dict[str, Any], root: Path) -> Path | None:
+    """Where config.json of a catalogue's model lies: fetched, or of a local checkpoint."""
+    place = Path("artifacts", f"{name}.hf", "config.json")
+    if "path" in entry:
+        place = folder_of(entry, root) / "config.json"
+    return place if place.is_file() else None
+
+
+def folder_of(entry: dict[str, Any], root: Path) -> Path:
+    """Of a local checkpoint: below the working directory, or else below the repository."""
+    path = Path(entry["path"])
+    return path if path.exists() else root / path
+
+
+def fill_needs(name: str, entry: dict[str, Any], root: Path) -> None:
+    """Put `needs` into a model's entry where it says none: config.json's own, once that is here."""
+    said, place = entry.get("needs"), config_of(name, entry, root)
+    try:
+        found = read_config(place, can=features.ALL).needs if place else tuple(said or ())
+    except Refused:  # the step that needs it will say so
+        found = tuple(said or ())
+    if said is not None and {*said} != {*found}:
+        words = ", ".join(found) or "none"
+        raise Refused(
+            f"models.{name}.needs: {', '.join(said)}, but {place} says {words}; leave needs out"
+        )
+    entry["needs"] = list(found)
+
+
+class Model:
+    """One model of a catalogue; `root` is the repository, below which its paths may lie.
+
+    `folders` are searched for <model>.json too, the config.json of a model that is not fetched.
+    """
+
+    def __init__(self, name: str, catalogue: dict, root: Path, folders: Iterable[Path] = ()):
+        self.name, self.catalogue, self.root = name, catalogue, root
+        self.entry: dict[str, Any] = catalogue["models"].get(name, {})
+        self.refusal = ""  # of its config.json
+        self.here = False  # is its config.json?  Else what the catalogue says is planned by
+        self.config = self._config(folders)
+
+    def _config(self, folders: Iterable[Path]) -> ModelConfig | None:
+        others = (folder / f"{self.name}.json" for folder in folders)
+        found = config_of(self.name, self.entry, self.root)
+        found = found or next((place for place in others if place.is_file()), None)
+        said = self.entry.get("dimensions")
+        if found is None:
+            return planned(self.entry["architecture"], said) if said else None
+        self.here = True
+        try:
+            config = read_config(found, can=features.ALL)
+        except Refused as reason:  # the step that needs it will say so
+            self.refusal = str(reason)
+            return None
+        for key, value in (said or {}).items():
+            if key != "context" and getattr(config, key) != value:  # the context is also a policy
+                raise Refused(
+                    f"models.{self.name}.dimensions.{key}: {value}, but {found} says "
+                    f"{getattr(config, key)}"
+                )
+        return config
+
+    def folder(self) -> Path:
+        return folder_of(self.entry, self.root)
+
+    @property
+    def local(self) -> bool:
+        return "path" in self.entry
+
+    def listed(self) -> dict[str, dict]:
+        """The hub's list of files, by name; empty while nobody fetched it."""
+        listing = Path("artifacts", f"{self.name}.hf", "listing.json")
+        return read_listing(listing)["files"] if listing.is_file() else {}
+
+    def parameters(self) -> int:
+        return parameters(self.config)
+
+    def checkpoint_bytes(self) -> int:
+        """Of the weights as they lie on the hub, or here."""
+        if self.local:
+            return sum(p.stat().st_size for p in self.folder().glob("model*.safetensors"))
+        files = self.listed()
+        if files:
+            return sum(f["size"] for name, f in files.items() if name.endswith(".safetensors"))
+        return 2 * self.parameters()
+
+    def tokenizer_bytes(self) -> float:
+        """The vocabulary's files, which bundles copy."""
+        return 2e5 if self.local else 9e6
+
+    def tensor_bytes(self, dtype: str) -> int:
+        """Of all tensors at `dtype`, as GGUF and IRPA hold them."""
+        return sum(spec.type.nbytes(spec.shape) for spec in specs_of(self.config, dtype))
+
+    def dtype(self, variant: str = "") -> str:
+        """A variant's dtype, given with its dot or without, or else the model's own."""
+        return variant.lstrip(".") or self.entry["dtype"]

@@ -1,0 +1,253 @@
+"""What rules ask for their inputs and params: functions of wildcards, bound to one catalogue."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ingot.base.atomic import replacing
+from ingot.driver.catalogue.formats import rows
+from ingot.driver.catalogue.formats.iree import archives
+from ingot.driver.catalogue.formats.serving import memory_of
+from ingot.driver.catalogue.model import SMALL_FILES, hub_files, shard_names
+from ingot.driver.catalogue.rules.sources import sources_of
+from ingot.driver.toolchains import toolchains
+from ingot.formats.gguf import quantisations
+from ingot.model.checkpoint.files import TEMPLATES
+from ingot.model.checkpoint.safetensors import INDEX
+from ingot.serving.rayserve.applications import LLM
+from ingot.serving.rayserve.bundle import PARTS
+
+
+class Inputs:
+    """All paths are relative to the working directory, so that a moved checkout rebuilds nothing."""
+
+    def __init__(self, catalogue: dict, root: Path, decides: bool = True):
+        self.catalogue, self.root = catalogue, root
+        self.decides = decides  # not a process that runs a job for another, maybe elsewhere
+
+    # The code half of the key
+
+    def code(self, script: str) -> list[str]:
+        """`script` and the modules of ours that it imports."""
+        return [os.path.relpath(path) for path in sources_of(self.root / "scripts" / script)]
+
+    def lock(self, name: str) -> list[str]:
+        """What toolchain `name` is built by; the pins of one that we cannot build."""
+        folder = self.root / "envs" / name
+        files = [folder / name for name in toolchains.FILES]
+        if not files[0].exists():
+            files = [folder / toolchains.WISH]
+        return [os.path.relpath(path) for path in files if path.exists()]
+
+    def mark(self, name: str) -> str:
+        """The mark of a built toolchain; its name holds the lock's digest, so its age says nothing."""
+        folder = toolchains.place(self.root, name)
+        mark = Path(toolchains.MARKS, folder.name)
+        if self.decides and not (folder / "ready").exists():
+            mark.unlink(missing_ok=True)  # the cache was emptied since
+        return str(mark)
+
+    def source(self, path: str) -> str:
+        """A path of the catalogue: below the working directory, or else below the repository."""
+        path = path.rstrip("/") or "/"
+        return path if Path(path).exists() else os.path.relpath(self.root / path)
+
+    def catalogue_file(self, _) -> str:
+        """The catalogue as this run has it, for a command of ours that a rule runs."""
+        place = Path(".ingot/catalogue.json")
+        text = json.dumps(self.catalogue, indent=1)
+        if self.decides and not (place.is_file() and place.read_text() == text):
+            place.parent.mkdir(exist_ok=True)
+            with replacing(place) as partial:
+                partial.write_text(text)
+        return str(place)
+
+    # The model
+
+    def model(self, wildcards) -> dict[str, Any]:
+        return self.catalogue["models"][wildcards.model]
+
+    def setting(self, key: str, table: str = "") -> Callable:
+        """The catalogue's `key` of the wildcards' model, or of its `table`; empty when missing."""
+        return lambda wildcards: (
+            self.model(wildcards)[table] if table else self.model(wildcards)
+        ).get(key, "")
+
+    def dtype(self, wildcards) -> str:
+        return wildcards.get("dtype", "").lstrip(".") or self.model(wildcards)["dtype"]
+
+    def gguf_type(self, wildcards) -> str:
+        """Of a GGUF file: a dtype of the converter's, or a type of libllama's."""
+        return wildcards.gguf.lstrip(".") or self.model(wildcards)["dtype"]
+
+    def limits(self, wildcards) -> list[str]:
+        """The user's own limits of a format's numbers."""
+        kind = wildcards.get("variant", "").lstrip(".") or self.gguf_type(wildcards)
+        own = self.model(wildcards)["limits"].get(kind, {})
+        return [f"{name}={value}" for name, value in own.items()]
+
+    def onnx_options(self, wildcards) -> list[str]:
+        """What export_onnx.py is told of the catalogue's `onnx`."""
+        settings, dtype = self.model(wildcards)["onnx"], wildcards.onnx.lstrip(".") or "fp32"
+        graph = settings["graph"]
+        if dtype == "prefill":
+            dtype, graph = "fp16", "prefill"
+        words = [f"--dtype={dtype}", f"--graph={graph}"]
+        if "max_length" in settings:
+            words.append(f"--max-length={settings['max_length']}")
+        if dtype == "int8":
+            words += [f"--int8={settings['int8']}", f"--block={settings['block']}"]
+            words += ["--float-layers", *settings["float_layers"]]
+        return words
+
+    def onnx_limits(self, wildcards) -> list[str]:
+        """The user's own limits of its numbers."""
+        return self._own_limits(wildcards, wildcards.onnx)
+
+    def openvino_options(self, wildcards) -> list[str]:
+        if not wildcards.int8:
+            return ["--dtype=fp32"]
+        layers = self.model(wildcards)["onnx"]["float_layers"]
+        return ["--dtype=int8", "--float-layers", *layers]
+
+    def openvino_limits(self, wildcards) -> list[str]:
+        return self._own_limits(wildcards, wildcards.int8)
+
+    def _own_limits(self, wildcards, variant: str) -> list[str]:
+        kind = {"": "f32", ".fp16": "f16", ".prefill": "f16", ".int8": "int8"}[variant]
+        own = self.model(wildcards)["limits"].get(kind, {})
+        return [f"{name}={value}" for name, value in own.items()]
+
+    def torchpipe_options(self, wildcards) -> list[str]:
+        """What split_onnx.py is told of the catalogue's `onnx.torchpipe`."""
+        settings = self.model(wildcards)["onnx"]["torchpipe"]
+        return [f"--{name}={value}" for name, value in sorted(settings.items())]
+
+    def vllm(self, wildcards) -> str:
+        """The catalogue's `vllm` as JSON, with the memory of its GPU in GiB; 0: a CPU."""
+        entry = self.model(wildcards)
+        memory = memory_of(entry, self.catalogue["gpus"])
+        return json.dumps({**entry["vllm"], "memory": memory}, sort_keys=True)
+
+    def ray(self, wildcards) -> str:
+        """The catalogue's `ray` as JSON."""
+        return json.dumps(self.model(wildcards)["ray"], sort_keys=True)
+
+    def apps(self, name: str, path: str) -> Callable:
+        """The artifact that one of Ray Serve's applications serves, where the catalogue asks for it."""
+
+        def found(wildcards) -> list[str]:
+            asked = name in self.model(wildcards)["ray"]["apps"]
+            return [path.format(model=wildcards.model)] if asked else []
+
+        return found
+
+    def vllm_weights(self, wildcards) -> list[str]:
+        """Those that vLLM serves as one of Ray Serve's applications."""
+        return self.weights(wildcards) if LLM in self.model(wildcards)["ray"]["apps"] else []
+
+    def ray_pins(self, wildcards) -> list[str]:
+        """The pins to serve with by Ray Serve."""
+        llm = LLM in self.model(wildcards)["ray"]["apps"]
+        return self.vllm_pins(wildcards) if llm else self.lock("rayserve")
+
+    def ray_parts(self, _) -> list[str]:
+        """Our programs that run beside Ray Serve."""
+        asking = [path for path in self.runtime("vllm") if Path(path).name in PARTS]
+        return self.runtime("rayserve") + asking
+
+    def smoke_reference(self, wildcards) -> list[str]:
+        """What a server is held to, where it can be computed: transformers holds all in float32."""
+        known = self.model(wildcards)["vllm"]["smoke"] == "reference"
+        return [f"artifacts/{wildcards.model}.reference.npz"] if known else []
+
+    def vllm_pins(self, wildcards) -> list[str]:
+        """The pins to serve with."""
+        cpu = self.model(wildcards)["vllm"]["device"] == "cpu"
+        return self.lock("vllm" if cpu else "vllm-cuda")
+
+    def runtime(self, name: str) -> list[str]:
+        """Our programs that run beside a server."""
+        found = sorted((self.root / "runtime" / name).glob("*.py"))
+        return [os.path.relpath(path) for path in found]
+
+    def hardware(self, wildcards) -> dict[str, Any]:
+        """The catalogue's entry of the hardware that a program is for."""
+        name = wildcards.hw.lstrip(".") or self.model(wildcards)["hardware"]
+        return self.catalogue["hardware"][name]
+
+    def device(self, wildcards) -> str:
+        return self.hardware(wildcards)["device"]
+
+    def gpus(self, step: str) -> Callable:
+        """How many GPUs a job of `step` needs."""
+        return lambda wildcards: rows.gpus(step, self.model(wildcards), int(wildcards.tp))
+
+    def unpinned(self, wildcards) -> bool:
+        """Which commit is meant is the hub's to say, so its list of files is never on record."""
+        return not self.model(wildcards).get("revision")
+
+    # Its files
+
+    def checkpoint(self, wildcards) -> str:
+        """The folder of the model's checkpoint."""
+        entry = self.model(wildcards)
+        return self.source(entry["path"]) if "path" in entry else f"artifacts/{wildcards.model}.hf"
+
+    def config_json(self, wildcards) -> str:
+        return f"{self.checkpoint(wildcards)}/config.json"
+
+    def weights(self, wildcards) -> list[str]:
+        """The checkpoint's files that carry weights."""
+        folder, entry = self.checkpoint(wildcards), self.model(wildcards)
+        if "path" in entry:
+            found = [*Path(folder).glob("model*.safetensors"), Path(folder, INDEX)]
+            return sorted(str(path) for path in found if path.exists())
+        return [f"{folder}/{name}" for name in shard_names(entry["shards"])]
+
+    def tokenizer(self, wildcards) -> list[str]:
+        """The checkpoint's files that carry the vocabulary, the chat template and the sampling."""
+        folder, entry = self.checkpoint(wildcards), self.model(wildcards)
+        if "path" in entry:
+            names = [name for name in SMALL_FILES if (Path(folder) / name).exists()]
+            templates = sorted(Path(folder, TEMPLATES).glob("*.jinja"))
+            names += [f"{TEMPLATES}/{path.name}" for path in templates]
+        else:
+            names = entry.get("files") or hub_files(entry["pre_tokenizer"])
+        return [f"{folder}/{name}" for name in names]
+
+    def prompts(self, wildcards) -> list[str]:
+        """The model's own prompts for verification, if it has any."""
+        return [self.source(path) for path in [self.model(wildcards).get("prompts")] if path]
+
+    def allow_overflow(self, wildcards) -> str:
+        """The converter's flag, where the catalogue asks for it."""
+        return "--allow-overflow" if self.model(wildcards)["allow_overflow"] else ""
+
+    def corpus(self, wildcards) -> str:
+        """The text over which the distributions of formats are compared."""
+        return self.source(self.model(wildcards)["corpus"])
+
+    def imatrix_text(self, wildcards) -> str:
+        """The text that its importance matrix is computed over; without one its row refuses the target."""
+        return self.source(self.model(wildcards)["imatrix"])
+
+    def imatrix(self, wildcards) -> list[str]:
+        """Its importance matrix, where the catalogue names a text to compute one over."""
+        return (
+            [f"artifacts/{wildcards.model}.imatrix"] if self.model(wildcards).get("imatrix") else []
+        )
+
+    def imatrix_of_record(self, wildcards) -> list[str]:
+        """That of a quantised file; floats have none."""
+        return self.imatrix(wildcards) if self.gguf_type(wildcards) in quantisations.ROWS else []
+
+    def parameters(self, wildcards) -> str | list[str]:
+        """The archives that the program's weights are in: one, or a root and one per rank.
+
+        One comes without a list around it: then its content is in the key, and its name is not.
+        """
+        found = archives(wildcards.model, int(wildcards.tp))
+        return found[0] if len(found) == 1 else found

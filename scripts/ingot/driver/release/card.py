@@ -1,0 +1,97 @@
+"""The model card of what is put on the Hugging Face hub, and the licence that its source states.
+
+Source: the hub's model-card metadata (huggingface.co/docs/hub/model-cards).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingot.base import yaml_text
+from ingot.base.refused import Refused
+from ingot.driver.catalogue.formats.rows import row_of
+from ingot.registry.published import Artifact, Origin
+
+MARK = "<!-- written by ingot -->"  # ours may be replaced
+FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.S)
+FILES = ("README.md", "LICENSE", "LICENSE.txt", "LICENSE.md")
+LICENCES = {  # how the first lines of a licence's text are known, for checkpoints that say no more
+    "Apache License": "apache-2.0", "MIT License": "mit", "LLAMA 3.1 COMMUNITY": "llama3.1",
+    "LLAMA 3.2 COMMUNITY": "llama3.2", "LLAMA 3.3 COMMUNITY": "llama3.3",
+}  # fmt: skip
+QUANTISED = re.compile(r"\.(i?q\d\w*|fp8|int\d\w*)\.")
+
+
+@dataclass(frozen=True)
+class Licence:
+    name: str
+    where: str  # the checkpoint's file that states it; empty where none does
+    read: bool = True  # were its files here to be read?
+
+
+def licence(folder: Path, catalogues: str) -> Licence:
+    """What a checkpoint's own files state.  Refused where the catalogue says another."""
+    found, where = "", ""
+    card = folder / "README.md"
+    if card.is_file() and (match := FRONT.match(card.read_text(errors="replace"))):
+        try:
+            said = (yaml_text.documents(match[1]) or [None])[0]
+        except yaml_text.NotYaml:
+            said = None
+        if isinstance(said, dict) and isinstance(said.get("license"), str):
+            found, where = said["license"], "README.md"
+    for name in FILES[1:]:
+        if not found and (folder / name).is_file():
+            head = (folder / name).read_text(errors="replace")[:400].upper()
+            known = [short for text, short in LICENCES.items() if text.upper() in head]
+            found, where = (known[0], name) if known else ("", "")
+    if found and catalogues and found != catalogues:
+        raise Refused(
+            f"{folder / where}: its licence is {found}, but the catalogue says {catalogues}; correct "
+            "license: of the model"
+        )
+    return Licence(found or catalogues, where, folder.is_dir())
+
+
+def card(
+    artifact: Artifact, origin: Origin, entry: dict[str, Any], said: Licence, record: dict[str, Any]
+) -> str:
+    """The text of README.md."""
+    title, hub = artifact.title, entry.get("hub", "")
+    row = row_of(f"artifacts/{title}")
+    front: dict[str, Any] = {"license": said.name or "unknown"}
+    if hub:
+        front |= {"base_model": hub}
+        if QUANTISED.search(f".{title}."):
+            front |= {"base_model_relation": "quantized"}
+    front |= {"tags": ["ingot", *([row.name] if row else [])]}
+    steps = origin.predicate["buildDefinition"]["internalParameters"]["steps"]
+    made = [f"`{step['rule']}`" for step in steps]
+    numbers = [(k, v) for k, v in record["checks"].items() if isinstance(v, int | float | str)]
+    source = f"[{hub}](https://huggingface.co/{hub})" if hub else entry.get("name", "a checkpoint")
+    revision = f" at revision `{entry['revision']}`" if entry.get("revision") else ""
+    serve = row.serve.format(title=title) if row else ""
+    lines = [
+        "---", *_yaml(front), "---", MARK, "", f"# {title}", "",
+        f"{row.what if row else 'An artifact'}: of {source}{revision}.", "",
+        f"Made by Ingot in the steps {', '.join(made)}, from the files that `{title}.sigstore.json` names "
+        "by digest.", "",
+        *(["```sh", serve, "```", ""] if serve else []),
+        f"Verified against {record['reference']}: {record['result']}.", "",
+        "| number | value |", "|---|---:|", *(f"| {name} | {value} |" for name, value in numbers), "",
+        "| file | bytes | SHA-256 |", "|---|---:|---|",
+        *(f"| `{one['path']}` | {one['size']:,} | `{one['digest'].removeprefix('sha256:')}` |"
+          for one in artifact.files), "",
+        f"Licence: {said.name or 'unknown'}, as the source's "
+        + (f"`{said.where}` states." if said.where else "catalogue entry says")
+        + ("" if said.where else "; its files state none." if said.read else "."), "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _yaml(front: dict[str, Any]) -> Iterable[str]:
+    import yaml
+
+    return yaml.safe_dump(front, sort_keys=False).splitlines()

@@ -1,0 +1,56 @@
+"""What steps write to file descriptor 2, line by line, so that it stands where the screen puts it."""
+
+import contextlib
+import os
+import re
+import select
+import threading
+from collections.abc import Callable
+
+from ingot.base.refused import printable
+
+# bash names a program that a signal ended, with all its words; why a step failed is said in ours
+OF_BASH = re.compile(
+    r"(/\S+/)?bash: line \d+: +\d+ (Killed|Terminated|Segmentation|Aborted|Bus error) "
+)
+
+
+def put(terminal: int, text: str) -> None:
+    """Write all of it.  A terminal that is gone, or a full disk, is no reason to end a run."""
+    data = text.encode(errors="replace")
+    while data:
+        try:
+            data = data[os.write(terminal, data) :]
+        except BlockingIOError:
+            select.select([], [terminal], [], 1.0)
+        except OSError:
+            return
+
+
+class Capture:
+    """File descriptor 2 is a pipe from `start` to `close`; `terminal` is what it was."""
+
+    def __init__(self) -> None:
+        try:
+            self.terminal = os.dup(2)
+        except OSError:  # stderr is closed
+            self.terminal = os.open(os.devnull, os.O_WRONLY)
+        self.writing = -1
+
+    def start(self, say: Callable[[str], None]) -> None:
+        reading, self.writing = os.pipe()
+        os.dup2(self.writing, 2)
+        self.reader = threading.Thread(target=self._read, args=(reading, say), daemon=True)
+        self.reader.start()
+
+    def _read(self, reading: int, say: Callable[[str], None]) -> None:
+        with os.fdopen(reading, errors="replace") as file:
+            for line in file:
+                with contextlib.suppress(Exception):  # a reader that ends would end the steps
+                    if not OF_BASH.match(line):
+                        say(printable(line.rstrip("\r\n").rpartition("\r")[2].expandtabs(4)))
+
+    def close(self) -> None:
+        os.dup2(self.terminal, 2)
+        os.close(self.writing)
+        self.reader.join(1.0)  # a step that outlives the run holds the pipe

@@ -1,0 +1,57 @@
+"""What a run is going to do: a row per job of a dry run, and what all of it will take."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ingot.driver.cache.decide import Decision
+from ingot.driver.catalogue.job import Graph, Job
+from ingot.driver.forecast.costs import Costs
+from ingot.driver.forecast.schedule import duration, schedule, size, tasks_of
+from ingot.driver.show.status import MANY, kind
+from ingot.driver.toolchains import toolchains
+
+
+def table(decision: Decision, costs: Costs, asks: Callable[[Job], str]) -> Iterator[str]:
+    """A row per job, many of a kind as one."""
+    if decision.restore or decision.run:
+        yield f"{'':9}{'takes':>8}{'memory':>10}{'disk':>10}"
+    for files in decision.restore.values():
+        for path, output in files.items():
+            yield f"restore  {'-':>8}{'-':>10}{size(output['size']):>10}  {path}"
+    kinds: dict[str, list[Job]] = {}
+    for job in decision.run:
+        kinds.setdefault(kind(job), []).append(job)
+    for job, why in decision.run.items():
+        alike = kinds[kind(job)]
+        many = len(alike) >= MANY
+        if many and job is not alike[0]:
+            continue
+        found = [one for each in (alike if many else [job]) if (one := costs.of(each))]
+        numbers = f"{'-':>8}{'-':>10}{'-':>10}"
+        if found:
+            numbers = (
+                f"{duration(sum(one.seconds for one in found)):>8}"
+                f"{size(max(one.memory for one in found)):>10}"
+                f"{size(sum(one.written for one in found)):>10}"
+            )
+        names = ", ".join(map(toolchains.shown, job.writes))
+        if many:
+            names = f"{len(alike)} files of {job.writes[0].rpartition('/')[0]}"
+        yield f"run      {numbers}  {names}  ({job.rule}: {why}){asks(job)}"
+
+
+def plan(graph: Graph, decision: Decision, costs: Costs, keeps: str) -> dict[str, Any]:
+    """What the run will take as a whole, and how its disk will fill: [seconds, bytes]."""
+    found = [
+        {"action": "run", "outputs": job.writes, "inputs": job.reads,
+         "forecast": {"files": one.files, "seconds": one.seconds, "memory": one.memory,
+                      "download": one.download}}
+        for job in decision.run if job.writes and (one := costs.of(job))
+    ]  # fmt: skip
+    cores, asked = os.cpu_count() or 1, graph.asked()
+    way = schedule(list(tasks_of(found)), asked, cores, keeps == "targets")
+    known = len(found) == len(decision.run)
+    line = [[at, sum(sizes.values())] for at, sizes in way.timeline]
+    return {"seconds": way.seconds, "memory": way.memory, "disk": way.disk, "disk_at": line,
+            "download": way.download, "whole": known}  # fmt: skip

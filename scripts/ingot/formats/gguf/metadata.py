@@ -1,0 +1,114 @@
+"""The metadata of a GGUF file: key/value pairs that follow from config.json and the catalogue.
+
+Reference: llama.cpp's converter (conversion/llama.py of the commit in envs/llamacpp).
+"""
+
+from math import prod
+from typing import Any
+
+from ingot.base.fields import Number, Whole
+from ingot.formats.gguf.kv import KV
+from ingot.model import features
+from ingot.model.config import LinearRope, ModelConfig, YarnRope
+from ingot.model.specs import f32, specs_of
+
+CAN = features.ALL
+FILE_TYPE = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # dtype -> general.file_type
+
+
+def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:
+    """The pairs of the family's own keys, in the order that the reference writes."""
+    c, name = config, config.family.gguf
+    found = [
+        KV(f"{name}.block_count", "u32", c.layers),
+        KV(f"{name}.context_length", "u32", c.context),
+        KV(f"{name}.embedding_length", "u32", c.hidden),
+        KV(f"{name}.feed_forward_length", "u32", c.ffn),
+        KV(f"{name}.attention.head_count", "u32", c.heads),
+        KV(f"{name}.attention.head_count_kv", "u32", c.kv_heads),
+        *scaling(f"{name}.rope.scaling", c.rope),
+        KV(f"{name}.rope.freq_base", "f32", c.rope_theta),
+        KV(f"{name}.attention.layer_norm_rms_epsilon", "f32", c.rms_eps),
+        KV(f"{name}.attention.key_length", "u32", c.head_dim),
+        KV(f"{name}.attention.value_length", "u32", c.head_dim),
+        KV("general.file_type", "u32", FILE_TYPE[dtype]),
+        KV(f"{name}.vocab_size", "u32", c.vocab),
+        KV(f"{name}.rope.dimension_count", "u32", c.head_dim),
+        KV("general.quantization_version", "u32", 2),
+    ]
+    lacks = {f"{name}.{word}" for word in config.family.gguf_lacks}
+    return [kv for kv in found if kv.key not in lacks]
+
+
+def scaling(place: str, rope) -> list[KV]:
+    """What a scaling is in keys; Llama 3.1's is a tensor."""
+    if isinstance(rope, LinearRope):
+        return [KV(f"{place}.type", "str", "linear"), KV(f"{place}.factor", "f32", rope.factor)]
+    if not isinstance(rope, YarnRope):
+        return []
+    more = {
+        "yarn_attn_factor": rope.attention_factor,
+        "yarn_beta_fast": rope.beta_fast,
+        "yarn_beta_slow": rope.beta_slow,
+    }
+    return [
+        KV(f"{place}.type", "str", "yarn"),
+        KV(f"{place}.factor", "f32", rope.factor),
+        KV(f"{place}.original_context_length", "u32", rope.original_context),
+        *(KV(f"{place}.{key}", "f32", value) for key, value in more.items() if value is not None),
+    ]
+
+
+def properties(config: ModelConfig, dtype: str) -> dict[str, Any]:
+    """What an IRPA archive's properties say of the program: all but the tokenizer."""
+    pairs = {
+        kv.key: f32(kv.value) if kv.kind == "f32" else kv.value
+        for kv in hyperparameters(config, dtype)
+    }
+    return {"schema": "GGUF", "general.architecture": config.family.gguf, **pairs}
+
+
+SAMPLING = {  # in generation_config.json -> after general.sampling., type; in the order written
+    "sequence": ("sequence", "str"),
+    "top_k": ("top_k", "i32"),
+    "top_p": ("top_p", "f32"),
+    "min_p": ("min_p", "f32"),
+    "xtc_probability": ("xtc_probability", "f32"),
+    "xtc_threshold": ("xtc_threshold", "f32"),
+    "temperature": ("temp", "f32"),
+    "penalty_last_n": ("penalty_last_n", "i32"),
+    "repetition_penalty": ("penalty_repeat", "f32"),
+    "mirostat": ("mirostat", "i32"),
+    "mirostat_tau": ("mirostat_tau", "f32"),
+    "mirostat_eta": ("mirostat_eta", "f32"),
+}
+
+KINDS = {"str": str, "i32": Whole(-(2**31)), "f32": Number()}
+GENERATION = {f"{key}?": (KINDS[code], None) for key, (_, code) in SAMPLING.items()}
+
+
+def general(
+    config: ModelConfig, dtype: str, name: str, license: str | None, generation: dict
+) -> list[KV]:
+    """The `general.*` pairs.  `name` and `license` come from the catalogue, never from a path."""
+    parameters = sum(prod(spec.shape) for spec in specs_of(config, dtype))
+    kvs = [
+        KV("general.architecture", "str", config.family.gguf),
+        KV("general.type", "str", "model"),
+    ]
+    for key, (word, code) in SAMPLING.items():
+        if generation.get(key) is not None:
+            kvs.append(KV(f"general.sampling.{word}", code, generation[key]))
+    kvs.append(KV("general.name", "str", name))
+    kvs.append(KV("general.size_label", "str", size_label(parameters)))
+    return kvs + ([KV("general.license", "str", license)] if license else [])
+
+
+def size_label(parameters: int) -> str:
+    """1500000 -> 1.5M: at least two digits, as llama.cpp writes it."""
+    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (0, "K")):
+        if parameters > limit:
+            scaled = parameters * {"T": 1e-12, "B": 1e-9, "M": 1e-6, "K": 1e-3}[unit]
+            digits = max(2 - len(str(round(scaled)).lstrip("0")), 0)
+            return f"{scaled:.{digits}f}{unit}"
+    return "0K"

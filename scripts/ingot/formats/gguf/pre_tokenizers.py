@@ -1,0 +1,148 @@
+"""How a byte-level BPE tokenizer.json cuts texts into words, known by the whole of its description.
+
+What decides it is the normaliser, every split in its order, how bytes become letters, and whether a word
+that is a token is taken whole.  Who goes by a part of it, such as a pattern that it holds, takes
+DeepSeek-V3's splits for Llama 3's: the same words for most texts, other tokens for runs of spaces before
+digits.  Names are llama.cpp's (`tokenizer.ggml.pre`); patterns are those of the models' own files.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ingot.base.refused import Refused
+
+APOSTROPHE = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*"
+LLAMA = rf"{APOSTROPHE}|{WORD}|\p{{N}}{{1,3}}|{SIGNS}|{SPACES}"
+QWEN = rf"{APOSTROPHE}|{WORD}|\p{{N}}|{SIGNS}|{SPACES}"
+TEKKEN = rf"{CASED[0]}|{CASED[1]}|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{SPACES}"
+GPT4O = (
+    rf"{CASED[0]}{APOSTROPHE}?|{CASED[1]}{APOSTROPHE}?|\p{{N}}{{1,3}}"
+    rf"| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{SPACES}"
+)
+DEEPSEEK = (
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+    rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{SPACES}"
+)
+RUNS = "|".join(rf"\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4))
+CASCADE = rf"\s*[\r\n]+|{RUNS}|\s{{1,2}}(?!\S)|\s{{1}}"
+PLAIN, GPT2 = "bytes", "bytes, split as GPT-2"  # the last step: letters for bytes
+DIGITS = "digits, each alone"
+TAKEN = {  # that a GGUF file of ours can say
+    "llama-bpe": (LLAMA, PLAIN),
+    "tekken": (TEKKEN, PLAIN),
+}
+OTHERS = {  # for a refusal that names them
+    "gpt-2": (GPT2,),
+    "starcoder": (DIGITS, GPT2),
+    "qwen2": (QWEN, PLAIN),
+    "qwen35": (
+        rf"{APOSTROPHE}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+        rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{SPACES}",
+        PLAIN,
+    ),
+    "gpt-4o": (GPT4O, PLAIN),
+    "deepseek-v3": (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK, PLAIN),
+    "minicpm5": (r"\p{N}{1,3}", rf"{APOSTROPHE}|{WORD}|\p{{N}}+|{SIGNS}|{SPACES}", PLAIN),
+    "jais-2": (f"{LLAMA.removesuffix(SPACES)}{CASCADE}", PLAIN),
+    "seed-coder": (
+        rf"{APOSTROPHE}|{WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{SPACES}", PLAIN,
+    ),
+    "exaone-moe": (
+        rf"{APOSTROPHE}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",
+        PLAIN,
+    ),
+    "ufakzeka": (rf"{WORD}|\p{{N}}|{SIGNS}|{SPACES}", PLAIN),
+}  # fmt: skip
+FORM = {  # what is read of a tokenizer.json here, as `fields.held` takes it
+    "model?": ({"byte_fallback?": (bool, None), "ignore_merges?": (bool, None)}, None),
+    "normalizer?": ({}, None),
+    "pre_tokenizer?": ({}, None),
+}
+# of which libllama's pattern is near, not equal: it knows the case of ASCII letters alone, and no marks
+NEAR = ("tekken", "gpt-4o")
+
+
+def named(tokenizer: dict[str, Any]) -> str | None:
+    """llama.cpp's name of how this tokenizer.json splits; None where it is none of those that we know."""
+    found = steps(tokenizer)
+    return next((name for name, known in {**TAKEN, **OTHERS}.items() if list(known) == found), None)
+
+
+def steps(tokenizer: dict[str, Any]) -> list[str]:
+    """What is done to a text before merges, a line each: patterns, and what else there is as JSON."""
+    found = [_other("normalizer", one) for one in _flat(tokenizer.get("normalizer"), "normalizers")]
+    for one in _flat(tokenizer.get("pre_tokenizer"), "pretokenizers"):
+        kind = one.get("type")
+        regex = one["pattern"].get("Regex") if isinstance(one.get("pattern"), dict) else None
+        if kind == "Split" and isinstance(regex, str) and _isolates(one):
+            found.append(regex)
+        elif kind == "Digits" and one.get("individual_digits") is True:
+            found.append(DIGITS)
+        elif kind == "ByteLevel" and one.get("add_prefix_space") is False:
+            found.append(PLAIN if one.get("use_regex") is False else GPT2)
+        else:
+            found.append(_other("pre_tokenizer", one))
+    return found
+
+
+def hold(path: Path, tokenizer: dict[str, Any], wanted: str) -> None:
+    """Refused unless the tokenizer.json at `path` cuts texts as libllama does for `wanted`."""
+    found = named(tokenizer)
+    if found != wanted:
+        raise Refused(
+            f"{path}: splits texts as {described(tokenizer)}, expected {wanted} by the catalogue; "
+            "correct pre_tokenizer: there"
+        )
+    hold_merges(path, tokenizer, wanted)
+
+
+def hold_merges(path: Path, tokenizer: dict[str, Any], wanted: str) -> None:
+    if (tokenizer.get("model") or {}).get("ignore_merges") is not True:
+        raise Refused(
+            f"{path}: model.ignore_merges is not true, expected it of {wanted}, of which libllama takes "
+            "each word whole that is a token; take the base model's newest tokenizer.json, which says so"
+        )
+
+
+def described(tokenizer: dict[str, Any]) -> str:
+    """In a few words, for a message."""
+    if name := named(tokenizer):
+        return name
+    found = (one if len(one) < 60 else f"{one[:57]}..." for one in steps(tokenizer))
+    return " then ".join(found) or "one word"
+
+
+def differs_in_libllama(name: str, text: str) -> bool:
+    """May libllama split `text` otherwise than the models whose pre-tokenizer has this name?"""
+    if name not in NEAR or text.isascii():
+        return False
+    import unicodedata
+
+    kinds = {unicodedata.category(letter) for letter in text if not letter.isascii()}
+    return bool(kinds & {"Lu", "Ll", "Lt", "Mn", "Mc", "Me"})
+
+
+def _flat(step: Any, inside: str) -> list[dict[str, Any]]:
+    """The steps of a sequence, of sequences in it too."""
+    if step is None:
+        return []
+    if not isinstance(step, dict):
+        return [{"type": step}]
+    if step.get("type") == "Sequence" and isinstance(step.get(inside), list):
+        return [one for each in step[inside] for one in _flat(each, inside)]
+    return [step]
+
+
+def _isolates(split: dict[str, Any]) -> bool:
+    return split.get("behavior") == "Isolated" and split.get("invert", False) is False
+
+
+def _other(kind: str, step: dict[str, Any]) -> str:
+    return f"{kind} {json.dumps(step, sort_keys=True, ensure_ascii=False)}"

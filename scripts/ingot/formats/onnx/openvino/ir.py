@@ -1,0 +1,58 @@
+"""OpenVINO's IR of a decoder: stateful, with beam_idx, as openvino_genai and optimum-intel load it.
+
+Read from our own ONNX graph: no torch, no optimum, no NNCF.  int8 weights stay int8 constants.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from ingot.base.refused import Refused
+from ingot.formats.onnx.decoder import GRAPH, PAST, PRESENT
+from ingot.model.checkpoint.files import Checkpoint
+
+STEM = "openvino_model"
+TOKENIZERS = ("openvino_tokenizer", "openvino_detokenizer")
+NAMES = tuple(f"{stem}.{end}" for stem in (STEM, *TOKENIZERS) for end in ("xml", "bin"))
+NEEDED = ("tokenizer.json", "tokenizer_config.json")
+
+
+def convert(onnx: Path, folder: Path) -> None:
+    """The ONNX folder's graph as openvino_model.xml and .bin in `folder`."""
+    import openvino
+    from openvino import opset13
+    from openvino._offline_transformations import apply_make_stateful_transformation
+
+    model = openvino.Core().read_model(str(onnx / GRAPH))
+    beam = opset13.parameter([-1], np.int32, name="beam_idx")
+    beam.output(0).get_tensor().add_names({"beam_idx"})
+    pasts = [port for port in model.inputs if port.get_any_name().startswith(PAST)]
+    model.add_parameters([beam])
+    for port in pasts:  # a beam search takes each row's past from the row that it came from
+        readers = list(port.get_target_inputs())
+        chosen = opset13.gather(port, beam, opset13.constant(np.int64(0)))
+        for reader in readers:
+            reader.replace_source_output(chosen.output(0))
+    model.validate_nodes_and_infer_types()
+    names = (port.get_any_name() for port in pasts)
+    states = {name: name.replace(PAST, PRESENT) for name in names}
+    apply_make_stateful_transformation(model, states)
+    openvino.save_model(model, str(folder / f"{STEM}.xml"), compress_to_fp16=False)
+
+
+def convert_tokenizer(tokenizer: list[Path], folder: Path) -> None:
+    """The tokenizer and the detokenizer as IRs.  Refused without the files that they are made from."""
+    files = Checkpoint(tokenizer)
+    for name in NEEDED:
+        if name not in files:
+            raise Refused(f"{name}: not in the checkpoint, expected by openvino_tokenizers; add it")
+    import openvino
+    from openvino_tokenizers import convert_tokenizer
+    from transformers import AutoTokenizer
+
+    with files.as_folder() as place:
+        source = AutoTokenizer.from_pretrained(str(place), local_files_only=True)
+    for stem, model in zip(
+        TOKENIZERS, convert_tokenizer(source, with_detokenizer=True), strict=True
+    ):
+        openvino.save_model(model, str(folder / f"{stem}.xml"), compress_to_fp16=False)

@@ -1,0 +1,200 @@
+"""A TensorRT-LLM checkpoint: one directory of config.json and rankR.safetensors.
+
+Format: docs/source/architecture/checkpoint.md of TensorRT-LLM 1.2.1, and the classes PretrainedConfig
+and LLaMAConfig.  R is pipeline stage * tensor parallel size + tensor parallel rank; weights are
+[out, in]; layers are numbered from 0 in each stage.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Annotated, Any
+
+from ingot.base.refused import Refused
+from ingot.model.config import ModelConfig
+from ingot.model.tensors.dtypes import FLOATS
+from ingot.model.tensors.layout import FileLayout
+
+CAN = ()  # of features.FEATURES
+DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}  # ours -> TensorRT-LLM's
+STORED = {"float16": "F16", "bfloat16": "BF16", "float32": "F32"}  # -> safetensors'
+LAYER = "transformer.layers"
+EMBEDDING = {"rows": 0, "columns": 1, "whole": None}  # the axis that is split over the ranks
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """How a model is laid over ranks; `embedding` is a key of EMBEDDING."""
+
+    tp: Annotated[int, "tensor parallel size"] = 1
+    pp: Annotated[int, "number of pipeline stages"] = 1
+    embedding: Annotated[str, "how the embedding lies over the ranks", tuple(EMBEDDING)] = "rows"
+
+    def __post_init__(self):
+        if self.tp < 1 or self.pp < 1:
+            raise Refused(f"--tp {self.tp} --pp {self.pp}: expected numbers from 1")
+
+    @property
+    def world(self) -> int:
+        return self.tp * self.pp
+
+    def rank(self, stage: int, rank: int) -> int:
+        return stage * self.tp + rank
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A tensor of the checkpoint, and where its parts go in the ranks of one pipeline stage.
+
+    `axis` 0 splits rows, 1 columns, None gives each rank all.  Rows come in `parts` of equal size,
+    the last perhaps short: fewer parts than ranks are repeated, part r * parts // tp to rank r.
+    """
+
+    source: str
+    shape: tuple[int, ...]  # of the source
+    name: str  # in the ranks' files
+    stage: int
+    axis: int | None
+    parts: int
+    start: int = 0  # the row of the rank's tensor where it begins: q, k and v make one tensor
+
+    def rows(self) -> int:
+        """Of one rank's part, padding included."""
+        return -(-self.shape[0] // self.parts) if self.axis == 0 else self.shape[0]
+
+    def columns(self) -> tuple[int, ...]:
+        """The other dimensions of one rank's part."""
+        return tuple(n // self.parts for n in self.shape[1:]) if self.axis == 1 else self.shape[1:]
+
+
+def misfit(config: ModelConfig, mapping: Mapping) -> str | None:
+    """Why `config` cannot be cut so, in one clause; or None.  KV heads may be repeated."""
+    tp, pp, c = mapping.tp, mapping.pp, config
+    for what, count, size, parts in (
+        ("attention heads", c.heads, tp, "ranks"),
+        ("feed-forward channels", c.ffn, tp, "ranks"),
+        ("layers", c.layers, pp, "pipeline stages"),
+    ):
+        if count % size:
+            divisors = [n for n in range(1, count + 1) if count % n == 0]
+            near = min(divisors, key=lambda n: abs(n - size))
+            return f"{count} {what} cannot be split over {size} {parts}; choose {near}"
+    if c.kv_heads % tp and tp % c.kv_heads:
+        return (
+            f"{c.kv_heads} KV heads can neither be split nor repeated over {tp} ranks; "
+            f"choose a divisor or a multiple of {c.kv_heads}"
+        )
+    if mapping.embedding == "columns" and c.hidden % tp:
+        return f"{c.hidden} hidden channels cannot be split over {tp} ranks; split embedding rows"
+    return None
+
+
+def cuts(config: ModelConfig, mapping: Mapping) -> list[Cut]:
+    """The way of every tensor, in the order in which the ranks' files hold them."""
+    c, tp = config, mapping.tp
+    each, last = c.layers // mapping.pp, mapping.pp - 1
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    kv_parts = min(c.kv_heads, tp)
+    vocabulary = (c.vocab, c.hidden)
+    found = []
+
+    def add(source, shape, name, stage, axis=None, parts=tp, start=0) -> None:
+        found.append(Cut(f"{source}.weight", shape, f"{name}.weight", stage, axis, parts, start))
+
+    axis = EMBEDDING[mapping.embedding] if tp > 1 else None
+    add("model.embed_tokens", vocabulary, "transformer.vocab_embedding", 0, axis)
+    for layer in range(c.layers):
+        stage, local = divmod(layer, each)
+        there, here = f"model.layers.{layer}", f"{LAYER}.{local}"
+        attention, qkv = f"{there}.self_attn", f"{here}.attention.qkv"
+        add(f"{there}.input_layernorm", (c.hidden,), f"{here}.input_layernorm", stage)
+        add(f"{attention}.q_proj", (q, c.hidden), qkv, stage, 0)
+        add(f"{attention}.k_proj", (kv, c.hidden), qkv, stage, 0, kv_parts, q // tp)
+        v_start = q // tp + kv // kv_parts
+        add(f"{attention}.v_proj", (kv, c.hidden), qkv, stage, 0, kv_parts, v_start)
+        add(f"{attention}.o_proj", (c.hidden, q), f"{here}.attention.dense", stage, 1)
+        add(
+            f"{there}.post_attention_layernorm", (c.hidden,), f"{here}.post_layernorm", stage
+        )  # fmt: skip
+        add(f"{there}.mlp.gate_proj", (c.ffn, c.hidden), f"{here}.mlp.fc", stage, 0)  # sic
+        add(f"{there}.mlp.up_proj", (c.ffn, c.hidden), f"{here}.mlp.gate", stage, 0)
+        add(f"{there}.mlp.down_proj", (c.hidden, c.ffn), f"{here}.mlp.proj", stage, 1)
+    add("model.norm", (c.hidden,), "transformer.ln_f", last)
+    head = "model.embed_tokens" if c.tied else "lm_head"
+    add(head, vocabulary, "lm_head", last, 0)
+    return found
+
+
+def shapes(cuts_of_stage: list[Cut]) -> dict[str, tuple[int, ...]]:
+    """Each tensor of a rank's file and its shape; all ranks of a stage are alike."""
+    found: dict[str, tuple[int, ...]] = {}
+    for cut in cuts_of_stage:
+        found[cut.name] = (cut.start + cut.rows(), *cut.columns())
+    return found
+
+
+def file_layout(tensors: dict[str, tuple[int, ...]], dtype: str) -> FileLayout[dict[str, int]]:
+    """A rank's file; its entries are the offset of each tensor.
+
+    The safetensors format: 8 bytes of length, JSON padded to 8 bytes with blanks, data without gaps.
+    """
+    item, header, place = FLOATS[STORED[dtype]].itemsize, {}, 0
+    for name, shape in tensors.items():
+        end = place + prod(shape) * item
+        header[name] = {
+            "dtype": STORED[dtype], "shape": list(shape), "data_offsets": [place, end],
+        }  # fmt: skip
+        place = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    data = 8 + len(text)
+    offsets = {name: data + entry["data_offsets"][0] for name, entry in header.items()}
+    return FileLayout(struct.pack("<Q", len(text)) + text, offsets, data + place)
+
+
+def of_stage(found: list[Cut], stage: int) -> list[Cut]:
+    return [cut for cut in found if cut.stage == stage]
+
+
+def document(config: ModelConfig, mapping: Mapping, dtype: str) -> dict[str, Any]:
+    """The checkpoint's config.json, in TensorRT-LLM's words."""
+    c, rope = config, None
+    if c.rope:
+        named = asdict(c.rope)
+        original = named.pop("original_context")
+        rope = {**named, "original_max_position_embeddings": original, "rope_type": "llama3"}
+    return {
+        "architecture": c.architecture,
+        "dtype": DTYPES[dtype],
+        "logits_dtype": "float32",
+        "vocab_size": c.vocab,
+        "hidden_size": c.hidden,
+        "num_hidden_layers": c.layers,
+        "num_attention_heads": c.heads,
+        "num_key_value_heads": c.kv_heads,
+        "head_size": c.head_dim,
+        "intermediate_size": c.ffn,
+        "hidden_act": "silu",
+        "norm_epsilon": c.rms_eps,
+        "position_embedding_type": "rope_gpt_neox",
+        "max_position_embeddings": c.context,
+        "rotary_base": c.rope_theta,
+        "rotary_scaling": rope,
+        "attn_bias": False,
+        "mlp_bias": False,
+        "use_parallel_embedding": mapping.embedding != "whole",
+        "embedding_sharding_dim": EMBEDDING[mapping.embedding] or 0,
+        "mapping": {"world_size": mapping.world, "tp_size": mapping.tp, "pp_size": mapping.pp},
+        "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
+    }
+
+
+def places(cut: Cut, tp: int) -> Iterator[tuple[int, int, list[int]]]:
+    """First row, end row and ranks of each part of a cut by rows."""
+    size = cut.rows()
+    for part in range(cut.parts):
+        first, end = part * size, min((part + 1) * size, cut.shape[0])
+        if first < end:
+            yield first, end, [rank for rank in range(tp) if rank * cut.parts // tp == part]

@@ -1,0 +1,184 @@
+"""Blocks of rows of a checkpoint's tensors: read, checked, reordered, cast; hashed on the way."""
+
+import functools
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+
+from ingot.base import memo, stream
+from ingot.base.progress import Progress
+from ingot.base.refused import Refused
+from ingot.model.checkpoint import identity
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
+from ingot.model.config import ModelConfig, say_unknown
+from ingot.model.specs import DROPPED, HEAD, TensorSpec, specs_of
+from ingot.model.tensors.cast import Caster, as_float32, not_finite, unpermute
+from ingot.model.tensors.dtypes import FLOATS
+
+EMBEDDING = "model.embed_tokens.weight"
+
+
+def hold_tied(tensors: dict[str, Tensor]) -> None:
+    """Refused: a head beside tied embeddings that is not they: transformers 5 takes it as it is."""
+    one, head = tensors[EMBEDDING], tensors[HEAD]
+    same = (one.dtype, one.shape) == (head.dtype, head.shape)
+    with one.path.open("rb") as a, head.path.open("rb") as b:
+        a.seek(one.offset)
+        b.seek(head.offset)
+        for at in range(0, one.nbytes if same else 0, stream.BLOCK):
+            size = min(stream.BLOCK, one.nbytes - at)
+            same = same and a.read(size) == b.read(size)
+    if not same:
+        raise Refused(
+            f"{head.path}: {HEAD} is not the embedding, but tie_word_embeddings is true; set it to "
+            "false in config.json where the head was trained, or take the head out"
+        )
+
+
+class Rows:
+    """The tensors of a checkpoint, in blocks of rows as a spec wants them.
+
+    A shard whose identity is not on record yet is hashed while it is read, tensor by tensor: then
+    `blocks` must be gone through from first to last, and each tensor's must be read.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: ModelConfig,
+        progress: str,
+        allow_overflow: bool = False,
+        advice: str = "ask for bf16 or f32, or set allow_overflow",
+    ):
+        self.checkpoint, self.config, self.allow_overflow = checkpoint, config, allow_overflow
+        self.advice = advice  # where float16 cannot hold a value
+        say_unknown(checkpoint["config.json"])
+        self.tensors = read_checkpoint(checkpoint)
+        self.progress = Progress(progress, sum(t.nbytes for t in self.tensors.values()))
+        self.overflow: dict[str, int] = {}  # values that became infinite, by tensor
+        paths = {tensor.path for tensor in self.tensors.values()}
+        fresh = [path for path in paths if not memo.known(path) and not identity.known(path)]
+        self.shards = {path: identity.ShardDigest(path) for path in fresh}
+        self.hash, self.turns, self.tickets = hashlib.sha256(), stream.Turns(), 0
+        self.files = {path: os.open(path, os.O_RDONLY) for path in paths}
+        self.local, self.lock = threading.local(), threading.Lock()
+
+    def __enter__(self) -> "Rows":
+        return self
+
+    def __exit__(self, *error) -> None:
+        for file in self.files.values():
+            os.close(file)
+
+    def specs(self, dtype: str) -> list[TensorSpec]:
+        """The spec of each tensor, as llama.cpp orders them: computed ones, then shard by shard."""
+        by_source = {spec.source or spec.name: spec for spec in specs_of(self.config, dtype)}
+        self.check({spec.source: spec.shape for spec in by_source.values() if spec.source})
+        computed = [spec for spec in by_source.values() if spec.source is None]
+        return computed + [by_source[name] for name in self.tensors if name in by_source]
+
+    def check(self, expected: dict[str, tuple[int, ...]]) -> None:
+        """Stop unless the checkpoint holds just the tensors `expected`, each of its shape."""
+        dropped = DROPPED
+        if self.config.tied and HEAD in self.tensors:
+            hold_tied(self.tensors)
+            dropped = (*dropped, HEAD)
+            print(
+                f"{HEAD}: left out, since tie_word_embeddings is true: so does transformers",
+                file=sys.stderr,
+            )
+        extra = [
+            name for name in self.tensors if name not in expected and not name.endswith(dropped)
+        ]
+        if extra:
+            raise Refused(
+                f"{self.tensors[extra[0]].path}: {len(extra)} tensors have no name in the new "
+                f"file, first {extra[0]}; no such tensor is a {self.config.architecture}'s"
+            )
+        for name, shape in expected.items():
+            if name not in self.tensors:
+                raise Refused(
+                    f"{self.checkpoint}: tensor {name} is in no shard, expected by config.json"
+                )
+            if self.tensors[name].shape != shape:
+                tensor = self.tensors[name]
+                raise Refused(
+                    f"{tensor.path}: tensor {name} has shape {list(tensor.shape)}, expected "
+                    f"{list(shape)} by config.json; the two do not belong together"
+                )
+
+    def blocks(self, spec: TensorSpec, first: int = 0, last: int | None = None) -> Iterator:
+        """(first row, rows, read) of rows first..last; `read` gives the block's bytes, once.
+
+        The bytes lie in a buffer of the reading thread: use them before it reads on.
+        """
+        tensor = self.tensors[spec.source]
+        last = tensor.shape[0] if last is None else last
+        size = stream.BLOCK if tensor.dtype == spec.type.name else stream.CAST_BLOCK
+        step = max(1, size * tensor.shape[0] // max(tensor.nbytes, 1))
+        if spec.heads:  # whole heads only
+            step = max(1, step // self.config.head_dim) * self.config.head_dim
+        for row in range(first, last, step):
+            rows = min(step, last - row)
+            ticket, self.tickets = self.tickets, self.tickets + 1
+            yield row, rows, functools.partial(self._read, spec, tensor, ticket, row, rows)
+
+    def _read(
+        self, spec: TensorSpec, tensor: Tensor, ticket: int, first: int, rows: int
+    ) -> memoryview:
+        columns = tensor.shape[-1] if len(tensor.shape) > 1 else 1
+        row = columns * FLOATS[tensor.dtype].itemsize
+        buffer = stream.buffer_of(self.local, rows * row)
+        file = self.files[tensor.path]
+        stream.read_exactly(file, buffer, tensor.offset + first * row, tensor.path)
+        self._hash(tensor, ticket, buffer, first == 0, first + rows == tensor.shape[0])
+        bits = np.frombuffer(buffer, FLOATS[tensor.dtype].bits).reshape(rows, columns)
+        if odd := not_finite(bits, tensor.dtype):
+            raise Refused(
+                f"{tensor.path}: tensor {tensor.name} holds {odd}; the checkpoint is damaged"
+            )
+        if spec.heads:
+            bits = unpermute(bits, self.config.head_dim)
+        cast = self._caster(tensor.dtype, spec.type.name)
+        data = memoryview(np.ascontiguousarray(cast(bits))).cast("B")
+        if cast.overflowed:
+            if not self.allow_overflow:
+                most = np.abs(as_float32(bits, tensor.dtype)).max()
+                raise Refused(
+                    f"{tensor.path}: tensor {tensor.name} holds {most:.3g}, expected at most 65504 for "
+                    f"{spec.type.name}; {self.advice}"
+                )
+            with self.lock:
+                self.overflow[tensor.name] = self.overflow.get(tensor.name, 0) + cast.overflowed
+            cast.overflowed = 0
+        self.progress.add(len(buffer))
+        return data
+
+    def _hash(self, tensor: Tensor, ticket: int, data, first: bool, last: bool) -> None:
+        with self.turns.take(ticket):
+            if shard := self.shards.get(tensor.path):
+                self.hash = hashlib.sha256() if first else self.hash
+                self.hash.update(data)
+                if last:
+                    shard.found[tensor.name] = self.hash.hexdigest()
+
+    def _caster(self, source: str, target: str) -> Caster:
+        casters = self.local.__dict__.setdefault("casters", {})
+        if (source, target) not in casters:
+            casters[source, target] = Caster(source, target)
+        return casters[source, target]
+
+    def finish(self) -> None:
+        """Put the shards' identities on record; say which values float16 could not hold."""
+        for shard in self.shards.values():
+            shard.finish()
+        for tensor, count in sorted(self.overflow.items()):
+            print(
+                f"{tensor}: {count} values beyond 65504 became infinite in float16",
+                file=sys.stderr,
+            )

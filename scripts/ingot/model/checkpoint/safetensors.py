@@ -1,0 +1,197 @@
+"""Where each tensor of a checkpoint lies, from the safetensors headers; nothing else is read.
+
+Format: 8 bytes little-endian header length, that many bytes of JSON, then the data; each entry's
+data_offsets count from the end of the header (https://github.com/huggingface/safetensors).
+"""
+
+import fnmatch
+import json
+import struct
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from ingot.base.fields import read_json
+from ingot.base.refused import Refused
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.tensors.dtypes import FLOATS, Float
+
+HEADER_LIMIT = 25_000_000  # bytes; the hub client's own limit
+MOST_DIMS = 8
+INDEX = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One tensor of a shard: `nbytes` bytes at `offset` of `path`, row-major, little-endian."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    path: Path
+    offset: int
+    nbytes: int
+
+
+def read_checkpoint(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Every tensor of the checkpoint: shards by file name, inside a shard by name.
+
+    That is the order of llama.cpp's converter.  Stops with one line on a damaged or absent shard,
+    and on an index that disagrees with the shards.
+    """
+    weight_map = _weight_map(checkpoint[INDEX]) if INDEX in checkpoint else None
+    if weight_map is None:
+        shards = sorted(fnmatch.filter(checkpoint.files, "model*.safetensors"))
+    else:
+        shards = sorted(set(weight_map.values()))
+    if not shards:
+        raise Refused(_no_shards(checkpoint))
+    tensors: dict[str, Tensor] = {}
+    for shard in shards:
+        if shard not in checkpoint or not checkpoint[shard].is_file():
+            raise Refused(
+                f"{checkpoint[INDEX]}: names {shard}, which is missing beside it; fetch it again"
+            )
+        for name, tensor in sorted(read_header(checkpoint[shard]).items()):
+            if name in tensors:
+                raise Refused(f"{tensor.path}: tensor {name} is also in {tensors[name].path.name}")
+            tensors[name] = tensor
+    if weight_map is not None:
+        _agree(checkpoint[INDEX], weight_map, tensors)
+    return tensors
+
+
+def read_header(path: Path, dtypes: dict[str, Float] = FLOATS) -> dict[str, Tensor]:
+    """The tensors of one shard, checked: they fill the file, and sizes match shapes.
+
+    `dtypes` are those that are expected.  Refused when the file is damaged or cut short.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))[0] if size >= 8 else 0
+        if size < 8 or length > min(size - 8, HEADER_LIMIT):
+            raise Refused(
+                f"{path}: header of {length} bytes in a file of {size}, expected a safetensors "
+                "file; fetch it again"
+            )
+        text = file.read(length)
+    try:
+        entries = json.loads(text, object_pairs_hook=_unique)
+        items = [(name, entry) for name, entry in entries.items() if name != "__metadata__"]
+        start = 8 + length
+        tensors = {name: _tensor(path, name, entry, start, size, dtypes) for name, entry in items}
+    except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise Refused(
+            f"{path}: header is not a safetensors header ({error}); fetch it again"
+        ) from None
+    _no_gap(path, tensors, start, size)
+    return tensors
+
+
+def _unique(pairs: list[tuple]) -> dict:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in found if names.count(name) > 1)
+        raise ValueError(f"{twice!r} comes twice")
+    return found
+
+
+def _sizes(numbers: object, what: str) -> tuple[int, ...]:
+    """A shape or offsets, each a number before anybody multiplies: "x" times 2**33 is a string."""
+    if (
+        not isinstance(numbers, list)
+        or len(numbers) > MOST_DIMS
+        or not all(type(n) is int and 0 <= n < 1 << 63 for n in numbers)
+    ):
+        raise ValueError(f"{what} is not a short list of whole numbers")
+    return tuple(numbers)
+
+
+def _tensor(
+    path: Path, name: str, entry: dict, start: int, size: int, dtypes: dict[str, Float]
+) -> Tensor:
+    if not name.isprintable():
+        raise ValueError(f"tensor name {name!r} holds control characters")
+    dtype, shape = entry["dtype"], _sizes(entry["shape"], f"the shape of {name}")
+    begin, end = _sizes(entry["data_offsets"], f"data_offsets of {name}")
+    if dtype not in dtypes:
+        known = ", ".join(sorted(dtypes))
+        raise Refused(
+            f"{path}: tensor {name} has dtype {dtype}, expected one of {known}; "
+            "start from an unquantised checkpoint"
+        )
+    nbytes = prod(shape) * dtypes[dtype].itemsize
+    if not 0 <= begin <= end or end - begin != nbytes:
+        raise Refused(
+            f"{path}: tensor {name} has offsets {begin}..{end}, expected {nbytes} bytes for "
+            f"{dtype} {list(shape)}; fetch it again"
+        )
+    if start + end > size:
+        raise Refused(
+            f"{path}: tensor {name} ends at byte {start + end}, but the file has {size}; "
+            "it was cut short: fetch it again"
+        )
+    return Tensor(name, dtype, shape, path, start + begin, nbytes)
+
+
+def _no_gap(path: Path, tensors: dict[str, Tensor], start: int, size: int) -> None:
+    """The data are the tensors', each once: a byte in none of them would be in no identity."""
+    place, last = start, "the header"
+    for tensor in sorted(tensors.values(), key=lambda t: (t.offset, t.nbytes)):
+        if tensor.offset != place:
+            fault = "overlap" if tensor.offset < place else "have bytes of no tensor between them"
+            raise Refused(f"{path}: {last} and tensor {tensor.name} {fault}; fetch it again")
+        place, last = tensor.offset + tensor.nbytes, f"tensor {tensor.name}"
+    if place != size:
+        raise Refused(f"{path}: {size - place} bytes after {last}, expected none; fetch it again")
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    try:
+        weight_map = read_json(index)["weight_map"]
+        names = set(weight_map.values())
+    except (KeyError, TypeError, AttributeError):
+        raise Refused(
+            f"{index}: has no weight_map, expected tensor names and shards; fetch it again"
+        ) from None
+    for name in names:
+        if (
+            not isinstance(name, str)
+            or not name.isprintable()
+            or "/" in name
+            or "\\" in name
+            or name.startswith(".")
+        ):
+            raise Refused(
+                f"{index}: shard name {name!r} leaves its folder, expected a plain file name"
+            )
+        if not name.endswith(".safetensors"):
+            raise Refused(f"{index}: shard {name} is no safetensors file; {PICKLE}")
+    return weight_map
+
+
+def _agree(index: Path, weight_map: dict[str, str], tensors: dict[str, Tensor]) -> None:
+    for name, shard in weight_map.items():
+        if name not in tensors or tensors[name].path.name != shard:
+            raise Refused(
+                f"{index}: tensor {name} is not in {shard}, expected there; fetch both again"
+            )
+    extra = sorted(set(tensors) - set(weight_map))
+    if extra:
+        raise Refused(
+            f"{tensors[extra[0]].path}: tensor {extra[0]} is not in the index; fetch both again"
+        )
+
+
+PICKLE = (
+    "pickled weights can run code when they are read: only safetensors are taken; load them once with "
+    "transformers and save_pretrained"
+)
+
+
+def _no_shards(checkpoint: Checkpoint) -> str:
+    pickles = sorted(name for name in checkpoint.files if name.endswith((".bin", ".pt", ".pth")))
+    if pickles:
+        return f"{checkpoint}: has {pickles[0]} but no *.safetensors; {PICKLE}"
+    return f"{checkpoint}: no model*.safetensors, expected a checkpoint in the hub's layout"

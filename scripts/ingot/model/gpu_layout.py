@@ -1,0 +1,136 @@
+"""How a model lies on GPUs: weights and KV cache of each, which layouts are legal, which fit.
+
+tp is the tensor parallel size, pp the number of pipeline stages; bytes unless said otherwise.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from ingot.model.config import ModelConfig
+from ingot.model.specs import parameters
+
+GIB = 1 << 30
+SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes that there are rules for
+STAGES = (1, 2, 3, 4, 8)
+UTILIZATION = 0.9  # of a GPU's memory that weights, cache and the rest may take
+REST = 4 * GIB  # activations, context and graphs of a GPU; grows with the batch
+
+
+@dataclass(frozen=True)
+class ServerKind:
+    """What a server does with a model that decides how much of it lies on a GPU."""
+
+    name: str
+    splits_embedding: bool  # over the ranks, or a whole one on each
+    repeats_kv_heads: bool  # when there are more ranks than KV heads, or refuses
+    stages: bool = False  # can lay layers over pipeline stages
+    even_stages: bool = False  # each of as many layers
+
+
+SHORTFIN = ServerKind("shortfin", splits_embedding=False, repeats_kv_heads=False)
+VLLM = ServerKind("vllm", splits_embedding=True, repeats_kv_heads=True, stages=True)
+TRTLLM = ServerKind(
+    "tensorrt-llm", splits_embedding=True, repeats_kv_heads=True, stages=True, even_stages=True
+)
+
+
+SERVERS = {server.name: server for server in (SHORTFIN, VLLM, TRTLLM)}
+
+
+@dataclass(frozen=True)
+class GpuLayout:
+    """One way to lay a model over tp x pp GPUs.  `wrong` says why it cannot; then all else is 0."""
+
+    tp: int
+    pp: int
+    wrong: str | None = None
+    weights: int = 0  # of the fullest GPU
+    kv_per_token: int = 0  # on one GPU
+    tokens: int = 0  # that fit into one GPU's cache
+    fits: bool = False  # the weights, and a cache of the context asked for
+
+    @property
+    def gpus(self) -> int:
+        return self.tp * self.pp
+
+
+def kv_per_token(config: ModelConfig, itemsize: int = 2) -> int:
+    """Bytes of cache that a token takes, over all GPUs, when no head is repeated."""
+    return 2 * config.layers * config.kv_heads * config.head_dim * itemsize
+
+
+def why_not(config: ModelConfig, tp: int, pp: int, server: ServerKind) -> str | None:
+    """Why the model cannot be laid out so, or None."""
+    kv = config.kv_heads
+    if config.heads % tp:
+        return f"{config.heads} attention heads are not divisible by {tp}"
+    if kv % tp and not (server.repeats_kv_heads and tp % kv == 0):
+        return f"{kv} KV heads are not divisible by {tp}"
+    if config.ffn % tp:
+        return f"{config.ffn} feed-forward channels are not divisible by {tp}"
+    if pp > config.layers or (server.even_stages and config.layers % pp):
+        return f"{config.layers} layers do not divide into {pp} stages"
+    return None
+
+
+def gpu_layout(
+    config: ModelConfig,
+    tp: int,
+    pp: int,
+    server: ServerKind,
+    memory: int,
+    context: int,
+    itemsize: int = 2,
+) -> GpuLayout:
+    """The layout on GPUs of `memory` bytes, for one request of `context` tokens."""
+    if reason := why_not(config, tp, pp, server):
+        return GpuLayout(tp, pp, reason)
+    c, layers = config, ceil(config.layers / pp)
+    kept = max(1, c.kv_heads // tp)  # KV heads of a rank
+    linear = 2 * c.hidden * c.heads * c.head_dim / tp + 2 * c.hidden * kept * c.head_dim
+    linear += 3 * c.hidden * c.ffn / tp
+    table = c.vocab * c.hidden
+    embedding = table / tp if server.splits_embedding else table
+    ends = max(embedding, table / tp) if pp > 1 else embedding + (0 if c.tied else table / tp)
+    norms = (2 * layers + 1) * c.hidden * (2 if server.splits_embedding else 4)  # float32 in IRPA
+    weights = int((linear * layers + ends) * itemsize + norms)
+    per_token = 2 * layers * kept * c.head_dim * itemsize
+    room = memory * UTILIZATION - weights - REST
+    tokens = max(0, int(room // per_token))
+    return GpuLayout(tp, pp, None, weights, per_token, tokens, tokens >= context)
+
+
+def layouts(
+    config: ModelConfig, server: ServerKind, memory: int, context: int
+) -> Iterator[GpuLayout]:
+    """Every layout that is looked at, legal or not."""
+    for tp in SIZES:
+        for pp in STAGES if server.stages else (1,):
+            yield gpu_layout(config, tp, pp, server, memory, context)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Memory of a whole model, and how many GPUs of one size hold it: guide 003's two tables."""
+
+    weights: float  # bytes
+    cache: float  # bytes, of one request of the whole context
+    gpus_for_weights: int
+    gpus_for_all: int
+
+
+def needs(
+    config: ModelConfig, context: int, memory: int, nominal: float | None = None, kv_heads: int = 0
+) -> Needs:
+    """`nominal` billions of parameters instead of the real number; `kv_heads` instead of config's.
+
+    A lower bound of GPUs, since it looks at bytes alone; `layouts` says what can be.  The guide adds
+    GB of weights to GiB of cache and divides by 80: so does this, when `nominal` is given.
+    """
+    real = replace(config, kv_heads=kv_heads or config.kv_heads)
+    weights = nominal * 1e9 * 2 if nominal else parameters(config) * 2
+    cache = kv_per_token(real) * context
+    unit = memory / GIB * 1e9 if nominal else memory
+    both = weights + (cache / GIB * 1e9 if nominal else cache)
+    return Needs(weights, cache, ceil(weights / unit), ceil(both / unit))

@@ -1,0 +1,81 @@
+"""Upload a folder to a repository of the Hugging Face hub, in one commit.  Runs in envs/hub.
+
+HF_TOKEN is the token, HF_ENDPOINT the hub.  A card that somebody else wrote stays: ours then comes as
+MODEL_CARD.md beside it.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from ingot.base.entry import run
+from ingot.base.refused import Refused
+from ingot.model.hub import session
+from ingot.model.hub.client import BrokenTransferError, unsigned
+
+MARK = "<!-- written by ingot -->"  # of release/card.py
+CARD, OTHER = "README.md", "MODEL_CARD.md"
+
+
+def upload(folder: Path, repository: str, branch: str, message: str) -> str:
+    """The commit's address."""
+    os.environ["HF_HUB_DISABLE_XET"] = "1"
+    from httpx2 import HTTPError
+    from huggingface_hub import HfApi, errors
+
+    session.install()
+    token = os.environ.get("HF_TOKEN")
+    if not token:
+        raise Refused(f"{repository}: HF_TOKEN is unset, expected a token that may write; set it")
+    api = HfApi(token=token)
+    try:
+        if not api.repo_exists(repository):
+            api.create_repo(repository, private=True)
+            print(f"{repository}: new, private; make it public on the hub", file=sys.stderr)
+        if branch != "main":
+            api.create_branch(repository, branch=branch, exist_ok=True)
+        if _somebody_elses(api, repository, branch, CARD):
+            if _somebody_elses(api, repository, branch, OTHER):
+                raise Refused(
+                    f"{repository}: {CARD} and {OTHER} are somebody's own, expected one that may be "
+                    "written; rename one"
+                )
+            (folder / CARD).rename(folder / OTHER)
+            print(f"{repository}/{CARD}: somebody's own, stays; ours is {OTHER}", file=sys.stderr)
+        done = api.upload_folder(
+            repo_id=repository, folder_path=folder, revision=branch, commit_message=message
+        )
+    except (errors.HfHubHTTPError, BrokenTransferError, HTTPError, OSError, ValueError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        reason = unsigned(error)[:200] or type(error).__name__
+        reason = f"the hub answers {status}" if status else reason
+        raise Refused(
+            f"{repository}: {reason}, expected an upload; check the name and HF_TOKEN"
+        ) from None
+    return f"{repository}@{done.oid}"
+
+
+def _somebody_elses(api, repository: str, branch: str, name: str) -> bool:
+    """Is there a card of that name without our mark?"""
+    from huggingface_hub import errors
+
+    try:
+        found = api.hf_hub_download(repository, name, revision=branch)
+    except (errors.RemoteEntryNotFoundError, errors.RevisionNotFoundError):
+        return False
+    return MARK not in Path(found).read_text(errors="replace")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, required=True, help="what to upload")
+    parser.add_argument("--repository", required=True, help="organisation/name")
+    parser.add_argument("--branch", default="main", help="of the repository")
+    parser.add_argument("--message", required=True, help="of the commit")
+    options = parser.parse_args(argv)
+    print(upload(**vars(options)))
+
+
+if __name__ == "__main__":
+    run(main)

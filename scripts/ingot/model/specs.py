@@ -1,0 +1,108 @@
+"""The tensors of a model: names, shapes and dtypes, in its checkpoint and in GGUF, by its family's table.
+
+Everything here follows from config.json alone, so that a program can be exported without weights.
+Reference: llama.cpp's converter (conversion/llama.py of the commit in envs/llamacpp).
+"""
+
+import math
+import struct
+from dataclasses import dataclass
+
+from ingot.model.config import Llama3Rope, ModelConfig
+from ingot.model.tensors.dtypes import TYPES, TensorType
+
+DROPPED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
+HEAD = "lm_head.weight"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor: `source` in the checkpoint (None: computed), `name` and `type` in GGUF.
+
+    `heads` is set for q and k, whose rows are reordered head by head (rotate-half to interleaved).
+    """
+
+    source: str | None
+    name: str
+    shape: tuple[int, ...]  # row-major: [out, in]
+    type: TensorType
+    heads: int | None = None
+
+
+def specs_of(config: ModelConfig, dtype: str) -> list[TensorSpec]:
+    """Every tensor of the model at `dtype`, in the order of config, not of any file."""
+    c, found = config, []
+    sizes = {
+        "hidden": c.hidden, "ffn": c.ffn, "q": c.heads * c.head_dim, "kv": c.kv_heads * c.head_dim,
+    }  # fmt: skip
+    if isinstance(c.rope, Llama3Rope):
+        found.append(TensorSpec(None, "rope_freqs.weight", (c.head_dim // 2,), TYPES["F32"]))
+
+    def add(source: str, name: str, shape: tuple[int, ...], heads: int | None = None) -> None:
+        found.append(
+            TensorSpec(f"{source}.weight", f"{name}.weight", shape, dtype_of(shape, dtype), heads)
+        )
+
+    add("model.embed_tokens", "token_embd", (c.vocab, c.hidden))
+    for block in range(c.layers):
+        for source, one in c.family.layer.items():
+            place, name = f"model.layers.{block}.{source}", f"blk.{block}.{one.gguf}"
+            shape = tuple(sizes[size] for size in one.shape)
+            heads = getattr(c, one.heads) if one.heads else None
+            add(place, name, shape, heads)
+            if one.bias and getattr(c, one.bias):
+                bias = (f"{place}.bias", f"{name}.bias", shape[:1], TYPES["F32"])
+                found.append(TensorSpec(*bias, heads))
+    add("model.norm", "output_norm", (c.hidden,))
+    if not c.tied:
+        add("lm_head", "output", (c.vocab, c.hidden))
+    return found
+
+
+def parameters(config: ModelConfig) -> int:
+    """How many weights the checkpoint holds."""
+    return sum(math.prod(spec.shape) for spec in specs_of(config, "f32") if spec.source)
+
+
+def head_of_tied(config: ModelConfig, dtype: str) -> TensorSpec:
+    """The output layer of a model whose embeddings are tied, for formats that want one of its own."""
+    shape = (config.vocab, config.hidden)
+    return TensorSpec("model.embed_tokens.weight", "output.weight", shape, dtype_of(shape, dtype))
+
+
+def dtype_of(shape: tuple[int, ...], dtype: str) -> TensorType:
+    """Norms stay F32; a row that q8_0's blocks of 32 don't divide falls back to F16."""
+    if len(shape) == 1:
+        return TYPES["F32"]
+    wanted = TYPES[dtype.upper()]
+    return TYPES["F16"] if shape[-1] % wanted.block else wanted
+
+
+def rope_freqs(config: ModelConfig) -> list[float]:
+    """The divisor of each rope frequency, float32 [head_dim / 2] (the llama3 formula).
+
+    Rounded step by step as the reference's torch does, in which a / x is (1 / x) * a: the last bits
+    are part of the file.  numpy's own float32 power would give other bits on other processors.
+    """
+    rope, dim, factors = config.rope, config.head_dim, []
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+
+    def divided(value: float, by: float) -> float:
+        return f32(f32(1 / by) * f32(value))
+
+    for i in range(0, dim, 2):
+        wavelength = divided(2 * math.pi, divided(1, f32(config.rope_theta ** f32(i / dim))))
+        if wavelength < rope.original_context / high:
+            factors.append(1.0)
+        elif wavelength > rope.original_context / low:
+            factors.append(rope.factor)
+        else:
+            turns = divided(rope.original_context, wavelength)
+            smooth = f32(f32(turns - low) / f32(high - low))
+            factors.append(divided(1, f32(f32(f32(1 - smooth) / rope.factor) + smooth)))
+    return factors
+
+
+def f32(value: float) -> float:
+    """`value` as a GGUF file stores it: an epsilon of 1e-5 becomes 9.999999747378752e-06."""
+    return struct.unpack("<f", struct.pack("<f", value))[0]

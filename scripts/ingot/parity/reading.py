@@ -1,0 +1,41 @@
+"""What transformers makes of a config.json, by read_config.py: the second reading of every number."""
+
+from pathlib import Path
+from typing import Any
+
+from ingot.base.fields import Number, Whole, read_json
+from ingot.base.refused import Refused
+
+Reading = dict[str, Any]
+SIZES = ("vocab", "hidden", "layers", "ffn", "heads", "kv_heads", "head_dim", "context")
+FORM = {
+    "transformers": str,
+    "architecture": str,
+    **dict.fromkeys(SIZES, Whole()),
+    "rms_eps": Number(above=0),
+    "tied": bool,
+    "attention_bias": bool,
+    "mlp_bias": bool,
+    "rope_type": str,
+    "rope_theta": Number(above=0),
+    "rope_scale": Number(above=0),
+    "frequencies": [Number()],
+}
+
+
+def read(path: Path) -> Reading:
+    return read_json(path, FORM)
+
+
+def hold_plain(path: Path, model: Reading) -> None:
+    """Refuse, of a format that cannot say them, the record of a model with biases or another rope."""
+    for name in ("attention_bias", "mlp_bias"):
+        if model[name]:
+            raise Refused(
+                f"{path}: its source has {name}, expected none: this format cannot say it"
+            )
+    if model["rope_type"] not in ("default", "llama3") or model["rope_scale"] != 1:
+        raise Refused(
+            f"{path}: its source's rope is {model['rope_type']}, expected default or llama3: this format "
+            "cannot say another"
+        )

@@ -1,0 +1,130 @@
+"""What a checkpoint's values must have become in another file, written without the converter's code.
+
+Verification only: plain float32 arithmetic of numpy, a chunk of rows at a time.
+"""
+
+import mmap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from ingot.base.refused import Refused
+from ingot.model.checkpoint.safetensors import Tensor
+from ingot.model.tensors.dtypes import FLOATS
+
+CHUNK = 1 << 23  # values compared at a time: 32 MiB as float32
+
+
+def forget(reader) -> None:
+    """Give back the pages of a GGUFReader's file: once read, they would count as ours to its end."""
+    reader.data._mmap.madvise(mmap.MADV_DONTNEED)
+
+
+class Comparison:
+    """Counts what was compared, and stops at the first value that is not the nearest."""
+
+    def __init__(self, path: Path):
+        self.path, self.largest = path, 0.0
+        self.counts = {"tensors": 0, "tensors_equal": 0, "values": 0, "values_rounded": 0}
+
+    def tensor(
+        self, name: str, kind: str, source: Tensor, found: Callable[[int, int], np.ndarray]
+    ) -> None:
+        """Hold found(first, last), rows as float32, against the checkpoint's, chunk by chunk."""
+        off = 0
+        for first, last in chunks(source.shape):
+            wanted = values(source, first, last)
+            got = found(first, last).reshape(wanted.shape)
+            changed = int((got != wanted).sum())
+            off += changed
+            if changed and (np.isinf(got) & np.isfinite(wanted)).any():
+                raise Refused(
+                    f"{self.path}: tensor {name} holds infinity in {kind}, expected values up to "
+                    f"{np.abs(wanted[np.isfinite(wanted)]).max():.3g}; ask for another dtype"
+                )
+            if changed and not nearest(kind, got, wanted).all():
+                raise Refused(f"{self.path}: tensor {name} is not the checkpoint's in {kind}")
+            if changed:
+                with np.errstate(invalid="ignore"):
+                    away = np.abs(got - wanted)[np.isfinite(wanted)].max(initial=0)
+                self.largest = max(self.largest, float(away))
+        self.counts["values"] += int(np.prod(source.shape))
+        self.counts["values_rounded"] += off
+        self.equal(off == 0)
+
+    def equal(self, whether: bool = True) -> None:
+        self.counts["tensors"] += 1
+        self.counts["tensors_equal"] += whether
+
+    def checks(self) -> dict:
+        """What a record says."""
+        limit = "the nearest value of the dtype"
+        return {**self.counts, "largest_difference": self.largest, "limit": limit}
+
+
+def hold_tied(path: Path, sources: dict[str, Tensor], tied: bool) -> None:
+    """Refuse what was made without the head of a source that stores another one than its embedding."""
+    names = ("model.embed_tokens.weight", "lm_head.weight")
+    if not tied or names[1] not in sources:
+        return
+    one, head = (sources[name] for name in names)
+    for first, last in chunks(one.shape):
+        if one.shape != head.shape or not np.array_equal(
+            values(one, first, last), values(head, first, last)
+        ):
+            raise Refused(
+                f"{path}: its source has a head of its own, expected that of the embedding"
+            )
+
+
+def chunks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """First and last row of each chunk."""
+    rows = max(1, CHUNK * shape[0] // max(int(np.prod(shape)), 1))
+    for first in range(0, shape[0], rows):
+        yield first, min(first + rows, shape[0])
+
+
+def values(source: Tensor, first: int, last: int):
+    """Rows first..last of a checkpoint's tensor, as float32."""
+    row = source.nbytes // source.shape[0]
+    kind = FLOATS[source.dtype].numpy
+    raw = np.fromfile(
+        source.path, kind, (last - first) * row // np.dtype(kind).itemsize,
+        offset=source.offset + first * row,
+    )  # fmt: skip
+    return as_float32(raw, source.dtype).reshape(last - first, -1)
+
+
+def as_float32(stored, dtype: str):
+    """Values as a file stores them, those of bfloat16 as their bits, in float32."""
+    if dtype == "BF16":
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(np.float32)
+
+
+def row_order(heads: int | None, head_dim: int, shape: tuple[int, ...]):
+    """Where each row of the checkpoint lies in the GGUF file."""
+    rows = np.arange(shape[0])
+    if heads is None:
+        return rows
+    head, inside = np.divmod(rows, head_dim)
+    half = head_dim // 2
+    return head * head_dim + 2 * (inside % half) + inside // half
+
+
+def nearest(kind: str, got, wanted):
+    """Of each value, whether `got` is `wanted` rounded to the type `kind`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if kind == "F16":
+            return wanted.astype(np.float16).astype(np.float32) == got
+        if kind == "BF16":  # half a step: eight bits of mantissa, and none below 2^-133
+            exponent = np.where(wanted == 0, -200, np.frexp(wanted)[1])
+            half = np.maximum(np.ldexp(np.float32(1), exponent - 9), np.float32(2.0**-134))
+            return (got == wanted) | (np.abs(got - wanted) <= half)
+        if kind == "Q8_0":
+            scale = np.abs(wanted).reshape(-1, 32).max(axis=1, keepdims=True) / 127
+            # half a step of q, and the rounding of the scale to float16
+            limit = scale * (0.5 + 127 * 2.0**-11) + 2.0**-18
+            return np.abs(got - wanted).reshape(-1, 32) <= limit
+    return np.zeros(1, bool)

@@ -56,8 +56,9 @@ toolchains: $(READY) ## build the toolchains that the tests use, once per machin
 test: toolchains ## run all tests
 	@$(VENV)/bin/python -m pytest -q -n $(JOBS)
 
-lint: $(READY) ## check style by ruff and snakefmt
+lint: $(READY) ## check style and types by ruff, snakefmt and ty
 	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ty check --quiet --python $(VENV) scripts
 	@$(VENV)/bin/ruff format --check .
 	@PATH=$(VENV)/bin:$$PATH $(VENV)/bin/snakefmt --check Snakefile rules
 

@@ -44,7 +44,7 @@ POINTS = {  # where the first job is held: a file, the line that it is held befo
     "sbatch": None,
     "pending": None,
     "parsing": ("rules/common.smk", "inputs = Inputs(", 0),
-    "starting": (STEP, "    parser = ", 4),
+    "starting": (STEP, "    config = read_config(", 4),
     "unclaimed": (ATOMIC, "    claim.stop_if_taken(path)\n    with partial_of", 4),
     "writing": (ATOMIC, "        yield partial\n        _stop", 8),
     "written": (ATOMIC, "        _stop_if_orphaned(path)\n", 8),
@@ -71,7 +71,7 @@ class Case:
 
     def prepare(self) -> None:
         checkout(self.folder)
-        self.insert(STEP, "    parser = ", "    open('started', 'a').write('x')\n")
+        self.insert(STEP, "    config = read_config(", "    open('started', 'a').write('x')\n")
         if found := POINTS[self.point]:
             file, line, depth = found
             where = "'SLURM_JOB_ID' in os.environ"  # not on the head

@@ -417,7 +417,7 @@ def test_a_rule_whose_shell_text_hides_something_has_no_key(clone, build):
 def test_a_record_of_other_bytes_does_not_outlive_a_new_build(clone, build):
     """It said "passed" beside a file that nobody had checked, and `ingot numbers` repeated it."""
     folder = clone("a")
-    target = "artifacts/demo_tp1.trtllm-ckpt"  # whose record takes no run of transformers
+    target = "artifacts/demo_tp2.irpa"  # whose record takes no run of transformers
     record = folder / f"{target}.verified.json"
     build(folder, "--", target, f"{target}.verified.json")
     said = build(folder, "--", target)
@@ -427,7 +427,7 @@ def test_a_record_of_other_bytes_does_not_outlive_a_new_build(clone, build):
     said = build(folder, "--", target)
     assert (
         not record.exists()
-        and "so it is removed; snakemake artifacts/demo_tp1.trtllm-ckpt.verified" in said
+        and "so it is removed; snakemake artifacts/demo_tp2.irpa.verified" in said
     )
     build(folder, "--", f"{target}.verified.json")
     assert record.exists()

@@ -34,8 +34,9 @@ def demo(shared, tmp_path_factory):
     """The folder of the demo's artifacts, built and verified once for this module."""
     targets = [f"artifacts/demo{rest}" for rest in (
         ".gguf.verified.json", ".irpa.verified.json", "_tp1.vmfb.verified.json",
-        "_tp1.shortfin.verified.json", "_tp1.mlir",
-    )]  # fmt: skip
+        "_tp1.shortfin.verified.json", "_tp1.mlir", ".gguf", ".irpa", "_tp1.vmfb", "_tp1.shortfin",
+        "_tp1.f32.mlir", ".reading.json", ".reference.npz", ".texts.json", ".scores.npy",
+    )]  # by name: what the shared store has comes without what it was made from  # fmt: skip
     with once(tmp_path_factory, "demo") as (folder, built):
         if not built:
             done = shared(folder, "--", *targets)

@@ -28,12 +28,9 @@ OVERWRITE = """
 def at_the_end_of_the_step(folder, text):
     """Add to what the converter does once its output is in place."""
     script = folder / "scripts/safetensors_to_gguf.py"
-    lines = script.read_text().splitlines(keepends=True)
-    end = next(n for n, line in enumerate(lines) if line.startswith('if __name__ == "__main__"'))
-    while not lines[end - 1].strip():
-        end -= 1
-    text = "    gguf = parser.parse_args(argv).gguf" + text
-    script.write_text("".join([*lines[:end], text, *lines[end:]]))
+    before, last, after = script.read_text().partition("        partial.sha256 = out.finish()\n")
+    assert last
+    script.write_text(before + last + text + after)
 
 
 def test_what_another_run_put_there_goes_on_no_record(clone, build, store):

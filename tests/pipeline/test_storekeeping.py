@@ -139,6 +139,13 @@ def test_what_was_built_is_asked_of_the_store_alone(built, store, monkeypatch):
     assert found.makers[IRPA]["inputs"] == ["artifacts/demo.gguf"]
     with pytest.raises(Refused, match=": not here, expected it built and verified"):
         on_record.OnRecord(ROOT, Store(), ["artifacts/demo.q4_k_m.gguf", "artifacts/demo.gguf"])
+    other = {
+        **found.makers["artifacts/demo.gguf"],
+        "rule": "gguf_to_irpa",
+        "key": found.makers[IRPA]["key"],
+    }
+    with pytest.raises(Refused, match="was built in two ways for what stands here"):
+        found._found([*found.makers.values(), other])
     assert found.origin(IRPA).predicate["buildDefinition"]["externalParameters"]["target"] == IRPA
 
 

@@ -73,6 +73,19 @@ def test_what_another_model_gave_has_this_ones_names(made):
     assert outputs(found) == [["artifacts/other_tp1.mlir"]]
 
 
+def test_one_action_may_stand_here_by_two_names_and_be_read_by_either(made):
+    made("artifacts/m.gguf", "weights", "a")
+    os.link("artifacts/m.gguf", "artifacts/m.f16.gguf")
+    made("artifacts/m.record", "record", "b", [("artifacts/m.f16.gguf", "a")])
+    found = way.jobs(made.store, ["artifacts/m.gguf", "artifacts/m.record"], Path())
+    assert outputs(found) == [
+        ["artifacts/m.gguf"],
+        ["artifacts/m.f16.gguf"],
+        ["artifacts/m.record"],
+    ]
+    assert found[0]["key"] == found[1]["key"]
+
+
 def test_of_two_actions_that_gave_the_same_the_latest_used_counts(made):
     first = made("artifacts/a", "a", "a")
     made("artifacts/a", "a", "b")

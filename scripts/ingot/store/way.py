@@ -17,13 +17,11 @@ def jobs(store: Store, targets: Iterable[str], folder: Path) -> list[dict[str, A
     Inputs are those that an action made.  One that is on no record here has `outputs` and no more than its
     `rule` and `key`.  Of a target that does not stand there, or not as it was stored, there is nothing.
     """
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for target, record in stand(store, targets, folder).items():
-        for job in of(store, record):
-            found.setdefault((job["rule"], job["key"]), job)
-        own = found[record.rule, record.key]
-        own["outputs"] = _named(own["outputs"], record, target, folder)
-    return list(found.values())
+    return [
+        job
+        for target, record in stand(store, targets, folder).items()
+        for job in of(store, record, target)
+    ]
 
 
 def stand(store: Store, targets: Iterable[str], folder: Path = Path()) -> dict[str, Record]:
@@ -55,42 +53,49 @@ def last(store: Store, title: str) -> Record | None:
     return max(gave, key=lambda record: record.used, default=None)
 
 
-def of(store: Store, record: Record) -> Iterator[dict[str, Any]]:
-    """The actions on the way to a record, as `jobs` says them; its own comes last."""
-    begun: set[tuple[str, str]] = set()
+def of(store: Store, record: Record, name: str = "") -> Iterator[dict[str, Any]]:
+    """The actions on the way to a record, as `jobs` says them; its own comes last.
 
-    def visit(record: Record) -> Iterator[dict[str, Any]]:
-        begun.add((record.rule, record.key))
+    `name` is what one of its outputs is called now: what one model's action gave may be another's, too.
+    """
+    begun: set[tuple[str, str, str]] = set()
+
+    def visit(record: Record, name: str) -> Iterator[dict[str, Any]]:
         config = store.config(record)
         fields, way = config.get("fields", {}), config.get("about", {}).get("way", {})
         reads = way.get("reads", {})
         for path, (rule, key) in reads.items():
-            if (rule, key) in begun:
+            if (rule, key, path) in begun:
                 continue
+            begun.add((rule, key, path))
             if maker := store.lookup(rule, key):
-                yield from visit(maker)
+                yield from visit(maker, path)
             else:
                 yield {"rule": rule, "key": key, "outputs": [path], "inputs": [], "recipe": ""}
+        written = way.get("writes") or [f"artifacts/{one['title']}" for one in record.outputs]
         yield {
             "rule": record.rule,
             "key": record.key,
-            "outputs": way.get("writes") or [f"artifacts/{one['title']}" for one in record.outputs],
+            "outputs": _named(written, name) if name else written,
             "inputs": list(reads),
             "recipe": way.get("recipe", ""),
             "fields": {**fields, "inputs": way.get("inputs", {})},
         }
 
-    yield from visit(record)
+    yield from visit(record, name)
 
 
-def _named(written: list[str], record: Record, target: str, folder: Path) -> list[str]:
-    """What an action wrote, by its names beside `target`: what another model's wrote may hold the same."""
-    if target in written:
+def _named(written: list[str], name: str) -> list[str]:
+    """What an action wrote, as it is called where one of it is `name`: the one that ends most like it."""
+    if name in written:
         return written
-    name = digest.of(folder / target)
-    at = next(n for n, output in enumerate(record.outputs) if output["digest"] == name)
-    pairs = zip(reversed(written[at]), reversed(target), strict=False)
-    alike = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-    rest = target[len(target) - alike :]
-    theirs, ours = written[at].removesuffix(rest), target.removesuffix(rest)
+    rest = max((_end(path, name) for path in written), key=len)
+    old = next(path for path in written if path.endswith(rest))
+    theirs, ours = old.removesuffix(rest), name.removesuffix(rest)
     return [ours + path.removeprefix(theirs) for path in written]
+
+
+def _end(one: str, other: str) -> str:
+    """The end that two texts share."""
+    pairs = zip(reversed(one), reversed(other), strict=False)
+    return one[len(one) - len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))) :]

@@ -70,7 +70,21 @@ class OnRecord:
                 )
 
     def _found(self, jobs: list[dict[str, Any]]) -> None:
-        self.makers = {path: job for job in jobs for path in job["outputs"]}
+        self.makers: dict[str, dict[str, Any]] = {}
+        for job in jobs:
+            for number, path in enumerate(job["outputs"]):
+                other = self.makers.setdefault(path, job)
+                known, here = (self._gave(one, number) for one in (other, job))
+                if known != here and known and here:
+                    raise Refused(
+                        f"{path}: was built in two ways for what stands here, expected one; ask Snakemake "
+                        "for all targets at once"
+                    )
+
+    def _gave(self, job: dict[str, Any], number: int) -> str:
+        """The digest of an output; empty where it is on no record."""
+        record = self.store.lookup(job["rule"], job["key"]) if "key" in job else None
+        return record.outputs[number]["digest"] if record and number < len(record.outputs) else ""
 
     def _failure(self, target: str) -> str:
         """Why it was not built the last time, by its log; empty where it was, or nobody knows."""

@@ -176,7 +176,7 @@ DVC = Path()
 def plain(folder: Path) -> None:
     """Take Ingot's hook out."""
     common = folder / "rules/common.smk"
-    text, call = common.read_text(), "    snakemake_hook.install(config, ROOT)\n"
+    text, call = common.read_text(), "    hook.install(config, ROOT)\n"
     assert call in text, "the hook is installed by another line"
     common.write_text(text.replace(call, ""))
 

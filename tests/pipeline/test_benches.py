@@ -29,7 +29,7 @@ BENCHES = {
     "toolchains": (["hub", "--check"], "hub"),
     "trtllm": (["--layers", "1"], ""),
     "weightless": (["llama8b_tp1"], "llama8b_tp1"),
-    "wrong_hits": (["--only", "wildcard", "--systems", "ingot"], "0 wrong hits"),
+    "wrong_hits": (["--only", "wildcard", "--systems", "ingot,snakemake"], "ingot: 0 wrong hits"),
 }
 ELSEWHERE = {  # run by another test, or no command
     "gpu": "tests/steps/test_gpu.py", "gpu_kit": "tests/steps/test_gpu.py",

@@ -106,7 +106,7 @@ def test_snakemake_still_has_the_rest():
 
 @pytest.mark.parametrize("name", ["input", "output", "params", "wildcards", "benchmark", "rule"])
 def test_a_job_of_snakemake_still_has_what_ours_is_made_of(name):
-    assert hasattr(Job, name), f"Job.{name} is gone or renamed: snakemake_hook.plain reads it"
+    assert hasattr(Job, name), f"Job.{name} is gone or renamed: hook.plain reads it"
 
 
 def test_what_snakemake_says_still_comes_by_these_names():

@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -29,9 +30,9 @@ SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
 CryptoType=crypto/munge
-AuthInfo=socket={folder}/munge.sock
+AuthInfo=socket={sockets}/munge.sock
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool-%n
+SlurmdSpoolDir={sockets}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
@@ -94,6 +95,10 @@ class Slurm:
 
     def __init__(self, folder: Path, hidden: Path | None = None, **how):
         self.folder, self.hidden, self.how = folder, hidden, {**USUAL, **how}
+        self.sockets = tempfile.TemporaryDirectory(
+            prefix="slurm"
+        )  # whose paths may have 107 letters
+        Path(self.sockets.name).chmod(0o755)
         self.nodes: dict[str, subprocess.Popen] = {}
         self.conf = folder / "slurm.conf"
         self.processes: list[subprocess.Popen] = []
@@ -113,6 +118,7 @@ class Slurm:
         (folder / "state").mkdir()
         port, one, two = free_ports(3)
         ports = {"port": port, "one": one, "two": two, "user": pwd.getpwuid(os.geteuid()).pw_name}
+        ports["sockets"] = sockets = Path(self.sockets.name)
         self.conf.write_text(CONF.format(host=host, folder=folder, **ports, **self.how))
         (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
         gpus = [folder / f"gpu{number}" for number in range(8)]
@@ -133,11 +139,11 @@ class Slurm:
         shim.write_text(f'#!/bin/sh\nSLURM_CONF={self.conf} exec {shutil.which("srun")} "$@"\n')
         shim.chmod(0o755)
         self.start(
-            "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={folder}/munge.sock",
+            "munged", "--foreground", "--force", f"--key-file={key}", f"--socket={sockets}/munge.sock",
             f"--pid-file={folder}/munge.pid", f"--log-file={folder}/munged.log",
             f"--seed-file={folder}/munge.seed",
         )  # fmt: skip
-        self.wait(lambda: (folder / "munge.sock").exists(), "munged")
+        self.wait(lambda: (sockets / "munge.sock").exists(), "munged")
         self.controller = self.start("slurmctld", "-c", "-D", "-f", self.conf)
         for node in ("cpu1", "gpu1"):
             self.node(node)
@@ -156,6 +162,9 @@ class Slurm:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(10)
             process.kill()
+            process.wait(10)
+        shutil.rmtree(self.sockets.name, ignore_errors=True)
+        self.sockets.cleanup()
 
     @property
     def environment(self) -> dict[str, str]:

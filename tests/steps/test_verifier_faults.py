@@ -83,7 +83,7 @@ def test_a_number_that_we_misread_is_no_reading_of_transformers(one, python, tmp
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gguf", "irpa", "ranks", "trtllm-ckpt", "onnx"])
 def test_what_the_right_makers_make_has_one(kind, references, forked, tmp_path):
-    right = forgeries.Forgery("none", (kind,), "refused.py", ())
+    right = forgeries.Forgery("none", (kind,), "base/refused.py", ())
     assert forgeries.caught(right, kind, tmp_path / "right", forked, references) is None
 
 

@@ -20,7 +20,7 @@ from ingot.base import claim
 from ingot.driver.snakemake.cluster.ask import Partition
 
 PLUGIN = "snakemake_executor_plugin_slurm"
-STATUS = "query_job_status_squeue"  # of it
+QUERY = "query_job_status_squeue"  # of the plugin
 WAIT = 60.0  # seconds that a command of SLURM may take, and that a cancelled job may take to end
 NONE = (
     "--profile slurm: sinfo names no partition that is up, expected a SLURM cluster; run it on a login "
@@ -102,7 +102,7 @@ def install() -> None:
         name = {"submit_job": "_submit_job"}.get(method.__name__, method.__name__)
         ORIGINAL[method.__name__] = getattr(executor, name)
         setattr(executor, name, method)
-    setattr(sys.modules[PLUGIN], STATUS, query)
+    setattr(sys.modules[PLUGIN], QUERY, query)
     with contextlib.suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
 

@@ -3,7 +3,8 @@
     <python of envs/vllm> ray_placement.py MANIFEST TRIES LIMIT
 
 In a network of its own. What vLLM's deployments ask for is what Ray's own code says; each group's nodes
-offer what KubeRay would tell them. Prints, of each try, the applications that came up within LIMIT seconds.
+offer what KubeRay would tell them. Prints, of each try, the applications that came up; a try ends LIMIT seconds
+after the last that did, and the first that ends without all of them is the last one.
 """
 
 import json
@@ -28,6 +29,7 @@ from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
 from ray.llm._internal.serve.core.ingress.ingress import OpenAiIngress
 from ray.llm._internal.serve.core.server.llm_server import LLMServer
 
+FIRST = 200  # seconds until an application is up, on a busy machine
 SMALL = {"object_store_memory": 80 << 20, "include_dashboard": False}
 
 
@@ -89,12 +91,17 @@ def main(path, tries, limit):
             [serve.RunTarget(application(one), one["name"], one["route_prefix"]) for one in served],
             wait_for_ingress_deployment_creation=False, wait_for_applications_running=False,
         )  # fmt: skip
-        end, up = time.monotonic() + float(limit), []
+        up: list[str] = []
+        end = time.monotonic() + FIRST
         while time.monotonic() < end and len(up) < len(served):
             states = serve.status().applications
-            up = [name for name, state in states.items() if state.status == "RUNNING"]
+            now = [name for name, state in states.items() if state.status == "RUNNING"]
+            if len(now) > len(up):
+                up, end = now, time.monotonic() + float(limit)
             time.sleep(0.1)
         found.append(sorted(up))
+        if len(up) < len(served):
+            break
         for one in served:
             serve.delete(one["name"])
     serve.shutdown()

@@ -31,7 +31,6 @@ $(READY): envs/driver/requirements.lock pyproject.toml
 	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --require-hashes $(OFFLINE) -r $(VENV)/uv.lock
 	@PYTHONPATH=scripts $(VENV)/bin/python -c "$$INSTALL"
 	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --no-build-isolation -e .
-	@$(VENV)/bin/python scripts/ingot/driver/snakemake/cluster/plugins.py
 	@touch $@
 
 build: $(READY) ## build TARGETS, of CONFIGFILE where that is set

@@ -24,6 +24,7 @@ ROOMS = {  # in the order in which to read them: a room imports from those above
     "scripts/ingot/driver/cache": "what runs, what is restored, and why; the shared cache",
     "scripts/ingot/driver/show": "what a person sees of a run",
     "scripts/ingot/driver/snakemake": "where Ingot meets Snakemake: all private names, its plugins' too",
+    "scripts/snakemake_executor_plugin_ingot": "how Snakemake finds the plugins of a cluster",
     "scripts/ingot/driver/release": "how an artifact came to be, its page, and several as one object",
     "scripts/ingot/driver/commands": "the `ingot` command, one file per command",
     "runtime": "what runs inside somebody else's server, or beside it; imports nothing of ours",

@@ -25,7 +25,7 @@ SNAKEMAKE = (  # what a run imports whatever its Snakefile says
     "snakemake.executors.local", "snakemake.executors.dryrun", "snakemake.executors.touch", "jsonschema",
 )  # fmt: skip
 AT_START = re.compile("PYTHON|HOME$|XDG_|LANG|LC_|TMPDIR|SNAKEMAKE")  # variables read by an import
-PLUGINS = re.compile("slurm|kubernetes")  # words for which Python's own start does more: plugins.py
+PLUGINS = re.compile("slurm|kubernetes")  # words that its plugins read on the command line
 
 SERVER = """
 import atexit, importlib, json, os, runpy, signal, sys, threading, traceback

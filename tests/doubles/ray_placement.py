@@ -3,8 +3,8 @@
     <python of envs/vllm> ray_placement.py MANIFEST TRIES LIMIT
 
 In a network of its own. What vLLM's deployments ask for is what Ray's own code says; each group's nodes
-offer what KubeRay would tell them. Prints, of each try, the applications that came up; a try ends LIMIT seconds
-after the last that did, and the first that ends without all of them is the last one.
+offer what KubeRay would tell them. Prints, of each try, the applications that came up; a try ends LIMIT
+seconds after the last that did, and the first that ends without all of them is the last one.
 """
 
 import json

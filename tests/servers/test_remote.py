@@ -44,7 +44,7 @@ class Shared(Run):
         super().__init__(graph)
         found = settings.read()
         self.remote = Remote(found, self.contents.store) if found else None
-        self.contents.remote = self.remote
+        self.contents.shared.remote = self.remote
 
     def decide(self):
         decision = super().decide()
@@ -55,7 +55,9 @@ class Shared(Run):
 
     def build(self, write=write):
         super().build(write)
-        self.contents.share(self.graph.targets) if self.remote and self.remote.writes else None
+        self.contents.shared.share(
+            self.graph.targets
+        ) if self.remote and self.remote.writes else None
         if self.remote:
             self.remote.close()
         return self
@@ -114,7 +116,7 @@ def test_an_empty_store_gets_a_target_by_one_record_and_one_blob(warm, folder):
 def test_a_dry_run_looks_and_leaves_nothing(warm, folder):
     os.environ["INGOT_STORE"] = str(folder / "second")
     contents = Contents(chain(), Store(), dry=True)
-    contents.remote = Remote(settings.read(), contents.store, looks=True)
+    contents.shared.remote = Remote(settings.read(), contents.store, looks=True)
     from ingot.driver.cache.decide import Decider
 
     decision = Decider(contents).decide()

@@ -4,9 +4,10 @@ import sys
 
 import pytest
 
+import snakemake_executor_plugin_ingot as plugins
 from ingot.base.refused import Refused
 from ingot.driver.forecast.costs import Forecast
-from ingot.driver.snakemake.cluster import ask, plugins, slurm
+from ingot.driver.snakemake.cluster import ask, slurm
 
 CPU = ask.Partition("cpu", 8_000, 4, 0, 60)
 BIG = ask.Partition("bigmem", 900_000, 64, 0)

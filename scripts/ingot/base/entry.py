@@ -63,12 +63,6 @@ def _end_with_parent() -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
-def end_at_start(text: str) -> NoReturn:
-    """End a Python that is still starting, where SystemExit would be its own fatal error."""
-    print(text, file=sys.stderr, flush=True)
-    os._exit(1)
-
-
 def end_at_once(status: int) -> NoReturn:
     """Without a word, and without what Python does at the end: a second Ctrl-C."""
     os._exit(status)

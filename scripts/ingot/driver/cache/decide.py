@@ -52,7 +52,9 @@ class Decider:
         asked = 0  # of the stack, those that the shared cache was asked for: all at once
         while stack:
             if asked < len(stack):
-                learned |= self.contents.look_up(job for job, _ in stack[asked:] if job not in done)
+                learned |= self.contents.shared.look_up(
+                    job for job, _ in stack[asked:] if job not in done
+                )
             job, files = stack.pop()
             asked = len(stack)
             wanted = set(job.writes if files is None else files) - seen.get(job, set())
@@ -91,7 +93,7 @@ class Decider:
             output = record.outputs[job.writes.index(path)]
             if os.path.exists(path) and digest.of(path) == output["digest"]:
                 continue
-            if not self.store.whole(output) and not self.contents.elsewhere(job, record):
+            if not self.store.whole(output) and not self.contents.shared.elsewhere(job, record):
                 return f"{path} was built before, but its bytes have left the store"
             decision.restore.setdefault(job, {})[path] = output
         return None

@@ -45,7 +45,7 @@ class Ingest:
             contents.forget(job.writes)
             return
         try:
-            before = contents.records.get(job) or contents.borrowed.get(job)
+            before = contents.records.get(job) or contents.shared.borrowed.get(job)
             contents.made |= {path: digest.of(path) for path in job.writes}
             if before and [one["digest"] for one in before.outputs] != [
                 contents.made[path] for path in job.writes
@@ -71,9 +71,9 @@ class Ingest:
                 for path in filter(os.path.isfile, job.writes):  # a folder's names another digest
                     aside.drop_record(self.store, Path(path + RECORD), contents.made[path])
                 self._to_disk(record)
-                if contents.remote:
-                    recipe = contents.recipe_of_record(job)
-                    contents.remote.send(record, recipe, contents.blobs_read(job))
+                if contents.shared.remote:
+                    recipe = contents.shared.recipe_of_record(job)
+                    contents.shared.remote.send(record, recipe, contents.blobs_read(job))
             else:
                 self._only_here(job)
         except (OSError, ValueError, UnknownInput, Refused) as error:
@@ -89,8 +89,8 @@ class Ingest:
     def close(self) -> None:
         """The run ends when all that it stored is on the disk, and in the index."""
         if self.disk is None:
-            if self.contents.remote:
-                self.contents.remote.close()
+            if self.contents.shared.remote:
+                self.contents.shared.remote.close()
             return
         with self.syncing.all_tasks_done:
             done = lambda: not self.syncing.unfinished_tasks  # noqa: E731
@@ -100,8 +100,8 @@ class Ingest:
                 self.syncing.all_tasks_done.wait_for(done)
         with contextlib.suppress(OSError):
             self.store.index()
-        if self.contents.remote:
-            self.contents.remote.close()
+        if self.contents.shared.remote:
+            self.contents.shared.remote.close()
 
     def _to_disk(self, record: Record) -> None:
         """Meanwhile the build goes on.  One that is stopped does not wait for its disk."""

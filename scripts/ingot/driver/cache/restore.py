@@ -34,11 +34,11 @@ def fetch(contents: Contents, decision: Decision) -> set[Job]:
     gc does not wait for it: the run's lease keeps what has come.
     """
     bad = set()
-    for job, files in decision.restore.items() if contents.remote else ():
+    for job, files in decision.restore.items() if contents.shared.remote else ():
         for path, output in files.items():
             try:
                 if job not in bad and not contents.store.whole(output):
-                    contents.remote.fetch(output, path)
+                    contents.shared.remote.fetch(output, path)
             except (OSError, Refused) as error:
                 _give_up(contents, job, path, error)
                 bad.add(job)
@@ -47,7 +47,7 @@ def fetch(contents: Contents, decision: Decision) -> set[Job]:
 
 def _give_up(contents: Contents, job: Job, path: str, error: Exception) -> None:
     print(f"{path}: not restored ({error}); it is built again", file=sys.stderr)
-    contents.give_up(job)
+    contents.shared.give_up(job)
 
 
 def make_way(contents: Contents, decision: Decision) -> None:

@@ -168,7 +168,7 @@ def schedule_all(scheduler) -> bool:
     done = False
     try:
         done = ORIGINAL["schedule"](scheduler)
-        if decides(dag := scheduler.workflow.dag) and (remote := dag.ingot.contents.remote):
+        if decides(dag := scheduler.workflow.dag) and (remote := dag.ingot.contents.shared.remote):
             remote.close()
         return done
     finally:
@@ -294,9 +294,9 @@ class Session:
 
     def share(self) -> None:
         """Write to the shared cache what it lacks of the targets that need not be built."""
-        remote = self.contents.remote
+        remote = self.contents.shared.remote
         if remote and remote.writes:
-            self.contents.share(
+            self.contents.shared.share(
                 job for job in self.contents.graph.targets if job not in self.decision.run
             )
             if not self.decision.run:
@@ -536,7 +536,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
                 decide(dag)
             session.restore(dag)
             if os.environ.get(WHOLE) or any(job.asked for job in session.decision.run):
-                while session.contents.look_up(session.contents.graph.jobs):
+                while session.contents.shared.look_up(session.contents.graph.jobs):
                     pass  # of every action, though nobody needs what it gave
             session.share()
             if session.decision.run:

@@ -49,7 +49,10 @@ def tell(
         for job, one in zip(contents.graph.jobs, found, strict=True):
             with contextlib.suppress(UnknownInput, OSError):
                 if job.cached:
-                    one |= {"recipe": contents.recipe(job), "fields": contents.recipe_fields(job)}
+                    one |= {
+                        "recipe": contents.shared.recipe(job),
+                        "fields": contents.shared.recipe_fields(job),
+                    }
         Path(answer).write_text(json.dumps(found))
     elif dry and decision.run:
         jobs = described(contents, decision, costs)

@@ -38,7 +38,7 @@ def cells(row: Format, entry: dict[str, Any]) -> list[str]:
     sizes = [size for size in row.sizes(entry) if size in (None, 1, 2)]
     asked = {size: Target("m", size, None, row.name, False, catalogue) for size in sizes}
     if len(sizes) > 1:  # a set of one rank is no target of some
-        asked = {size: one for size, one in asked.items() if not row.refuse(one)} or asked
+        asked = {size: one for size, one in asked.items() if not row.why_not(one)} or asked
     for feature in FEATURES:
         said = {size: feature in row.can(one) for size, one in asked.items()}
         some = " or ".join("no `_tpN`" if size is None else "`_tp1`" for size in said if said[size])

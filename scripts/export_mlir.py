@@ -37,7 +37,7 @@ def export_mlir(
 ) -> None:
     model = read_config(config, architecture, tensor_parallel.can(tp))
     say_unknown(config)
-    if reason := tensor_parallel.misfit(model, tp):
+    if reason := tensor_parallel.why_not(model, tp):
         raise Refused(f"{config}: {reason}")
     if model.context % (stride := page_size(flags)):
         raise Refused(

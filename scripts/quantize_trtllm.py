@@ -38,7 +38,7 @@ def quantize_trtllm(
     architecture: Architecture = None,
 ) -> None:
     config = read_config(checkpoint["config.json"], architecture, trtllm.CAN)
-    if reason := trtllm.misfit(config, mapping) or misfit(config, mapping, quant):
+    if reason := trtllm.why_not(config, mapping) or why_not(config, mapping, quant):
         raise Refused(f"{checkpoint['config.json']}: {reason}")
     with stderr_to_log(f"{trtllm_checkpoint.name}: quantising by ModelOpt"):
         prompts = read_prompts(checkpoint, calibration, min(LONGEST, config.context))
@@ -59,7 +59,7 @@ def quantize_trtllm(
             sealed.seal(partial)
 
 
-def misfit(config, mapping: trtllm.Mapping, quant: str) -> str | None:
+def why_not(config, mapping: trtllm.Mapping, quant: str) -> str | None:
     """Why ModelOpt cannot write `quant` so; or None."""
     if mapping.embedding != "rows":
         return "ModelOpt splits the embedding by rows only; set trtllm.embedding to rows"

@@ -34,7 +34,7 @@ def safetensors_to_trtllm(
     architecture: Architecture = None,
 ) -> None:
     config = read_config(checkpoint["config.json"], architecture, trtllm.CAN)
-    if reason := trtllm.misfit(config, mapping):
+    if reason := trtllm.why_not(config, mapping):
         raise Refused(f"{checkpoint['config.json']}: {reason}")
     cuts = trtllm.cuts(config, mapping)
     with (

@@ -99,7 +99,7 @@ def shard_checkpoint(
     ranks: list[Path],
 ) -> None:
     config = read_config(checkpoint["config.json"], architecture, tensor_parallel.can(tp))
-    if reason := tensor_parallel.misfit(config, tp):
+    if reason := tensor_parallel.why_not(config, tp):
         raise Refused(f"{checkpoint['config.json']}: {reason}")
     with Rows(checkpoint, config, root.name) as rows:
         specs = {spec.name: spec for spec in rows.specs(dtype)}

@@ -98,14 +98,14 @@ def test_ranks_of_a_set_hold_each_part_once(config):
     ranks = [tensor_parallel.rank_layout(cuts, 2, rank).entries for rank in range(2)]
     whole = sum(s.type.nbytes(s.shape) for s in specs if s.name != tensor_parallel.DROPPED)
     assert sum(entry.nbytes for entries in ranks for entry in entries) == whole
-    assert tensor_parallel.misfit(config, 2) is None
-    assert "cannot be split over 3 ranks; choose" in tensor_parallel.misfit(config, 3)
+    assert tensor_parallel.why_not(config, 2) is None
+    assert "cannot be split over 3 ranks; choose" in tensor_parallel.why_not(config, 3)
 
 
 def test_a_rank_of_tensorrt_llm_repeats_kv_heads_where_there_are_too_few(config):
     few = replace(config, kv_heads=1)
     mapping = trtllm.Mapping(tp=2)
-    assert trtllm.misfit(few, mapping) is None
+    assert trtllm.why_not(few, mapping) is None
     qkv = next(cut for cut in trtllm.cuts(few, mapping) if cut.source.endswith("k_proj.weight"))
     assert qkv.parts == 1 and list(trtllm.places(qkv, 2)) == [(0, qkv.shape[0], [0, 1])]
     shapes = trtllm.shapes(trtllm.of_stage(trtllm.cuts(config, mapping), 0))

@@ -21,7 +21,7 @@ ROW = '''"""The row of tensor lists."""
 from ingot.driver.catalogue.formats.table import Cost, Format, read_through, whole_model
 
 
-def refuse(target):
+def why_not(target):
     return "a list of one tensor is too short" if target.variant == "short" else None
 
 
@@ -33,7 +33,7 @@ ROWS = (
         sizes=whole_model,
         whole="a list is of the whole model",
         variants=lambda catalogue, tp: ["short"],
-        refuse=refuse,
+        why_not=why_not,
         no_record="a list is verified by reading it",
         chart="other",
     ),

@@ -110,7 +110,7 @@ def why_not(target: str, catalogue: dict) -> str | None:
         return row.no_record
     if lacks := features.lacking(asked.entry["needs"], row.can(asked)):
         return f"{lacks}, which .{row.name} cannot express"
-    return row.refuse(asked) or None
+    return row.why_not(asked) or None
 
 
 def _intermediate(target: str, entry: dict) -> bool:

@@ -61,7 +61,7 @@ def can(tp: int) -> tuple[str, ...]:
     return features.BIASES if tp == 1 else ()
 
 
-def misfit(config: ModelConfig, tp: int) -> str | None:
+def why_not(config: ModelConfig, tp: int) -> str | None:
     """Why `config` cannot be cut into `tp` ranks, and the nearest size that it can; or None."""
     counts = {
         "attention heads": config.heads,

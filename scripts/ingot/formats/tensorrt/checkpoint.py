@@ -106,7 +106,7 @@ def read(folder: Path) -> TrtllmCheckpoint:
         known = ", ".join(trtllm.STORED)
         raise Refused(f"{path}: dtype is {dtype}, expected one of {known}")
     config, mapping = _config(path, document), _mapping(path, document)
-    if reason := trtllm.misfit(config, mapping):
+    if reason := trtllm.why_not(config, mapping):
         raise Refused(f"{path}: {reason}")
     algorithm = _algorithm(path, document)
     quant = QUANTS.get(algorithm)

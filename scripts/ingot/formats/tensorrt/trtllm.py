@@ -69,7 +69,7 @@ class Cut:
         return tuple(n // self.parts for n in self.shape[1:]) if self.axis == 1 else self.shape[1:]
 
 
-def misfit(config: ModelConfig, mapping: Mapping) -> str | None:
+def why_not(config: ModelConfig, mapping: Mapping) -> str | None:
     """Why `config` cannot be cut so, in one clause; or None.  KV heads may be repeated."""
     tp, pp, c = mapping.tp, mapping.pp, config
     for what, count, size, parts in (

@@ -73,21 +73,21 @@ def imatrix(job: Job, model: Model) -> Work | None:
     return Work(Cost(1.0, 60.0, memory), units, {job.writes[0]: 4 * columns})
 
 
-def refuse(target: Target) -> str | None:
+def why_not(target: Target) -> str | None:
     row = quantisations.ROWS.get(target.variant or "")
     if row and row.by_imatrix and not target.entry.get("imatrix"):
         return f"{target.variant} needs an importance matrix; set models.{target.model}.imatrix to a text"
     return None
 
 
-def refuse_imatrix(target: Target) -> str | None:
+def why_not_imatrix(target: Target) -> str | None:
     if not target.entry.get("imatrix"):
         return f"models.{target.model}.imatrix: missing, expected a text; name one"
     return None
 
 
-def refuse_quants(target: Target) -> str | None:
-    each = (refuse(replace(target, variant=kind)) for kind in target.entry["quants"])
+def why_not_quants(target: Target) -> str | None:
+    each = (why_not(replace(target, variant=kind)) for kind in target.entry["quants"])
     return next(filter(None, each), None)
 
 
@@ -114,7 +114,7 @@ ROWS = (
             "verify_gguf": read_through(Cost(10, 40.0, 400, 1200)),
         },
         variants=every_type,
-        refuse=refuse,
+        why_not=why_not,
         record="the checkpoint, value by value, and key by key; transformers' texts, tokens and "
         "distributions, by libllama",
     ),
@@ -122,7 +122,7 @@ ROWS = (
         name="quants",
         what="GGUF of several of libllama's types, from one read of the checkpoint",
         steps={},
-        refuse=refuse_quants,
+        why_not=why_not_quants,
         no_record="each of its files is artifacts/MODEL.TYPE.gguf; ask for that one's record",
     ),
     row(
@@ -131,7 +131,7 @@ ROWS = (
         what="a GGUF file as a set of files within a limit, as hubs want it",
         steps={"split_gguf": split, "verify_split": run_through(Cost(3, 40, 200, 1200))},
         variants=every_type,
-        refuse=refuse,
+        why_not=why_not,
         record="the whole file, tensor by tensor; its logits, by libllama",
     ),
     row(
@@ -140,7 +140,7 @@ ROWS = (
         steps={"compute_imatrix": imatrix},
         whole="an importance matrix is of the whole model",
         chart="other",
-        refuse=refuse_imatrix,
+        why_not=why_not_imatrix,
         no_record="the records of the files that are made by it name it",
     ),
 )

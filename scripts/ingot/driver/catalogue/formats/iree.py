@@ -110,7 +110,7 @@ def bundle(job: Job, model: Model) -> Work:
     return Work(Cost(0.2), 0, dict.fromkeys(job.writes, model.tokenizer_bytes()))
 
 
-def refuse_archive(target: Target) -> str | None:
+def why_not_archive(target: Target) -> str | None:
     model, tp = target.model, target.tp
     if tp == 1:
         return f"one rank holds the whole model; ask for artifacts/{model}.irpa"
@@ -121,7 +121,7 @@ def refuse_archive(target: Target) -> str | None:
     return None
 
 
-def refuse_program(target: Target) -> str | None:
+def why_not_program(target: Target) -> str | None:
     entry = target.entry
     hardware = target.catalogue["hardware"].get(target.variant or entry["hardware"], {})
     if target.record and target.format != "mlir" and hardware.get("device") != "local-task":
@@ -135,7 +135,7 @@ def refuse_program(target: Target) -> str | None:
     return None
 
 
-def refuse_bundle(target: Target) -> str | None:
+def why_not_bundle(target: Target) -> str | None:
     hardware = target.catalogue["hardware"][target.variant or target.entry["hardware"]]
     if "device" not in hardware:
         return f"shortfin runs on no {hardware['target']} device; ask for the .vmfb alone"
@@ -144,7 +144,7 @@ def refuse_bundle(target: Target) -> str | None:
             f"shortfin on CPU supports at most {CPU_RANKS} ranks; to check this program ask for "
             f"artifacts/{target.model}_tp{target.tp}.vmfb.verified.json"
         )
-    return refuse_program(target)
+    return why_not_program(target)
 
 
 def archive_variants(catalogue: dict, tp: int) -> list[str]:
@@ -173,7 +173,7 @@ ROWS = (
         },
         sizes=lambda entry: [None, *entry["tp"]],
         variants=archive_variants,
-        refuse=refuse_archive,
+        why_not=why_not_archive,
         record="its GGUF file by SHA-256; a set: the checkpoint, value by value",
         chart="irpa",
         chart_of_ranks="ranks",
@@ -183,7 +183,7 @@ ROWS = (
         what="the exported program",
         steps={"export_mlir": export},
         variants=lambda catalogue, tp: PROGRAMS,
-        refuse=refuse_program,
+        why_not=why_not_program,
         no_record="a program is verified by running its .vmfb",
     ),
     row(
@@ -191,7 +191,7 @@ ROWS = (
         what="the server's config of a program",
         steps={},
         variants=lambda catalogue, tp: PROGRAMS,
-        refuse=refuse_program,
+        why_not=why_not_program,
         no_record="a program is verified by running its .vmfb",
     ),
     row(
@@ -202,7 +202,7 @@ ROWS = (
         steps={"compile_vmfb": compile, "verify_vmfb": run_through(Cost(3, 390, 100, 550))},
         varies={"compile_vmfb": (2, "iree-compile numbers several devices' calls by chance")},
         variants=lambda catalogue, tp: catalogue["hardware"],
-        refuse=refuse_program,
+        why_not=why_not_program,
         record="transformers in float32: greedy tokens and logits",
     ),
     row(
@@ -213,7 +213,7 @@ ROWS = (
         what="all that the shortfin server needs, and its launch script",
         steps={"bundle_shortfin": bundle, "verify_shortfin": run_through(Cost(6, 475, 485, 550))},
         variants=lambda catalogue, tp: catalogue["hardware"],
-        refuse=refuse_bundle,
+        why_not=why_not_bundle,
         record="transformers in float32: greedy tokens, through the server",
         links=True,
     ),

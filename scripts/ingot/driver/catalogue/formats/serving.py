@@ -20,7 +20,7 @@ def bundle(job: Job, model: Model) -> Work:
     return Work(Cost(0.3, 0.5, 40), size / table.GB, dict.fromkeys(job.writes, size))
 
 
-def refuse(target: Target) -> str | None:
+def why_not(target: Target) -> str | None:
     settings, gpus = target.entry["vllm"], target.catalogue["gpus"]
     if settings["device"] != "cpu" and settings["device"] not in gpus:
         key = f"models.{target.model}.vllm.device: {settings['device']}"
@@ -44,7 +44,7 @@ def refuse(target: Target) -> str | None:
     return None
 
 
-def refuse_rayserve(target: Target) -> str | None:
+def why_not_rayserve(target: Target) -> str | None:
     entry, key = target.entry, f"models.{target.model}"
     apps = entry["ray"]["apps"]
     if "acpu" in apps and entry["onnx"]["graph"] != "portable":
@@ -52,17 +52,17 @@ def refuse_rayserve(target: Target) -> str | None:
             f"{key}.onnx.graph: {entry['onnx']['graph']}, expected portable: requests share a batch"
         )
     if "llm" in apps:
-        return refuse(target)
+        return why_not(target)
     if target.tp != 1:
         return f"{key}.ray.apps: {', '.join(apps)}, expected llm in it for a tensor parallel size"
     return None
 
 
-def refuse_kuberay(target: Target) -> str | None:
+def why_not_kuberay(target: Target) -> str | None:
     if "image" not in target.entry["ray"]:
         key = f"models.{target.model}.ray.image"
         return f"{key}: missing, expected name@sha256:..., an image with Ray and what is served; name one"
-    return refuse_rayserve(target)
+    return why_not_rayserve(target)
 
 
 def memory_of(entry: dict, gpus: dict) -> float:
@@ -91,7 +91,7 @@ ROWS = (
         serve="{title}/submit",
         what="a folder that SLURM serves by vLLM: weights, plan, launch files",
         steps={"bundle_vllm": bundle, "verify_vllm": table.run_through(Cost(40, 60, 900, 12000))},
-        refuse=refuse,
+        why_not=why_not,
         record="transformers in float32: greedy tokens and their log-probabilities, through the server",
     ),
     row(
@@ -103,7 +103,7 @@ ROWS = (
             "bundle_rayserve": bundle,
             "verify_rayserve": table.run_through(Cost(60, 90, 900, 12000)),
         },
-        refuse=refuse_rayserve,
+        why_not=why_not_rayserve,
         record="transformers in float32: greedy tokens by each application, streams, batches",
     ),
     row(
@@ -112,7 +112,7 @@ ROWS = (
         can=can,
         what="manifests for KubeRay, and the model that they serve by vLLM",
         steps={"bundle_kuberay": bundle},
-        refuse=refuse_kuberay,
+        why_not=why_not_kuberay,
         no_record="its manifests are checked while it is built, and its ./smoke asks the cluster",
     ),
 )

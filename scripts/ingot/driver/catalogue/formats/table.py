@@ -83,7 +83,7 @@ class Format:
     can: Callable[[Target], Collection[str]] = nothing  # what of features.FEATURES it can express
     whole: str = ""  # why it takes no _tpN, where it takes none
     variants: Callable[[dict, int], Iterable[str]] = nothing  # of a catalogue, at a size
-    refuse: Callable[[Target], str | None] = nothing  # why a target cannot be built
+    why_not: Callable[[Target], str | None] = nothing  # why a target cannot be built
     record: str = ""  # what a verification record compares it with
     no_record: str = ""  # or why it has none
     final: bool = False  # is it of a release, and of a CI matrix, where nobody names formats?

@@ -24,7 +24,7 @@ def checkpoint_size(job: Job, model: Model) -> float:
     """Bytes of all ranks; 0 where it cannot be cut so: the step says why."""
     settings, words = model.entry["trtllm"], job.wildcards
     mapping = trtllm.Mapping(int(words["tp"]), settings["pp"], settings["embedding"])
-    if trtllm.misfit(model.config, mapping):
+    if trtllm.why_not(model.config, mapping):
         return 0
     quant = words.get("quantised") or words.get("quant", "").lstrip(".")
     dtype = trtllm.DTYPES[model.dtype(words.get("float", ""))]
@@ -62,7 +62,7 @@ def assemble(job: Job, model: Model) -> Work | None:
     return Work(Cost(0.2), 0, dict.fromkeys(job.writes, size))
 
 
-def refuse(target: Target) -> str | None:
+def why_not(target: Target) -> str | None:
     entry, gpus, words = target.entry, target.catalogue["gpus"], (target.variant or "").split(".")
     settings = entry["trtllm"]
     quant = next((word for word in words if word in QUANTS), None)
@@ -118,7 +118,7 @@ row = partial(
     Format,
     can=table.always(trtllm.CAN),
     sizes=lambda entry: SIZES,
-    refuse=refuse,
+    why_not=why_not,
     chart="engine",
     devices="gpus",
     servers=("tensorrt-llm",),

@@ -1,0 +1,37 @@
+"""What of a run's way the shared cache may answer, on graphs made by hand."""
+
+from argparse import Namespace
+from itertools import chain, pairwise
+
+from builds import job
+from ingot.driver.cache.shared import Shared
+from ingot.driver.cache.sources import Sources
+from ingot.driver.catalogue.job import Graph
+
+LAYERS = 60  # each of two jobs that read both of the layer below: 2^60 ways, if each were walked
+
+
+def lattice(forced=()):
+    rows = [[job("source", f"{row}{side}.one") for side in "ab"] for row in range(LAYERS)]
+    needs = {one: {} for one in rows[0]}
+    for below, above in pairwise(rows):
+        needs |= {one: {maker: set(maker.writes) for maker in below} for one in above}
+    graph = Graph([*chain(*rows)], needs, rows[-1])
+    graph.forced = {one for one in graph.jobs if one.writes[0] in forced}
+    return graph, rows[-1][0]
+
+
+def test_what_rests_on_a_forced_job_is_not_asked_for_and_each_job_is_looked_at_once():
+    for forced, unsettled in (((), False), (["0a.one"], True), ([f"{LAYERS - 1}b.one"], False)):
+        graph, last = lattice(forced)
+        contents = Namespace(graph=graph, finished=set(), sources=Sources())
+        assert Shared(contents)._unsettled(last) is unsettled
+
+
+def test_a_recipe_follows_only_where_each_job_gave_what_its_record_says():
+    graph, last = lattice()
+    record = Namespace(outputs=[{"digest": "sha256:1"}])
+    contents = Namespace(graph=graph, finished=set(), made={}, record=lambda _: record)
+    assert Shared(contents)._follows(last)
+    contents.made = {"0a.one": "sha256:2"}
+    assert not Shared(contents)._follows(last)

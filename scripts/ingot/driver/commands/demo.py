@@ -61,8 +61,8 @@ def _numbers(root: Path) -> None:
     share = checks["largest_logit_difference"] / checks["largest_logit"]
     print(
         f"\n{checks['greedy_equal']} of {checks['prompts']} prompts of "
-        f"{checks['prompt_tokens'][0]} to {checks['prompt_tokens'][1]} tokens give transformers' "
-        f"greedy tokens; logits differ by {share:.5%} at most."
+        f"{checks['prompt_tokens'][0]} to {checks['prompt_tokens'][1]} tokens match transformers' "
+        f"greedy output; logits differ by {share:.5%} at most."
     )
 
 

@@ -3,7 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 READY := $(VENV)/ready
 TOOLCHAINS := hub convert llamacpp transformers iree modelopt triton onnx openvino optimum rtx vllm rayserve slurm kubernetes ci
-JOBS ?= 2
+# Two cores have time for three: tests wait for servers and clusters.
+JOBS ?= 3
 INGOT_WHEELS ?= wheels
 OFFLINE := $(if $(wildcard $(INGOT_WHEELS)/uv-*),--no-index --find-links $(INGOT_WHEELS))
 .DEFAULT_GOAL := help

@@ -35,6 +35,7 @@ def asked(words: list[str]) -> set[str]:
 def add(name: str) -> None:
     """Add a toolchain to Python's path; build it first where it is missing."""
     before = set(sys.modules)
+    from ingot.base import entry
     from ingot.base.refused import Refused
     from ingot.driver.catalogue import site
     from ingot.driver.toolchains import toolchains
@@ -43,7 +44,7 @@ def add(name: str) -> None:
         site.apply()
         place = toolchains.build(ROOT, name)
     except Refused as reason:
-        sys.exit(f"error: {reason}")
+        entry.end(f"error: {reason}")
     for module in set(sys.modules) - before:
         if module.partition(".")[0] == "ingot":
             del sys.modules[module]  # a Snakefile brings its own

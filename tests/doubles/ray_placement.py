@@ -1,10 +1,11 @@
 """Has Ray's own scheduler place a RayService's applications: real raylets, with stand-ins for the models.
 
-    <python of envs/vllm> ray_placement.py MANIFEST TRIES LIMIT
+    <python of envs/vllm> ray_placement.py MANIFEST TRIES [FIRST]
 
 In a network of its own. What vLLM's deployments ask for is what Ray's own code says; each group's nodes
-offer what KubeRay would tell them. Prints, of each try, the applications that came up; a try ends LIMIT
-seconds after the last that did, and the first that ends without all of them is the last one.
+offer what KubeRay would tell them. All applications at once, or the FIRST before the others. Prints, of
+each try, those that came up; the first without all of them is the last one. A try ends when all are up, or
+when one waits for a resource of its own on a node whose CPUs others have.
 """
 
 import json
@@ -29,7 +30,7 @@ from ray.llm._internal.serve.core.configs.llm_config import LLMConfig
 from ray.llm._internal.serve.core.ingress.ingress import OpenAiIngress
 from ray.llm._internal.serve.core.server.llm_server import LLMServer
 
-FIRST = 200  # seconds until an application is up, on a busy machine
+LIMIT = 240  # seconds until all are up, on a busy machine
 SMALL = {"object_store_memory": 80 << 20, "include_dashboard": False}
 
 
@@ -72,7 +73,45 @@ def application(one):
     return deployment("Ingress", OpenAiIngress.get_deployment_options(llms)).bind(*bound)
 
 
-def main(path, tries, limit):
+def starved(own):
+    """Does a node still have a resource that one application alone asks for, and no CPU beside it?"""
+    for node in ray._private.state.available_resources_per_node().values():
+        if any(node.get(name) for name in own) and not node.get("CPU"):
+            return True
+    return False
+
+
+def running():
+    states = serve.status().applications
+    return sorted(name for name, state in states.items() if state.status == "RUNNING")
+
+
+def wait(until):
+    """Until it held at 25 looks on end, five a second."""
+    end, held = time.monotonic() + LIMIT, 0
+    while time.monotonic() < end and held < 25:
+        held = held + 1 if until() else 0
+        time.sleep(0.2)
+
+
+def run(applications):
+    serve.run_many(
+        [serve.RunTarget(application(one), one["name"], one["route_prefix"]) for one in applications],
+        wait_for_ingress_deployment_creation=False, wait_for_applications_running=False,
+    )  # fmt: skip
+
+
+def tried(served, first, own):
+    """The applications that came up."""
+    if first:
+        run([one for one in served if one["name"] == first])
+        wait(lambda: running() == [first])
+    run([one for one in served if one["name"] != first])
+    wait(lambda: len(running()) == len(served) or (running() and starved(own)))
+    return running()
+
+
+def main(path, tries, first=""):
     spec = yaml.safe_load(Path(path).read_text())["spec"]
     config, served = spec["rayClusterConfig"], yaml.safe_load(spec["serveConfigV2"])["applications"]
     kinds = {
@@ -85,24 +124,12 @@ def main(path, tries, limit):
         for _ in range(group["replicas"]):
             cluster.add_node(**offers(group, more), object_store_memory=80 << 20)
     serve.start(http_options={"location": "NoServer"})
+    asked = [actor["ray_actor_options"] for one in served for actor in one.get("deployments", [])]
+    own = {name for options in asked for name in options.get("resources", {})}
     found = []
-    for _ in range(int(tries)):
-        serve.run_many(
-            [serve.RunTarget(application(one), one["name"], one["route_prefix"]) for one in served],
-            wait_for_ingress_deployment_creation=False, wait_for_applications_running=False,
-        )  # fmt: skip
-        up: list[str] = []
-        end = time.monotonic() + FIRST
-        while time.monotonic() < end and len(up) < len(served):
-            states = serve.status().applications
-            now = [name for name, state in states.items() if state.status == "RUNNING"]
-            if len(now) > len(up):
-                up, end = now, time.monotonic() + float(limit)
-            time.sleep(0.1)
-        found.append(sorted(up))
-        if len(up) < len(served):
-            break
-        for one in served:
+    while len(found) < int(tries) and (not found or len(found[-1]) == len(served)):
+        found.append(tried(served, first, own))
+        for one in served if len(found[-1]) == len(served) else ():
             serve.delete(one["name"])
     serve.shutdown()
     ray.shutdown()

@@ -283,9 +283,9 @@ def rayservice(folder, tp, apps, **settings):
     return path
 
 
-def placed(python, manifest, tries, limit):
+def placed(python, manifest, *tries):
     """Of each try: the applications that came up, of those asked for."""
-    done = apart(python("vllm"), ROOT / "tests/doubles/ray_placement.py", manifest, tries, limit)
+    done = apart(python("vllm"), ROOT / "tests/doubles/ray_placement.py", manifest, *tries)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.partition("FOUND")[2])
     return found["asked"], found["up"]
@@ -295,14 +295,14 @@ def placed(python, manifest, tries, limit):
 def test_rays_own_scheduler_places_every_route(python, tmp_path):
     """Thrice; ten times each, the shapes of 8 GPUs and of two stages came up 30 times of 30 as well."""
     manifest = rayservice(tmp_path, 2, ["llm", "cpu", "acpu"], device="cpu", memory=0)
-    asked, up = placed(python, manifest, 3, 200)
+    asked, up = placed(python, manifest, 3)
     assert len(asked) == 3 and up == [asked] * 3
 
 
 @pytest.mark.slow
 def test_what_check_calls_stuck_is_stuck_in_ray(python, tmp_path):
-    """vLLM's ingress takes the only CPU beside a custom resource, whose replica waits for it; Ray chooses
-    among nodes by chance, so that it is tried often."""
+    """vLLM's ingress, which is there first, takes the only CPU beside a custom resource, whose replica
+    waits for it; Ray chooses among nodes by chance, so that it is tried often."""
     manifest = rayservice(tmp_path, 2, ["llm", "cpu", "acpu"], device="cpu", memory=0)
     document = yaml.safe_load(manifest.read_text())
     for group in document["spec"]["rayClusterConfig"]["workerGroupSpecs"][1:]:
@@ -314,7 +314,7 @@ def test_what_check_calls_stuck_is_stuck_in_ray(python, tmp_path):
     manifest.write_text(yaml.safe_dump(document))
     (fault,) = faults(document)
     assert "may be on no node" in str(fault)
-    asked, up = placed(python, manifest, 8, 10)
+    asked, up = placed(python, manifest, 8, "demo")
     assert "demo" in up[-1] and len(up[-1]) < len(asked), up
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from conftest import ROOT, needs_mounts
 from ingot.base import digest, memo
+from ingot.model.checkpoint import identity
 
 
 def test_a_memo_of_another_boot_is_not_believed_until_the_file_was_on_the_disk(
@@ -42,6 +43,50 @@ def test_what_was_persisted_is_believed_after_any_boot(filled, monkeypatch):
     monkeypatch.setattr(memo, "_here", {})
     monkeypatch.setattr(digest, "read", lambda path: pytest.fail(f"{path} was read"))
     assert filled.has(name) and memo.known(big) == name
+
+
+def edited(file):
+    """Its last four bytes, in place; size, modification time and mode as before, as hex editors can."""
+    before = file.stat()
+    with file.open("r+b") as opened:
+        opened.seek(-4, os.SEEK_END)
+        opened.write(b"edit")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = file.stat()
+    same = ("st_ino", "st_size", "st_mtime_ns", "st_mode")
+    assert [getattr(after, one) for one in same] == [getattr(before, one) for one in same]
+
+
+@pytest.mark.parametrize("process", ["this", "another"])
+def test_an_edit_that_puts_the_modification_time_back_is_seen(
+    process, store, tmp_path, monkeypatch
+):
+    """By a file's ctime alone: no program can set that back."""
+    header = b'{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + b"12345678")
+    whole, tensors = digest.of(file), identity.of(file)
+    assert (memo.known(file), identity.known(file)) == (whole, tensors), (
+        "there is what may go stale"
+    )
+    edited(file)
+    if process == "another":
+        monkeypatch.setattr(memo, "_here", {})
+    assert memo.known(file) is None and identity.known(file) is None
+    assert digest.of(file) != whole and identity.of(file) != tensors
+
+
+def test_a_stamp_in_whole_seconds_is_not_believed(store, tmp_path, monkeypatch):
+    file = tmp_path / "config.json"
+    file.write_text("{}")
+    where = memo.stamp_of(file).partition("-")[0]
+    mtime, ctime = 1_795_601_325_000_000_000, 1_795_601_326_000_000_000
+    times = {"st_mtime_ns": mtime, "st_ctime_ns": ctime}
+    state = {"st_dev": file.stat().st_dev, "st_ino": 5, "st_size": 2, "st_mode": 0o100644, **times}
+    stamp = memo.stamp(file, SimpleNamespace(**state))
+    assert stamp == f"{where}-5-2-{mtime:x}-{ctime:x}", "as docs/store.md says"
+    memo.remember(stamp, f"sha256:{'a' * 64}", durable=True)
+    assert memo.recall(stamp) is None and not list(store.glob("memo/*/*"))
 
 
 def test_two_file_systems_do_not_share_a_memo(tmp_path, monkeypatch):

@@ -14,7 +14,6 @@ from ingot.base import memo
 from ingot.base.durable import SMALL, sync
 
 CHUNK = 1 << 20  # bytes
-TICK = 20_000_000  # ns; two edits closer than a kernel tick (4 or 10 ms) can share a stamp
 COARSE = 2_000_000_000  # ns; the same on file systems that count seconds
 FICLONE = (
     0x40049409  # ioctl of linux/fs.h: the same blocks under another name, until one is written to
@@ -51,9 +50,9 @@ def settled(path: Path) -> str:
         state = path.stat()
         coarse = state.st_mtime_ns % 1_000_000_000 == 0 and state.st_ctime_ns % 1_000_000_000 == 0
         age = abs(time.time_ns() - state.st_ctime_ns)
-        if age >= (COARSE if coarse else TICK):
+        if age >= (COARSE if coarse else memo.TICK):  # two edits within one tick can share a stamp
             return memo.stamp(path, state)
-        time.sleep(TICK / 1e9)
+        time.sleep(memo.TICK / 1e9)
 
 
 def read(path: Path) -> str:

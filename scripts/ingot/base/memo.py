@@ -1,4 +1,4 @@
-"""Which digest a file had in one of its states: so that no file is read twice to learn it.
+"""Which digest a file had when it had this stamp: so that no file is read twice to learn it.
 
 A memo speaks of one state of one file: its file system, inode, size, and the times of its last write
 (mtime) and of its last change of any kind (ctime, which no program can set back).  Any edit, even one
@@ -33,7 +33,7 @@ DISKS = (
     "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "nfs", "nfs4", "lustre", "gpfs",
     "ceph", "beegfs", "ocfs2", "gfs2", "squashfs", "erofs", "iso9660",
 )  # fmt: skip
-TICK = 0.02  # seconds, in which a kernel's clock of files moves
+TICK = 20_000_000  # ns, in which a kernel's clock of files moves: every 4 or 10 ms
 MOUNTS = Path("/proc/self/mountinfo")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 DIGEST = re.compile(r"(?:sha256|tree|tensors):[0-9a-f]{64}")
@@ -51,7 +51,7 @@ def _resolved(path: str) -> Path:
 
 
 def stamp(path: Path | str, state: os.stat_result) -> str:
-    """The stamp of the file at `path`, of which `state` is the state."""
+    """What tells this state of the file at `path` from any other; last its ctime, which no program sets."""
     where = file_system(os.fspath(path), state.st_dev)
     times = f"{state.st_mtime_ns:x}-{state.st_ctime_ns:x}"
     return f"{where}-{state.st_ino:x}-{state.st_size:x}-{times}"
@@ -98,7 +98,7 @@ def _tell(file: BinaryIO) -> bool:
     file.flush()
     os.fsync(file.fileno())
     before = os.fstat(file.fileno())
-    time.sleep(TICK)
+    time.sleep(TICK / 1e9)
     with mmap.mmap(file.fileno(), 0) as mapped:
         mapped[0] = mapped[1] + 1  # read first: a page in memory may then be written unseen
         mapped.flush()
@@ -168,7 +168,8 @@ def remember(found: str, digest: str, kind: str = "", durable: bool = False) -> 
 
     `durable` says that the file has been synced.
     """
-    if int(found.rpartition("-")[2], 16) % 1_000_000_000 == 0:
+    ctime = int(found.rpartition("-")[2], 16)  # ns
+    if ctime % 1_000_000_000 == 0:
         return  # a file system that counts seconds, and may let programs set them
     name, boot = f"{found}{kind}", "" if durable else this_boot()
     if _here.get(name) == (digest, boot):
@@ -192,6 +193,7 @@ _here: dict[str, tuple[str, str]] = {}  # what this process knows, wherever it c
 
 
 def _memo(store: Path, name: str) -> Path:
+    """In one of 256 folders, by two digits of the ctime that differ from file to file."""
     return store / "memo" / name.partition(".")[0][-9:-7] / name
 
 

@@ -32,6 +32,7 @@ $(READY): envs/driver/requirements.lock pyproject.toml
 	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --require-hashes $(OFFLINE) -r $(VENV)/uv.lock
 	@PYTHONPATH=scripts $(VENV)/bin/python -c "$$INSTALL"
 	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --no-build-isolation -e .
+	@rm -f $(VENV)/lib/python3.11/site-packages/ingot-plugins.pth # of an Ingot of before
 	@touch $@
 
 build: $(READY) ## build TARGETS, of CONFIGFILE where that is set
@@ -63,7 +64,8 @@ lint: $(READY) ## check style and types by ruff, snakefmt and ty
 	@PATH=$(VENV)/bin:$$PATH $(VENV)/bin/snakefmt --check Snakefile rules
 
 fmt: $(READY) ## format the code
-	@$(VENV)/bin/ruff check --fix --quiet .
+	@$(VENV)/bin/ruff format --quiet .
+	@$(VENV)/bin/ruff check --fix --quiet . || true
 	@$(VENV)/bin/ruff format .
 	@PATH=$(VENV)/bin:$$PATH $(VENV)/bin/snakefmt Snakefile rules
 

@@ -6,6 +6,7 @@ import subprocess
 import checkpoints
 from conftest import ROOT
 from ingot.driver.toolchains import toolchains
+from ingot.model.families.table import FAMILIES
 
 QWEN2 = """
 from dataclasses import replace
@@ -27,6 +28,7 @@ QWEN2 = replace(
     ),
     needs=("own_gguf",),
     always=("attention_bias",),
+    counts_kv_heads=False,
     neutral={"use_sliding_window": (None, False)},
 )
 """
@@ -36,6 +38,7 @@ def test_a_family_is_one_file_and_a_line(clone, build, python):
     """Qwen2, which is no family of ours: GGUF, llama.cpp's bytes, verified; ONNX too; the rest refused."""
     folder = clone("a")
     families = folder / "scripts/ingot/model/families"
+    assert "Qwen2ForCausalLM" not in FAMILIES, "take a family that we lack"
     (families / "qwen2.py").write_text(f'"""Qwen2."""\n{QWEN2}')
     table = families / "table.py"
     line = "from ingot.model.families.mistral import MISTRAL\n"

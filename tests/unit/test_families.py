@@ -64,3 +64,9 @@ def test_the_catalogue_takes_each_family_and_no_other():
         Refused, match=r"architecture: 'Mamba' is not one of \['LlamaForCausalLM', "
     ):
         schema.complete(catalogue, ROOT)
+
+
+def test_the_documents_name_each_family(family):
+    name = family.architecture.removesuffix("ForCausalLM")
+    for page in ("README.md", "docs/config.md"):
+        assert name in (ROOT / page).read_text(), page

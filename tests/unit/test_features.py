@@ -11,6 +11,7 @@ import formats
 from conftest import ROOT
 from ingot.base.options import call
 from ingot.base.refused import Refused
+from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue import model as known
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import FORMATS, OFFERED
@@ -126,6 +127,29 @@ def test_needs_that_are_not_config_jsons_own_are_refused(catalogue, tmp_path):
     unread = {"hub": "org/m", "needs": ["yarn"]}
     known.fill_needs("other", unread, ROOT)  # which is not here
     assert unread["needs"] == ["yarn"]
+
+
+def test_of_a_config_json_that_is_refused_no_target_can_be_built(catalogue):
+    """A reader was offered every target of a model whose config.json each step refused."""
+    found = catalogue(hidden_act="gelu")
+    reason = "m/config.json: hidden_act is gelu, expected silu; it would be left out"
+    assert [*targets.legal_of("m", found)] == []
+    for name in ("m.gguf", "m_tp1.vmfb", "m_tp2.trtllm-ckpt", "m.onnx.verified.json"):
+        assert targets.why_not(f"artifacts/{name}", found) == reason
+    schema.complete(found, ROOT)  # as the Snakefile does with what was completed
+    assert [*targets.legal_of("m", catalogue())]
+
+
+def test_add_keeps_needs_of_models_of_the_hub_alone(catalogue, tmp_path):
+    """Those of a folder are read each time: kept, they were wrong once its family had changed."""
+    catalogue(**CHANGES["linear"])
+    checkpoints.tokenizer_of_demo(tmp_path / "m")
+    names = ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
+    told = {
+        kind: found_of.entry("m", names, tmp_path / "m", {kind: "m"}, "M").get("needs")
+        for kind in ("path", "hub")
+    }
+    assert told == {"path": None, "hub": ["linear"]}
 
 
 def test_the_page_is_what_the_rows_say():

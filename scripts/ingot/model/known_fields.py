@@ -53,7 +53,7 @@ def stop_on_other_arithmetic(path: Path, config: dict, own: dict[str, tuple]) ->
     """Refuse what would be other arithmetic; `own` are a family's further fields, as NEUTRAL has them."""
     for key, neutral in {**NEUTRAL, **own}.items():
         if key in config and config[key] not in neutral:
-            expected = next((word for word in neutral if word), "none")
+            expected = next((word for word in neutral if word or word is False), "none")
             raise Refused(
                 f"{path}: {key} is {config[key]!s:.60}, expected {expected}; it would be left out"
             )

@@ -51,7 +51,8 @@ def reading(config: Path) -> Reading:
         inner = model.model
         layer, theirs = inner.layers[0], model.config
         attention, mlp, rope = layer.self_attn, layer.mlp, type(inner.rotary_emb)(theirs)
-        window = theirs.sliding_window if type(model).__name__ != "LlamaForCausalLM" else None
+        # a field of its family, or else a key of the file that no module reads
+        window = theirs.sliding_window if hasattr(type(theirs), "sliding_window") else None
         spans = [theirs.max_position_embeddings, *([] if window is None else [window])]
         return {
             "transformers": transformers.__version__,

@@ -43,7 +43,7 @@ def entry(
     if known := license_of(folder):
         found["license"] = known
     found["dimensions"] = dimensions(config)
-    if config.needs:
+    if config.needs and "hub" in source:  # of a folder they are read each time
         found["needs"] = list(config.needs)
     found["tp"] = [size for size in SIZES if not why_not(config, size, 1, SHORTFIN)]
     return found

@@ -10,6 +10,7 @@ from ingot.model.config import ModelConfig, read_config
 from ingot.model.hub.listing import read_listing
 from ingot.model.specs import parameters, specs_of
 
+REFUSED = "refused"  # of a catalogue: models whose config.json is here, and why it is refused
 SMALL_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
@@ -57,19 +58,23 @@ def folder_of(entry: dict[str, Any], root: Path) -> Path:
     return path if path.exists() else root / path
 
 
-def fill_needs(name: str, entry: dict[str, Any], root: Path) -> None:
-    """Put `needs` into a model's entry where it says none: config.json's own, once that is here."""
-    said, place = entry.get("needs"), config_of(name, entry, root)
+def fill_needs(name: str, entry: dict[str, Any], root: Path) -> str | None:
+    """Put `needs` into a model's entry where it says none: config.json's own, once that is here.
+
+    Gives why that is refused, of which no target can be built.
+    """
+    said, place, refusal = entry.get("needs"), config_of(name, entry, root), None
     try:
         found = read_config(place, can=features.ALL).needs if place else tuple(said or ())
-    except Refused:  # the step that needs it will say so
-        found = tuple(said or ())
+    except Refused as reason:
+        found, refusal = tuple(said or ()), str(reason)
     if said is not None and {*said} != {*found}:
         words = ", ".join(found) or "none"
         raise Refused(
             f"models.{name}.needs: {', '.join(said)}, but {place} says {words}; leave needs out"
         )
     entry["needs"] = list(found)
+    return refusal
 
 
 class Model:

@@ -66,6 +66,7 @@ def complete(catalogue: dict, root: Path) -> None:
     import jsonschema
     from snakemake.utils import validate
 
+    catalogue.pop(model.REFUSED, None)  # of an earlier look
     schema = json.loads((root / SCHEMA).read_bytes())
     schema["$defs"]["quant"]["enum"] = [*ROWS]
     schema["$defs"]["architecture"]["enum"] = [*FAMILIES]
@@ -79,8 +80,9 @@ def complete(catalogue: dict, root: Path) -> None:
             )
         raise Refused(f"{key or 'the catalogue'}: {error.message}; see {SCHEMA}")
     validate(catalogue, str(root / SCHEMA))
+    refused = {name: model.fill_needs(name, one, root) for name, one in catalogue["models"].items()}
+    catalogue[model.REFUSED] = {name: reason for name, reason in refused.items() if reason}
     for name, entry in catalogue["models"].items():
-        model.fill_needs(name, entry, root)
         for table, key, word in (
             ("hardware", f"models.{name}.hardware", entry["hardware"]),
             ("gpus", f"models.{name}.trtllm.gpu", entry["trtllm"]["gpu"]),

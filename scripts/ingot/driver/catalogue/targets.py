@@ -9,6 +9,7 @@ from pathlib import Path
 from ingot.base.refused import Refused
 from ingot.driver.catalogue.formats.rows import FORMATS, OFFERED, PUBLISHED, RECORD, ROWS
 from ingot.driver.catalogue.formats.table import Target
+from ingot.driver.catalogue.model import REFUSED
 from ingot.model import features
 
 FOLDER = "artifacts/"
@@ -90,6 +91,8 @@ def why_not(target: str, catalogue: dict) -> str | None:
         return f"unknown model {model}"
     if _intermediate(target, models[model]):
         return None  # for those who know them
+    if reason := catalogue.get(REFUSED, {}).get(model):
+        return reason
     asked = parsed(target, catalogue)
     if asked is None:
         names = ",".join(row.name for row in OFFERED)

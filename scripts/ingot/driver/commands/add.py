@@ -181,7 +181,9 @@ def about(root: Path, name: str, entry: dict[str, Any], size: int, catalogue: di
             lines.append(f"cannot: {row.name}: {reason.splitlines()[0]}")
     hardware = catalogue["models"][name]["hardware"]
     others = [one for one in catalogue["hardware"] if one != hardware]
-    lines.append(f"hardware of its programs: {hardware}, or as named: {name}_tp1.{others[0]}.vmfb")
+    if "vmfb" in buildable:
+        named = f"{name}_tp1.{others[0]}.vmfb"
+        lines.append(f"hardware of its programs: {hardware}, or as named: {named}")
     # the catalogue of its own lies beside no Snakefile where this was not run in a clone
     front = "" if Path("Snakefile").exists() else f"-s {root / 'Snakefile'} -- "
     return [*lines, f"next: snakemake {front}{targets.FOLDER}{name}.gguf"]

@@ -8,11 +8,10 @@ from typing import Any
 
 from ingot.base.fields import Number, Whole
 from ingot.formats.gguf.kv import KV
-from ingot.model import features
 from ingot.model.config import LinearRope, ModelConfig, YarnRope
 from ingot.model.specs import f32, specs_of
 
-CAN = features.ALL
+CAN = ("attention_bias", "mlp_bias", "own_gguf", "linear", "yarn")
 FILE_TYPE = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # dtype -> general.file_type
 
 

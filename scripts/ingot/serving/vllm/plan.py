@@ -9,12 +9,12 @@ from math import ceil
 from typing import Any
 
 from ingot.base.refused import Refused
-from ingot.model import features, gpu_layout
+from ingot.model import gpu_layout
 from ingot.model.config import ModelConfig
 from ingot.model.gpu_layout import GIB, VLLM
 from ingot.serving.vllm.arguments import stop_on_wrong
 
-CAN = features.ALL
+CAN = ("attention_bias", "mlp_bias", "own_gguf", "linear", "yarn")
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 BLOCK = {"cpu": 128, "gpu": 16}  # tokens of a KV block: vLLM's own defaults
 CPU_CACHE = GIB  # bytes per rank, where the catalogue names none

@@ -1,4 +1,4 @@
-"""Hold an ONNX folder against its checkpoint, and run it by its two runtimes.  Runs in envs/onnx.
+"""Compare an ONNX folder with its checkpoint, and run it by its two runtimes.  Runs in envs/onnx.
 
 Every file must be just what follows from the checkpoint and the catalogue: each float weight the nearest
 of its dtype, each int8 one the nearest of its scale.  Greedy tokens, with the KV cache, must be those of
@@ -155,7 +155,7 @@ def hold(
 def genai(onnx: Path, check: GreedyCheck, texts: Texts) -> dict[str, Any]:
     """What a record says of the same prompts, continued by onnxruntime-genai from the folder.
 
-    And of how its own tokenizer reads texts and dialogues: that is told, not held to anything, since the
+    And of how its own tokenizer reads texts and dialogues: that is recorded, with no limit, since the
     folder's files are the checkpoint's.
     """
     import onnxruntime_genai

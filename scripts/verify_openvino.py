@@ -1,8 +1,8 @@
-"""Hold an OpenVINO folder against its checkpoint, and run it by its two runtimes.  Runs in envs/openvino.
+"""Compare an OpenVINO folder with its checkpoint, and run it by its two runtimes.  Runs in envs/openvino.
 
 A second build must give the same bytes; the IR's constants must be the checkpoint's values, or the nearest
-int8 of their scale.  Tokens and logits are held to transformers' with everything computed in float32, and
-once more, for the record, with the defaults of this machine's CPU.
+int8 of their scale.  Tokens and logits are checked against transformers' with everything computed in
+float32, and once more, for the record, with the defaults of this machine's CPU.
 """
 
 import tempfile

@@ -1,4 +1,4 @@
-"""Hold torchpipe's file set against its checkpoint, and run it by ONNX Runtime.  Runs in envs/onnx.
+"""Compare torchpipe's file set with its checkpoint, and run it by ONNX Runtime.  Runs in envs/onnx.
 
 The plugin's node is given the attention graph as its body.  Each request alone must give transformers'
 tokens, and two packed into one batch the same logits as each alone; without a body nothing may run it.

@@ -259,7 +259,7 @@ def padded(built: TrtllmCheckpoint, vocab: int) -> Iterator[tuple[int, str, int]
 def compare(
     built, comparison: Comparison, source: Tensor, axis: int | None, pieces: list[Piece]
 ) -> None:
-    """Hold one copy of a source against it."""
+    """Compare one copy of a source with it."""
     quantised = built.quant is not None and pieces[0].name.removesuffix(".weight").endswith(
         trtllm_checkpoint.LINEAR
     )

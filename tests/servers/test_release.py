@@ -135,7 +135,7 @@ def test_a_cell_is_reproduced_and_signed_by_a_second_party(site):
 
 def test_without_a_key_nothing_is_built(site):
     text = site.ingot("reproduce", site.at("1.0-demo.irpa"), status=1)
-    assert "no key to hold its provenance against" in text and text.count("\n") == 1
+    assert "no key to check its provenance with" in text and text.count("\n") == 1
     text = site.ingot("reproduce", site.at("1.1"), "--key", site.others, status=1)
     assert "no signature of a trusted key" in text
 

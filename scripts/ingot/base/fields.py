@@ -1,4 +1,4 @@
-"""JSON that comes from outside: read, and held to the fields, types and bounds that are expected."""
+"""JSON that comes from outside: read, and checked for the fields, types and bounds that are expected."""
 
 import json
 import math
@@ -41,7 +41,7 @@ class Number:
 
 
 def read_json(path: Path, expected: Any = None) -> dict:
-    """The JSON object at `path`, held to `expected` as `held` takes it.
+    """The JSON object at `path`, checked against `expected`, as `held` takes it.
 
     Refused when it is missing, no regular file, no JSON, or no such object.
     """

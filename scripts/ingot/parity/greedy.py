@@ -21,7 +21,7 @@ FIRST_TOKENS = 0.5  # of a quantised model's, which is another model: so many mu
 class GreedyCheck:
     """Counts prompts whose continuation is the reference's.  `dtype` is what is computed in.
 
-    `rough` is for quantised models: of theirs only the share of equal first tokens is held to a limit.
+    `rough` is for quantised models: of theirs only the share of equal first tokens has a limit.
     """
 
     def __init__(self, answers: list[Answer], dtype: str, rough: bool = False):

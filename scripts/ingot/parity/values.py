@@ -31,7 +31,7 @@ class Comparison:
     def tensor(
         self, name: str, kind: str, source: Tensor, found: Callable[[int, int], np.ndarray]
     ) -> None:
-        """Hold found(first, last), rows as float32, against the checkpoint's, chunk by chunk."""
+        """Compare found(first, last), rows as float32, with the checkpoint's, chunk by chunk."""
         off = 0
         for first, last in chunks(source.shape):
             wanted = values(source, first, last)

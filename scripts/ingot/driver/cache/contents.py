@@ -60,7 +60,7 @@ class Contents:
         return record.outputs[maker.writes.index(path)]["digest"]
 
     def _maybe_known(self, job: Job, shard: str) -> bool:
-        """Might an action on record have read this shard?  One of other samples it did not."""
+        """Could a recorded action have read this shard?  Not if its samples differ."""
         if job.rule not in self.samples:
             found = [
                 self.store.config(one).get("about", {}) for one in self.store.records(job.rule)

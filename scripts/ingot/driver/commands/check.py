@@ -1,4 +1,4 @@
-"""Hold RayService manifests against KubeRay's definition, Ray's schema, and what their groups offer.
+"""Check RayService manifests against KubeRay's definition, Ray's schema, and what their groups offer.
 
 Nothing is started, and no cluster is asked.  KubeRay and Ray take most of what is found in silence.
 """

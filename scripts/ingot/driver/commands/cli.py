@@ -9,6 +9,7 @@ import errno
 import importlib
 import os
 import sys
+import textwrap
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NoReturn
@@ -18,11 +19,16 @@ from ingot.base.refused import Harmless, Refused, one_line
 from ingot.driver.catalogue import site, spelling
 
 ROOT = Path(__file__).resolve().parents[4]
-COMMANDS = (
-    "add", "targets", "plan", "explain", "status", "report", "matrix", "numbers",
-    "publish", "pull", "image", "verify", "release", "diff", "reproduce", "show", "check",
-    "store", "doctor", "toolchain", "wheels", "lock", "ask", "completion", "demo",
-)  # fmt: skip
+GROUPS = {
+    "a model and its artifacts": (
+        "add", "targets", "plan", "explain", "status", "report", "numbers", "show", "ask", "demo"
+    ),
+    "the store": ("store",),
+    "a registry": ("publish", "pull", "verify", "release", "diff", "reproduce"),
+    "a cluster, CI": ("doctor", "matrix", "check"),
+    "tools": ("toolchain", "lock", "wheels", "image", "completion"),
+}  # fmt: skip
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,10 +40,13 @@ class Parser(argparse.ArgumentParser):
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
     """Of every command; or with the options of one alone: importing them all takes as long as most take."""
-    found = Parser(
-        prog="ingot", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    subparsers = found.add_subparsers(required=True, metavar="COMMAND")
+    whole = only not in (None, *COMMANDS)  # of `ingot --help`
+    raw = argparse.RawDescriptionHelpFormatter
+    text = f"{__doc__}{overview()}" if whole else __doc__
+    usage = "ingot COMMAND ..." if whole else None
+    found = Parser(prog="ingot", usage=usage, description=text, formatter_class=raw)
+    listed = {"help": argparse.SUPPRESS} if whole else {}  # in the overview
+    subparsers = found.add_subparsers(required=True, metavar="COMMAND", **listed)
     for name in COMMANDS:
         if only not in (None, name):
             subparsers.add_parser(name, help=summary(name))
@@ -52,6 +61,18 @@ def parser(only: str | None = None) -> argparse.ArgumentParser:
         module.add_options(sub)
         sub.set_defaults(run=module.run, parser=parser)
     return found
+
+
+def overview() -> str:
+    """The commands in groups, each with its first line."""
+    lines = []
+    for group, names in GROUPS.items():
+        lines += ["", f"{group}:"]
+        for name in names:
+            whole = textwrap.wrap(summary(name), 72)
+            lines.append(f"    {name:<12}{whole[0]}")
+            lines += [" " * 16 + more for more in whole[1:]]
+    return "\n".join(lines)
 
 
 def summary(name: str) -> str:

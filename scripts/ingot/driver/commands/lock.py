@@ -1,6 +1,6 @@
 """Resolve a toolchain's requirements.in again, and write its lock: every package with its hash.
 
---try writes nothing: it says which packages would move, and which cells would then be built anew.
+--try writes nothing: it says which packages would move, and which cells would then be built again.
 """
 
 from argparse import ArgumentParser, Namespace
@@ -43,6 +43,6 @@ def run(root: Path, options: Namespace) -> int | None:
         )
         changed = moved_lock.changed(root, other, wanted, options.configfile) if moved else []
     print("\n".join(moved) or f"envs/{options.name}: every package stays")
-    print("\n".join(f"would be built anew: {target}" for target in changed))
+    print("\n".join(f"would be built again: {target}" for target in changed))
     print(f"{len(moved)} packages move, {len(changed)} of {len(wanted)} cells change")
     return bool(changed)

@@ -44,7 +44,7 @@ def run(root: Path, options: Namespace) -> int:
 
     if not keys and not options.unsigned:
         raise Refused(
-            f"{place}: no key to hold its provenance against, expected --key: it decides what runs here; "
+            f"{place}: no key to check its provenance with, expected --key: it decides what runs here; "
             "name one, or say --unsigned"
         )
     access = "pull,push" if signs else "pull"

@@ -43,7 +43,7 @@ def install_lint() -> None:
 
 
 def changed(contents: Contents, decision: Decision, kind: str) -> list[str]:
-    """Outputs that stand and would be built anew, since what `--list-changes` asks of has changed."""
+    """Outputs that stand and would be built again, since what `--list-changes` names has changed."""
     found = []
     for job in decision.run:
         if job not in contents.keys:

@@ -43,7 +43,7 @@ class Checkpoint:
         return self.files[name]
 
     def optional_json(self, name: str, expected: Any = None) -> dict:
-        """The JSON object that file `name` holds, held to `expected`; empty when it was not given."""
+        """The JSON object that file `name` holds, checked by `expected`; empty where it was not given."""
         return read_json(self.files[name], expected) if name in self.files else {}
 
     @contextmanager

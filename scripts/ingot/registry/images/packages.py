@@ -1,7 +1,7 @@
 """A toolchain as layers: a virtual environment at /opt/ingot, each large package in a layer of its own.
 
 What was tested is what is shipped: the files are those of the toolchain that is installed here.  What
-differs between machines is left out, or written anew: paths of the installation, compiled bytecode.
+differs between machines is left out, or written again: paths of the installation, compiled bytecode.
 """
 
 import csv
@@ -76,7 +76,7 @@ def _dropped(name: Path | None) -> bool:
 
 
 def record(path: Path) -> bytes:
-    """A package's list of the files that are shipped; of scripts, which are written anew, no digests."""
+    """A package's list of the files that are shipped; of scripts, which are written again, no digests."""
     with path.open(newline="") as file:
         rows = [row for row in csv.reader(file) if row]
     out = io.StringIO()

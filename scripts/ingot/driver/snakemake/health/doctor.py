@@ -179,7 +179,7 @@ def waited(job_id: str, answer: Path) -> watch.Seen:
             break
         if seen.state == "COMPLETED":
             end = min(end, time.monotonic() + LATE)
-        list(answer.parent.iterdir())  # asks a shared file system anew
+        list(answer.parent.iterdir())  # asks a shared file system again
         time.sleep(0.2)
     if not answer.exists():
         slurm.cancel(job_id)

@@ -87,12 +87,10 @@ def test_a_new_format_is_a_row_a_line_a_rule_and_a_script(clone, build, store):
     formats = folder / "scripts/ingot/driver/catalogue/formats"
     (formats / "listing.py").write_text(ROW)
     registry = (formats / "rows.py").read_text()
-    line = registry.replace("*serving.ROWS)", "*serving.ROWS, *listing.ROWS)")
-    assert line != registry
-    line = line.replace(
-        "import checkpoint, gguf, iree, onnx,", "import checkpoint, gguf, iree, listing, onnx,"
-    )
-    (formats / "rows.py").write_text(line)
+    line = "from ingot.driver.catalogue.formats import listing\n"
+    more = re.sub(r"(\*\w+\.ROWS),?\s*\)", r"\1, *listing.ROWS)", registry)
+    assert more != registry
+    (formats / "rows.py").write_text(more.replace("\nfrom ", f"\n{line}from ", 1))
     with (folder / "rules/gguf.smk").open("a") as file:
         file.write(RULE)
     (folder / "scripts/list_tensors.py").write_text(STEP)
@@ -185,3 +183,12 @@ def test_the_archives_of_a_set_are_forecast_to_the_byte(catalogue):
     job = Job("shard_irpa_tp2", inputs=(code,), outputs=tuple(Output("", path) for path in paths))
     work = rows.STEPS["shard_irpa"](job, Model("demo", catalogue, ROOT))
     assert sum(work.files.values()) == 11_591_680
+
+
+def test_what_is_offered_has_a_rule_that_is_included():
+    """A reader's `ingot targets` offered what no included rule makes."""
+    included = re.findall(r'^include: "(rules/.*)"$', (ROOT / "Snakefile").read_text(), re.M)
+    assert sorted(included) == sorted(f"rules/{path.name}" for path in (ROOT / "rules").iterdir())
+    text = "".join((ROOT / path).read_text() for path in included)
+    for row in rows.OFFERED:
+        assert re.search(rf"artifacts/[^\"]*\.{re.escape(row.name)}\"", text), row.name

@@ -15,6 +15,7 @@ from ingot.formats.gguf import plan, quants
 from ingot.formats.gguf.kv import KV
 from ingot.formats.gguf.quantisations import ROWS
 from ingot.formats.tensorrt.checkpoint import QUANTS
+from ingot.model.tensors.dtypes import TYPES
 from ingot.parity import clock, divergence, hard_texts, limits, tokenizer_folder, trtllm_model
 from ingot.parity.texts import Texts
 
@@ -88,6 +89,7 @@ def test_a_number_beyond_its_limit_is_refused_with_both():
 
 def test_every_type_has_a_limit_and_a_users_own_comes_before_it():
     assert set(ROWS) <= set(limits.MEAN_KL)
+    assert {*TYPES} - {"F32", "F16", "BF16"} <= {*limits.ERROR}
     assert limits.numbers("q4_k_m", {"mean_kl": 0.02, "same_top": 0.9}) == {
         "mean_kl": 0.02, "same_top": 0.9,
     }  # fmt: skip

@@ -44,7 +44,10 @@ def planned(
         libllama.listen(lib, libllama.to_stdout)
     del kept
     lines = "".join(said).splitlines()
-    found = {m[1]: TYPES[(m[3] or m[2]).upper()] for m in map(PLANNED.match, lines) if m}
+    types = {m[1]: (m[3] or m[2]).upper() for m in map(PLANNED.match, lines) if m}
+    if unknown := {*types.values()} - {*TYPES}:
+        raise Refused(f"{quant}: has tensors of {min(unknown)}, expected a type of dtypes.py")
+    found = {name: TYPES[kind] for name, kind in types.items()}
     if failed or sorted(found) != sorted(spec.name for spec in specs):
         word = lines[-1] if lines else "no word"
         raise Refused(f"{named}: libllama could not plan {quant}: {word}")

@@ -167,6 +167,17 @@ def llama_config(**changes) -> dict:
     }
 
 
+OTHER_SIZE = "tensor model.layers.0.mlp.gate_proj.weight has shape [256, 512], expected [288, 512]"
+
+
+def of_another_size(folder: Path) -> None:
+    """The demo's config.json for other weights: what no dry run knows, and the first step refuses."""
+    config = folder / "config.json"
+    config.write_text(
+        config.read_text().replace('"intermediate_size": 256', '"intermediate_size": 288')
+    )
+
+
 def write_json(path: Path, content: dict) -> None:
     path.write_text(json.dumps(content, indent=1))
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+import checkpoints
 from conftest import IRPA, ROOT, lasting
 from terminal import Terminal
 
@@ -105,15 +106,12 @@ def test_a_row_says_how_far_its_step_is_by_the_steps_own_count(clone, terminal):
 
 def test_after_a_failure_the_terminal_has_the_cause_and_no_board(clone, terminal):
     folder = clone("a")
-    config = folder / "models/demo/config.json"
-    config.write_text(config.read_text().replace('"silu"', '"gelu"'))
+    checkpoints.of_another_size(folder / "models/demo")
     seen = terminal(folder, 100, IRPA)
     assert seen.close() == 1
     said = seen.text()
-    assert (
-        "failed   artifacts/demo.gguf: models/demo/config.json: hidden_act is gelu, expected silu"
-        in said
-    )
+    shard = "models/demo/model-00001-of-00002.safetensors"
+    assert f"failed   artifacts/demo.gguf: {shard}: tensor" in said
     assert (
         said.splitlines()[-1].startswith("kept     1 failed, 1 of 3 jobs") and "running" not in said
     )
@@ -159,10 +157,9 @@ def test_a_pipe_gets_a_line_per_event_and_no_control_code(clone, build):
 def test_quiet_says_nothing_of_what_goes_well_and_all_of_what_does_not(clone, build):
     folder = clone("a")
     assert not build(folder, "--quiet", "all", "--", IRPA).splitlines()[1:]
-    config = folder / "models/demo/config.json"
-    config.write_text(config.read_text().replace('"silu"', '"gelu"'))
+    checkpoints.of_another_size(folder / "models/demo")
     said = build(folder, "--quiet", "all", "--", IRPA, fails=True)
-    assert "failed   artifacts/demo.gguf: models/demo/config.json: hidden_act is gelu" in said
+    assert f"{checkpoints.OTHER_SIZE} by config.json" in said
 
 
 @pytest.mark.parametrize(
@@ -172,8 +169,7 @@ def test_quiet_says_nothing_of_what_goes_well_and_all_of_what_does_not(clone, bu
 )  # fmt: skip
 def test_a_ci_marks_what_failed_and_folds_its_log(variable, marks, clone, build):
     folder = clone("a")
-    config = folder / "models/demo/config.json"
-    config.write_text(config.read_text().replace('"silu"', '"gelu"'))
+    checkpoints.of_another_size(folder / "models/demo")
     said = build(folder, "--", IRPA, fails=True, **{variable: "true"})
     assert all(mark in said for mark in marks), said
 

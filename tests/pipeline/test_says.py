@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import checkpoints
 from conftest import IRPA, lasting, ran
 
 GGUF = "artifacts/demo.gguf"
@@ -28,10 +29,11 @@ def test_a_job_is_a_line_when_it_starts_and_a_line_when_it_ends(clone, build):
 
 def test_a_failed_job_is_a_few_lines_what_and_why_and_where_its_log_is(clone, build):
     folder = clone("a")
-    edited(folder, "models/demo/config.json", '"silu"', '"gelu"')
+    checkpoints.of_another_size(folder / "models/demo")
     said = build(folder, "--", GGUF, fails=True)
     after = said.partition(f"start    {GGUF}")[2].strip().splitlines()[1:]
-    reason = "models/demo/config.json: hidden_act is gelu, expected silu; it would be left out"
+    shard = "models/demo/model-00001-of-00002.safetensors"
+    reason = f"{shard}: {checkpoints.OTHER_SIZE} by config.json; the two do not belong together"
     assert after[0] == f"failed   {GGUF}: {reason}"
     assert after[1] == "log      logs/safetensors_to_gguf/demo.log"
     assert len(after) == 4, after

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -277,6 +278,15 @@ def convert(run, checkpoint, gguf, dtype="f16", pre=None, license=None, *flags):
         "convert", "safetensors_to_gguf.py", "--checkpoint", checkpoint, "--gguf", gguf,
         "--dtype", dtype, "--name", "A name", "--pre-tokenizer", pre or "llama-bpe", *more, *flags,
     )  # fmt: skip
+
+
+def llama_cpp(python, asked, dtypes):
+    """llama.cpp's own converter on [checkpoint, folder, pre-tokenizer]s: FOLDER/DTYPE.gguf of each."""
+    converter = toolchains.build(ROOT, "llamacpp") / "llama.cpp"
+    words = [python("iree"), ROOT / "tests/doubles/oracle.py", converter, "A name", *dtypes]
+    return subprocess.run(
+        list(map(str, words)), input=json.dumps(asked), capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture

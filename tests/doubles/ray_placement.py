@@ -102,13 +102,13 @@ def run(applications):
 
 
 def tried(served, first, own):
-    """The applications that came up."""
+    """The applications that came up, and whether another is starved."""
     if first:
         run([one for one in served if one["name"] == first])
         wait(lambda: running() == [first])
     run([one for one in served if one["name"] != first])
     wait(lambda: len(running()) == len(served) or (running() and starved(own)))
-    return running()
+    return running(), starved(own)
 
 
 def main(path, tries, first=""):
@@ -126,15 +126,17 @@ def main(path, tries, first=""):
     serve.start(http_options={"location": "NoServer"})
     asked = [actor["ray_actor_options"] for one in served for actor in one.get("deployments", [])]
     own = {name for options in asked for name in options.get("resources", {})}
-    found = []
+    found, starves = [], False
     while len(found) < int(tries) and (not found or len(found[-1]) == len(served)):
-        found.append(tried(served, first, own))
-        for one in served if len(found[-1]) == len(served) else ():
+        up, starves = tried(served, first, own)
+        found.append(up)
+        for one in served if len(up) == len(served) else ():
             serve.delete(one["name"])
     serve.shutdown()
     ray.shutdown()
     cluster.shutdown()
-    print("FOUND" + json.dumps({"asked": sorted(one["name"] for one in served), "up": found}))
+    asked = sorted(one["name"] for one in served)
+    print("FOUND" + json.dumps({"asked": asked, "up": found, "starves": starves}))
 
 
 try:

@@ -1,11 +1,9 @@
 """What is to be added is one thing in one place: a family a file and its line, a quantisation a row."""
 
 import json
-import subprocess
 
 import checkpoints
-from conftest import ROOT
-from ingot.driver.toolchains import toolchains
+from conftest import llama_cpp
 from ingot.model.families.table import FAMILIES
 
 QWEN2 = """
@@ -54,10 +52,8 @@ def test_a_family_is_one_file_and_a_line(clone, build, python):
     build(folder, "--configfile", "mine.yaml", "--", *targets)
     for target in targets:
         assert json.loads((folder / target).read_bytes())["result"] == "passed"
-    converter = toolchains.build(ROOT, "llamacpp") / "llama.cpp"
-    words = [python("iree"), ROOT / "tests/doubles/oracle.py", converter, "A name", "f16", "q8_0"]
-    asked = json.dumps([[str(folder / "q"), str(folder), "llama-bpe"]])
-    subprocess.run(list(map(str, words)), input=asked, capture_output=True, text=True, check=True)
+    done = llama_cpp(python, [[str(folder / "q"), str(folder), "llama-bpe"]], ["f16", "q8_0"])
+    assert done.returncode == 0, done.stderr[-3000:]
     for ours, theirs in (("q", "f16"), ("q.q8_0", "q8_0")):
         made = (folder / f"artifacts/{ours}.gguf").read_bytes()
         assert made == (folder / f"{theirs}.gguf").read_bytes(), theirs

@@ -1,14 +1,12 @@
 """Each family's table against transformers' modules and llama.cpp's converter, which know nothing of it."""
 
 import json
-import subprocess
 
 import numpy as np
 import pytest
 
 import checkpoints
-from conftest import ROOT, convert, once
-from ingot.driver.toolchains import toolchains
+from conftest import ROOT, convert, llama_cpp, once
 from ingot.model.config import read_config
 from ingot.model.families.table import FAMILIES
 from ingot.model.features import ALL
@@ -52,12 +50,8 @@ def fill(places, python, forked):
             place / "model.safetensors",
             {name: ("F32", one.shape, one.astype("<f4").tobytes()) for name, one in values.items()},
         )
-    converter = toolchains.build(ROOT, "llamacpp") / "llama.cpp"
-    words = [python("iree"), ROOT / "tests/doubles/oracle.py", converter, "A name", "f16"]
-    asked = json.dumps([[str(place), str(place), "llama-bpe"] for place in places.values()])
-    done = subprocess.run(
-        [*map(str, words)], input=asked, capture_output=True, text=True, check=False
-    )
+    asked = [[str(place), str(place), "llama-bpe"] for place in places.values()]
+    done = llama_cpp(python, asked, ["f16"])
     assert all((place / "f16.gguf").exists() for place in places.values()), done.stderr[-3000:]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import checkpoints
-from conftest import ROOT
+from conftest import ROOT, llama_cpp
 from ingot.base.refused import Refused
 from ingot.model.config import read_config
 from ingot.model.features import ALL
@@ -176,11 +176,8 @@ def test_llama_cpp_reads_what_we_write_of_each_spelling_that_is_taken(python, ok
             "convert", "safetensors_to_gguf.py", "--checkpoint", folder, "--gguf", ours[-1],
             "--dtype", "f16", "--name", "A name", "--pre-tokenizer", "llama-bpe",
         )  # fmt: skip
-    converter = python("llamacpp").parent.parent / "llama.cpp"
-    words = [python("iree"), ROOT / "tests/doubles/oracle.py", converter, "A name", "f16"]
-    done = subprocess.run(
-        words, input=json.dumps(asked), capture_output=True, text=True, check=True, timeout=900
-    )
+    done = llama_cpp(python, asked, ["f16"])
+    assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr.count(" to f16: KeyError('original_max_position_embeddings')") == 1
     pairs = [(path, path.with_name("f16.gguf")) for path in ours]
     both = [n for n, (_, other) in enumerate(pairs) if other.exists()]

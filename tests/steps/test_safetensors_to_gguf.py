@@ -2,30 +2,19 @@
 
 import json
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import checkpoints
 import tokenizers_of
-from conftest import ROOT, convert, once
-from ingot.driver.toolchains import toolchains
+from conftest import convert, llama_cpp, once
 from ingot.formats.gguf.file import read
 from ingot.model.checkpoint.safetensors import read_header
 
 DTYPES = ("f32", "f16", "bf16", "q8_0")
 PRE = {"nemo": "tekken", "llama2": "default"}
 LICENCE = {"tied": "apache-2.0"}
-
-
-def llama_cpp(python, asked, dtypes=DTYPES):
-    """llama.cpp's own files of [checkpoint, folder, pre-tokenizer]s."""
-    converter = toolchains.build(ROOT, "llamacpp") / "llama.cpp"
-    words = [python("iree"), ROOT / "tests/doubles/oracle.py", converter, "A name", *dtypes]
-    return subprocess.run(
-        list(map(str, words)), input=json.dumps(asked), capture_output=True, text=True, check=False
-    )
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +31,7 @@ def oracle(python, tmp_path_factory, sentencepiece):
             elif kind != "demo":
                 getattr(checkpoints, kind)(checkpoint)
             asked = [[str(checkpoint), str(folder), PRE.get(kind, "llama-bpe")]]
-            done = llama_cpp(python, asked)
+            done = llama_cpp(python, asked, DTYPES)
             assert (folder / "q8_0.gguf").exists(), done.stderr[-3000:]
         return checkpoint, folder
 
@@ -67,7 +56,7 @@ def variants(python, tmp_path_factory):
             for name, place in places.items():
                 checkpoints.variant(place / "checkpoint", name)
             asked = [[f"{place}/checkpoint", str(place), "llama-bpe"] for place in places.values()]
-            done = llama_cpp(python, asked)
+            done = llama_cpp(python, asked, DTYPES)
             assert (places["long context"] / "q8_0.gguf").exists(), done.stderr[-3000:]
     return folder
 

@@ -136,7 +136,10 @@ def test_of_a_config_json_that_is_refused_no_target_can_be_built(catalogue):
     assert [*targets.legal_of("m", found)] == []
     for name in ("m.gguf", "m_tp1.vmfb", "m_tp2.trtllm-ckpt", "m.onnx.verified.json"):
         assert targets.why_not(f"artifacts/{name}", found) == reason
-    schema.complete(found, ROOT)  # as the Snakefile does with what was completed
+    schema.complete(found, ROOT)  # once more
+    assert targets.why_not("artifacts/m.gguf", found) == reason
+    with pytest.raises(Refused, match="refused: no such key"):
+        schema.complete({**found, "refused": {}}, ROOT)  # by a user
     assert [*targets.legal_of("m", catalogue())]
 
 

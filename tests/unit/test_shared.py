@@ -1,11 +1,14 @@
-"""What of a run's way the shared cache may answer, on graphs made by hand."""
+"""What a run knows before it runs: of its sources, and of what the shared cache may answer for."""
 
 from argparse import Namespace
 from itertools import chain, pairwise
 
+import pytest
+
 from builds import job
+from ingot.base import digest
 from ingot.driver.cache.shared import Shared
-from ingot.driver.cache.sources import Sources
+from ingot.driver.cache.sources import Sources, UnknownInput
 from ingot.driver.catalogue.job import Graph
 
 LAYERS = 60  # each of two jobs that read both of the layer below: 2^60 ways, if each were walked
@@ -24,7 +27,7 @@ def lattice(forced=()):
 def test_what_rests_on_a_forced_job_is_not_asked_for_and_each_job_is_looked_at_once():
     for forced, unsettled in (((), False), (["0a.one"], True), ([f"{LAYERS - 1}b.one"], False)):
         graph, last = lattice(forced)
-        contents = Namespace(graph=graph, finished=set(), sources=Sources())
+        contents = Namespace(graph=graph, finished=set())
         assert Shared(contents)._unsettled(last) is unsettled
 
 
@@ -35,3 +38,14 @@ def test_a_recipe_follows_only_where_each_job_gave_what_its_record_says():
     assert Shared(contents)._follows(last)
     contents.made = {"0a.one": "sha256:2"}
     assert not Shared(contents)._follows(last)
+
+
+def test_a_source_is_read_once_and_an_edit_of_it_is_seen(tmp_path, store):
+    sources, file = Sources(), tmp_path / "config.json"
+    with pytest.raises(UnknownInput, match=r"config.json is missing"):
+        sources.digest(str(file), lambda _: True)
+    file.write_text("{}")
+    found = sources.digest(str(file), lambda _: True)
+    assert found == f"sha256:{digest.read(file)}" and sources.unchanged(str(file))
+    file.write_text("[]")
+    assert not sources.unchanged(str(file)) and sources.digest(str(file), lambda _: True) == found

@@ -149,6 +149,8 @@ def test_programs_of_a_quantised_model_are_refused_and_not_offered(catalogue):
         assert "programs are exported for weights in f16" in targets.why_not(
             f"artifacts/{name}", found
         )
-    offered = {t.split(".")[-1] for t in targets.legal(found)}
-    assert offered > {"gguf", "quants", "split", "irpa", "onnx", "openvino", "rayserve"}
-    assert not offered & {"mlir", "vmfb", "shortfin"}
+    plain, offered = (
+        {t.split(".")[-1] for t in targets.legal_of("demo", one)} for one in (catalogue, found)
+    )
+    programs = {"mlir", "json", "vmfb", "shortfin"}  # and config.json of one
+    assert plain - offered == programs | {"trtllm-ckpt", "trtllm", "triton"} and offered < plain

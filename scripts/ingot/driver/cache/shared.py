@@ -59,15 +59,7 @@ class Shared:
     def _unsettled(self, job: Job) -> bool:
         """Is anything that `job` rests on forced, built in this run, or to be built?"""
         upset = self.contents.graph.forced | self.gone | self.contents.finished
-        return not upset.isdisjoint(self._way(job))
-
-    def _way(self, job: Job) -> list[Job]:
-        """The cached jobs that `job` rests on, by way of cached ones, each once."""
-        needs = self.contents.graph.needs
-        found = [one for one in needs.get(job, {}) if one.cached]
-        for one in found:  # grows while it is walked
-            found += [more for more in needs.get(one, {}) if more.cached and more not in found]
-        return found
+        return not upset.isdisjoint(self.contents.graph.way(job, cached=True))
 
     def _tag(self, job: Job) -> str | None:
         """What the shared cache knows a job by; None where we know its record, or it cannot."""
@@ -133,7 +125,7 @@ class Shared:
     def _follows(self, job: Job) -> bool:
         """Did each action on the way give what its record says, of the inputs that it has now?"""
         contents = self.contents
-        for one in (job, *self._way(job)):
+        for one in (job, *contents.graph.way(job, cached=True)):
             for maker, paths in contents.graph.needs.get(one, {}).items():
                 record = contents.record(maker) if maker.cached else None
                 if maker.cached and record is None:

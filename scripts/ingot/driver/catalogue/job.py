@@ -81,11 +81,16 @@ class Graph:
         """The job that makes input `path` of `job`; None when it is a source."""
         return next((one for one, files in self.needs.get(job, {}).items() if path in files), None)
 
-    def way(self, job: Job) -> list[Job]:
-        """Every job that makes something on the way to `job`."""
-        found = list(self.needs.get(job, {}))
+    def way(self, job: Job, cached: bool = False) -> list[Job]:
+        """Every job that makes something on the way to `job`, once; or the cached ones that it rests on, by
+        way of cached ones."""
+
+        def makers(one: Job) -> list[Job]:
+            return [maker for maker in self.needs.get(one, {}) if maker.cached or not cached]
+
+        found = makers(job)
         for one in found:  # grows while it is walked
-            found += [maker for maker in self.needs.get(one, {}) if maker not in found]
+            found += [maker for maker in makers(one) if maker not in found]
         return found
 
     def asked(self) -> set[str]:

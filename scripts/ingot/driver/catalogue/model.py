@@ -10,7 +10,7 @@ from ingot.model.config import ModelConfig, read_config
 from ingot.model.hub.listing import read_listing
 from ingot.model.specs import parameters, specs_of
 
-REFUSED = "refused"  # of a catalogue: models whose config.json is here, and why it is refused
+REFUSED = "refused"  # of a completed catalogue
 SMALL_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
@@ -21,6 +21,12 @@ SMALL_FILES = (
     "tokenizer.model",
     "tokenizer_config.json",
 )
+
+
+class Refusals(dict):
+    """Models whose config.json is here, and why it is refused.
+
+    A type of its own, which YAML cannot give: the same key in a user's catalogue is an unknown one."""
 
 
 def shard_names(shards: int) -> list[str]:

@@ -66,7 +66,8 @@ def complete(catalogue: dict, root: Path) -> None:
     import jsonschema
     from snakemake.utils import validate
 
-    catalogue.pop(model.REFUSED, None)  # of an earlier look
+    if isinstance(catalogue.get(model.REFUSED), model.Refusals):  # of an earlier look
+        del catalogue[model.REFUSED]
     schema = json.loads((root / SCHEMA).read_bytes())
     schema["$defs"]["quant"]["enum"] = [*ROWS]
     schema["$defs"]["architecture"]["enum"] = [*FAMILIES]
@@ -81,7 +82,8 @@ def complete(catalogue: dict, root: Path) -> None:
         raise Refused(f"{key or 'the catalogue'}: {error.message}; see {SCHEMA}")
     validate(catalogue, str(root / SCHEMA))
     refused = {name: model.fill_needs(name, one, root) for name, one in catalogue["models"].items()}
-    catalogue[model.REFUSED] = {name: reason for name, reason in refused.items() if reason}
+    reasons = {name: reason for name, reason in refused.items() if reason}
+    catalogue[model.REFUSED] = model.Refusals(reasons)
     for name, entry in catalogue["models"].items():
         for table, key, word in (
             ("hardware", f"models.{name}.hardware", entry["hardware"]),

@@ -32,7 +32,12 @@ COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, not below all that would be right."""
+    """Says what is wrong in one line, not below all that would be right; `ingot --help` is an overview."""
+
+    def format_help(self) -> str:
+        if self.prog != "ingot":
+            return super().format_help()
+        return f"usage: ingot COMMAND ...\n\n{__doc__}{overview()}\n"
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {self.prog}: {message}; `{self.prog} --help` says what there is\n")
@@ -40,13 +45,9 @@ class Parser(argparse.ArgumentParser):
 
 def parser(only: str | None = None) -> argparse.ArgumentParser:
     """Of every command; or with the options of one alone: importing them all takes as long as most take."""
-    whole = only not in (None, *COMMANDS)  # of `ingot --help`
     raw = argparse.RawDescriptionHelpFormatter
-    text = f"{__doc__}{overview()}" if whole else __doc__
-    usage = "ingot COMMAND ..." if whole else None
-    found = Parser(prog="ingot", usage=usage, description=text, formatter_class=raw)
-    listed = {"help": argparse.SUPPRESS} if whole else {}  # in the overview
-    subparsers = found.add_subparsers(required=True, metavar="COMMAND", **listed)
+    found = Parser(prog="ingot", formatter_class=raw)
+    subparsers = found.add_subparsers(required=True, metavar="COMMAND")
     for name in COMMANDS:
         if only not in (None, name):
             subparsers.add_parser(name, help=summary(name))

@@ -3,9 +3,10 @@
     <python of envs/vllm> ray_placement.py MANIFEST TRIES [FIRST]
 
 In a network of its own. What vLLM's deployments ask for is what Ray's own code says; each group's nodes
-offer what KubeRay would tell them. All applications at once, or the FIRST before the others. Prints, of
-each try, those that came up; the first without all of them is the last one. A try ends when all are up, or
-when one waits for a resource of its own on a node whose CPUs others have.
+offer what KubeRay would tell them. All nodes, then all applications; with FIRST, nodes with a resource of
+their own come up first, then that application: pods start in any order. Prints, of each try, what
+came up. A try ends when all are up, or when one waits for a resource of its own on a node whose CPUs
+others have.
 """
 
 import json
@@ -52,14 +53,6 @@ class Standin:
 
     def __call__(self):
         return "up"
-
-
-@ray.remote(num_cpus=0, scheduling_strategy="SPREAD")
-class Nobody:
-    """Takes its turn: Serve spreads replicas over nodes in turn, and as many come in each try."""
-
-    def here(self):
-        return True
 
 
 def deployment(name, options):
@@ -109,17 +102,6 @@ def run(applications):
     )  # fmt: skip
 
 
-def tried(served, first, own):
-    """The applications that came up, and whether another is starved."""
-    if first:
-        ray.get(Nobody.remote().here.remote())
-        run([one for one in served if one["name"] == first])
-        wait(lambda: running() == [first])
-    run([one for one in served if one["name"] != first])
-    wait(lambda: len(running()) == len(served) or (running() and starved(own)))
-    return running(), starved(own)
-
-
 def main(path, tries, first=""):
     spec = yaml.safe_load(Path(path).read_text())["spec"]
     config, served = spec["rayClusterConfig"], yaml.safe_load(spec["serveConfigV2"])["applications"]
@@ -127,19 +109,34 @@ def main(path, tries, first=""):
         llm.get("accelerator_type") for one in served for llm in one["args"].get("llm_configs", [])
     }
     more = {f"accelerator_type:{kind}": 1.0 for kind in kinds if kind}
-    head = {**offers(config["headGroupSpec"], {}), **SMALL}
-    cluster = Cluster(initialize_head=True, connect=True, head_node_args=head)
-    for group in config["workerGroupSpecs"]:
-        for _ in range(group["replicas"]):
-            cluster.add_node(**offers(group, more), object_store_memory=80 << 20)
-    serve.start(http_options={"location": "NoServer"})
+    nodes = [
+        offers(group, more)
+        for group in config["workerGroupSpecs"]
+        for _ in range(group["replicas"])
+    ]
     asked = [actor["ray_actor_options"] for one in served for actor in one.get("deployments", [])]
     own = {name for options in asked for name in options.get("resources", {})}
-    found, starves = [], False
-    while len(found) < int(tries) and (not found or len(found[-1]) == len(served)):
-        up, starves = tried(served, first, own)
-        found.append(up)
-        for one in served if len(up) == len(served) else ():
+    head = {**offers(config["headGroupSpec"], {}), **SMALL}
+    cluster = Cluster(initialize_head=True, connect=True, head_node_args=head)
+
+    def come_up(nodes):
+        for node in nodes:
+            cluster.add_node(**node, object_store_memory=80 << 20)
+
+    serve.start(http_options={"location": "NoServer"})
+    if first:
+        come_up(node for node in nodes if own & node["resources"].keys())
+        run([one for one in served if one["name"] == first])
+        wait(lambda: starved(own))
+        nodes = [node for node in nodes if not own & node["resources"].keys()]
+    come_up(nodes)
+    found = []
+    for _ in range(int(tries)):
+        run([one for one in served if one["name"] != first])
+        wait(lambda: len(running()) == len(served) or (running() and starved(own)))
+        found.append(running())
+        starves = starved(own)
+        for one in served if len(running()) == len(served) else ():
             serve.delete(one["name"])
     serve.shutdown()
     ray.shutdown()

@@ -69,6 +69,13 @@ def inputs(catalogue):
     return Inputs(catalogue, ROOT)
 
 
+def test_a_completed_catalogue_is_one_that_can_be_given(inputs, tmp_path, monkeypatch):
+    """Publishing by a target's name gives the run's own to `ingot publish`."""
+    monkeypatch.chdir(tmp_path)
+    again = load(ROOT, inputs.catalogue_file(None))
+    assert json.loads(json.dumps(again)) == json.loads(json.dumps(inputs.catalogue))
+
+
 # Commands
 
 

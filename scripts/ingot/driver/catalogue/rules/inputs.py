@@ -10,7 +10,7 @@ from ingot.base.atomic import replacing
 from ingot.driver.catalogue.formats import rows
 from ingot.driver.catalogue.formats.iree import archives
 from ingot.driver.catalogue.formats.serving import memory_of
-from ingot.driver.catalogue.model import SMALL_FILES, hub_files, shard_names
+from ingot.driver.catalogue.model import REFUSED, SMALL_FILES, hub_files, shard_names
 from ingot.driver.catalogue.rules.sources import sources_of
 from ingot.driver.toolchains import toolchains
 from ingot.formats.gguf import quantisations
@@ -57,7 +57,8 @@ class Inputs:
     def catalogue_file(self, _) -> str:
         """The catalogue as this run has it, for a command of ours that a rule runs."""
         place = Path(".ingot/catalogue.json")
-        text = json.dumps(self.catalogue, indent=1)
+        said = {key: value for key, value in self.catalogue.items() if key != REFUSED}
+        text = json.dumps(said, indent=1)
         if self.decides and not (place.is_file() and place.read_text() == text):
             place.parent.mkdir(exist_ok=True)
             with replacing(place) as partial:

@@ -14,15 +14,17 @@ from ingot.model.features import FEATURES  # noqa: E402
 
 TOP = """# What each format can express of a model
 
-A model needs of a format what its config.json says. What a format cannot express is refused before
-anything is fetched or built: `ingot add`, `ingot targets`, `snakemake -n`, `ingot plan` and the step itself
-give one answer, from the format's row. `ingot add` writes what a model of the hub needs into its entry
-(`needs`); of a model that is here config.json is read.
+config.json says what a model needs from a format. If a format cannot express it, Ingot refuses the target
+before it fetches or builds anything: `ingot add`, `ingot targets`, `snakemake -n`, `ingot plan` and the
+step itself give the same answer, from the table of formats in the code. For a model on the hub, `ingot add`
+writes what it needs into its entry (`needs`). For a model on this machine, Ingot reads config.json.
+
+In the table, unsharded means a target without `_tpN`, and – means that no target of the format can.
 
 """
 END = """
-Every format has Llama 3.1's rope, tied embeddings and grouped heads. Of a Mistral with a sliding window
-every format takes contexts up to the window. `python docs/formats.py` writes this page.
+Every format supports Llama 3.1's rope, tied embeddings and grouped heads. For a Mistral with a sliding
+window, every format accepts contexts up to the window. `python docs/formats.py` writes this page.
 """
 SETTINGS = {  # formats whose answer hangs on the model's entry -> besides the demo's own
     "rayserve": ("vLLM alone", {"ray": {"apps": ["llm"]}}),
@@ -41,8 +43,8 @@ def cells(row: Format, entry: dict[str, Any]) -> list[str]:
         asked = {size: one for size, one in asked.items() if not row.why_not(one)} or asked
     for feature in FEATURES:
         said = {size: feature in row.can(one) for size, one in asked.items()}
-        some = " or ".join("no `_tpN`" if size is None else "`_tp1`" for size in said if said[size])
-        found.append("yes" if all(said.values()) else some or "–")
+        some = " or ".join("unsharded" if size is None else "`_tp1`" for size in said if said[size])
+        found.append("yes" if all(said.values()) else f"{some} only" if some else "–")
     return found
 
 

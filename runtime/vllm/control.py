@@ -2,15 +2,27 @@
 
 import argparse
 import json
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
 
 import asking
 
-from place import FOLDER, Refused, Site, asked, read_bundle, read_site, state_folder
+from place import (
+    FOLDER,
+    LOCAL,
+    Refused,
+    Site,
+    asked,
+    read_bundle,
+    read_site,
+    runs_here,
+    state_folder,
+)  # fmt: skip
 
 NEVER = (
     "PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "QOSMaxWallDurationPerJobLimit",
@@ -83,7 +95,10 @@ def state(site: Site, options: argparse.Namespace) -> dict:
             continue  # of a job that ends now
     for _, one in sorted(found.items(), reverse=True):
         wanted = one["job"] == options.job if options.job else one["bundle"] == str(FOLDER)
-        if wanted and (one["job"].startswith("local-") or queue(["--job", one["job"]])):
+        local = one["job"].startswith(LOCAL)
+        if wanted and (
+            runs_here(one["job"], one["node"]) if local else queue(["--job", one["job"]])
+        ):
             return one
     raise Refused(f"{options.job or FOLDER}: no server of it runs; ./submit starts one")
 
@@ -152,6 +167,13 @@ def stop(site: Site, options: argparse.Namespace) -> None:
         if not (lines := own_jobs()):
             raise
         job = lines[-1].split()[0]
+    if job.startswith(LOCAL):
+        node = state(site, argparse.Namespace(job=job))["node"]
+        if node != os.uname().nodename:
+            raise Refused(f"{job}: runs on {node}; stop it there")
+        os.kill(int(job.removeprefix(LOCAL)), signal.SIGTERM)
+        print(f"{job} is told to stop")
+        return
     done = subprocess.run(["scancel", job], capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
         raise Refused(f"{job}: {done.stderr.strip() or 'scancel failed'}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parent.parent  # the bundle
+LOCAL = "local-"  # how the job of a server without SLURM begins; behind it its process id
 SITE = "INGOT_SERVE_SITE"
 KEYS = {  # of the site file: a pattern of each value
     "python": r"/.+",  # an interpreter that has requirements.lock installed
@@ -96,7 +97,7 @@ class Place:
     @property
     def local(self) -> bool:
         """Without SLURM."""
-        return self.job.startswith("local-")
+        return self.job.startswith(LOCAL)
 
     @property
     def name(self) -> str:
@@ -119,6 +120,16 @@ class Place:
         return int(re.sub(r"\D", "", self.job) or 0)
 
 
+def runs_here(job: str, node: str) -> bool:
+    """Does a server without SLURM still run, as far as can be seen from this machine?"""
+    if node != os.uname().nodename:
+        return True
+    try:
+        return b"node.py" in Path("/proc", job.removeprefix(LOCAL), "cmdline").read_bytes()
+    except OSError:
+        return False
+
+
 def clock(said: str) -> int:
     """Seconds of SLURM's 1-02:03:04."""
     days, _, rest = said.rpartition("-")
@@ -130,7 +141,7 @@ def find() -> Place:
     said = os.environ.get
     job = said("SLURM_JOB_ID")
     if not job or "SLURM_STEP_ID" not in os.environ:
-        return Place(f"local-{os.getpid()}", 0, (os.uname().nodename,))
+        return Place(f"{LOCAL}{os.getpid()}", 0, (os.uname().nodename,))
     names = asked("scontrol", "show", "hostnames", said("SLURM_STEP_NODELIST", "")).split()
     return Place(job, int(said("SLURM_NODEID", "0")), tuple(names))
 

@@ -177,6 +177,36 @@ def test_it_is_ready_when_it_has_answered_right_and_not_before(job):
     assert "stopped by SIGTERM" in one.ended()
 
 
+@pytest.mark.parametrize("ends", ["./stop", "SIGKILL"])
+def test_a_server_without_slurm_is_found_and_stopped_by_the_same_commands(
+    ends, job, tmp_path, reference
+):
+    bundle = bundles.write(tmp_path / "alone", reference, tp=1, nodes=1)
+    one = job(bundle=bundle, submit=False)
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(
+            [one.bundle / "serve"], cwd=one.folder, env=one.environment, stdout=log, stderr=log
+        )
+    end = time.monotonic() + 60
+    while "ready after" not in (said := (tmp_path / "log").read_text()):
+        assert server.poll() is None and time.monotonic() < end, said
+        time.sleep(0.1)
+    assert one.run("status").stdout.startswith(
+        f"local-{server.pid} on {os.uname().nodename}: ready"
+    )
+    assert "tokens are the reference's" in one.run("smoke").stdout
+    if ends == "./stop":
+        assert one.run("stop").stdout == f"local-{server.pid} is told to stop\n"
+        assert server.wait(SOON) == 143
+    else:
+        one.kill()
+        server.wait(SOON)
+    for verb in ("status", "stop"):
+        said = one.run(verb)
+        assert (said.returncode, said.stderr.count("\n")) == (1, 1), said
+        assert "no server of it runs" in said.stderr
+
+
 def test_a_server_that_says_something_else_is_never_ready(job):
     one = job(fault="wrong")
     said = one.ended(60)

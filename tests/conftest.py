@@ -18,12 +18,14 @@ import slurm
 from checkout import checkout
 from forking import Forking, ForkingSnakemake
 from ingot.driver.catalogue import schema
+from ingot.driver.catalogue.rules import environment as environments
 from ingot.driver.toolchains import toolchains
 from ingot.store.records import Action, Store
 
 ROOT = Path(__file__).resolve().parents[1]
 IRPA = "artifacts/demo.irpa"
 KEY = "ab" * 32  # of an action that nobody ran
+environments.keep_bytecode()
 schema.LOCAL = "of nobody"  # what a developer has added to this folder is no matter of the tests
 
 
@@ -97,18 +99,21 @@ def step(python, interpreter, tmp_path):
 
     def run(name, script, *arguments, environment=None, timeout=600):
         words = [python(name), ROOT / "scripts" / script, *arguments]
+        kept = ("PATH", environments.BYTECODE)
+        alone = {one: os.environ[one] for one in kept if one in os.environ} | {
+            "HOME": str(tmp_path)
+        }
         if not environment and name != "hub" and interpreter(name).free.acquire(blocking=False):
             try:
                 return interpreter(name).in_time(
-                    *words[1:], seconds=timeout, cwd=tmp_path,
-                    environment={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},
-                )  # fmt: skip
+                    *words[1:], seconds=timeout, cwd=tmp_path, environment=alone
+                )
             finally:
                 interpreter(name).free.release()
         return subprocess.run(
             [str(word) for word in words],
             cwd=tmp_path,
-            env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **(environment or {})},
+            env={**alone, **(environment or {})},
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -280,13 +285,11 @@ def convert(run, checkpoint, gguf, dtype="f16", pre=None, license=None, *flags):
     )  # fmt: skip
 
 
-def llama_cpp(python, asked, dtypes):
+def llama_cpp(forked, asked, dtypes):
     """llama.cpp's own converter on [checkpoint, folder, pre-tokenizer]s: FOLDER/DTYPE.gguf of each."""
     converter = toolchains.build(ROOT, "llamacpp") / "llama.cpp"
-    words = [python("iree"), ROOT / "tests/doubles/oracle.py", converter, "A name", *dtypes]
-    return subprocess.run(
-        list(map(str, words)), input=json.dumps(asked), capture_output=True, text=True, check=False
-    )
+    words = (ROOT / "tests/doubles/oracle.py", converter, "A name", *dtypes)
+    return forked("iree", *words, given=json.dumps(asked))
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ print("ready", file=sys.stderr, flush=True)
 def script(asked):
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(asked[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(asked["stdin"], os.O_RDONLY), 0)
     os.setsid()
     signal.alarm(asked["seconds"])
     os.chdir(asked["cwd"])
@@ -47,9 +47,14 @@ def script(asked):
         os.environ.clear()
         os.environ.update(asked["environment"])
     sys.argv = asked["words"]
-    sys.path[0] = os.path.dirname(sys.argv[0])
     try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
+        if sys.argv[0] == "-m":
+            del sys.argv[0]
+            sys.path[0] = asked["cwd"]
+            runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = os.path.dirname(sys.argv[0])
+            runpy.run_path(sys.argv[0], run_name="__main__")
         return 0
     except SystemExit as end:
         if isinstance(end.code, str):
@@ -89,18 +94,29 @@ class Forking:
         )
 
     def run(
-        self, script: Path, *words, seconds: int = 300, cwd: Path | str = ".", environment=None
+        self,
+        script: Path | str,
+        *words,
+        seconds: int = 300,
+        cwd: Path | str = ".",
+        environment=None,
+        given="",
     ) -> subprocess.CompletedProcess:
-        """What `python script words` says; ended by SIGALRM after so many seconds."""
+        """What `python script words` says, or `python -m module words`, with `given` on its stdin; ended by
+        SIGALRM after so many seconds."""
         self.runs += 1  # what one left running writes into no other's
-        said = {name: Path(self.folder.name, f"{name}{self.runs}") for name in ("stdout", "stderr")}
+        said = {
+            name: Path(self.folder.name, f"{name}{self.runs}")
+            for name in ("stdin", "stdout", "stderr")
+        }
+        said["stdin"].write_text(given)
         asked = {name: str(path) for name, path in said.items()}
         asked |= {"words": [str(script), *map(str, words)], "seconds": seconds, "ends": self.ends}
         asked |= {"cwd": str(cwd), "environment": environment}
         print(json.dumps(asked), file=self.process.stdin, flush=True)
         if not (status := self.process.stdout.readline()):
             raise RuntimeError(f"the forking interpreter ended: {Path(self.log.name).read_text()}")
-        out, err = (path.read_text() for path in said.values())
+        out, err = (said[name].read_text() for name in ("stdout", "stderr"))
         for path in said.values():
             path.unlink()
         return subprocess.CompletedProcess(asked["words"], int(status), out, err)

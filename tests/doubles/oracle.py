@@ -12,6 +12,8 @@ import sys
 
 source, name, *dtypes = sys.argv[1:]
 sys.path[:0] = [source, f"{source}/gguf-py"]
+for module in [one for one in sys.modules if one.partition(".")[0] == "gguf"]:
+    del sys.modules[module]  # the toolchain's own, in a fork that has imported it
 import conversion.base  # noqa: E402
 
 for checkpoint, out, pre in json.load(sys.stdin):

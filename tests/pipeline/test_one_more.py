@@ -32,7 +32,7 @@ QWEN2 = replace(
 """
 
 
-def test_a_family_is_one_file_and_a_line(clone, build, python):
+def test_a_family_is_one_file_and_a_line(clone, build, forked):
     """Qwen2, which is no family of ours: GGUF, llama.cpp's bytes, verified; ONNX too; the rest refused."""
     folder = clone("a")
     families = folder / "scripts/ingot/model/families"
@@ -52,7 +52,7 @@ def test_a_family_is_one_file_and_a_line(clone, build, python):
     build(folder, "--configfile", "mine.yaml", "--", *targets)
     for target in targets:
         assert json.loads((folder / target).read_bytes())["result"] == "passed"
-    done = llama_cpp(python, [[str(folder / "q"), str(folder), "llama-bpe"]], ["f16", "q8_0"])
+    done = llama_cpp(forked, [[str(folder / "q"), str(folder), "llama-bpe"]], ["f16", "q8_0"])
     assert done.returncode == 0, done.stderr[-3000:]
     for ours, theirs in (("q", "f16"), ("q.q8_0", "q8_0")):
         made = (folder / f"artifacts/{ours}.gguf").read_bytes()

@@ -53,16 +53,18 @@ def export(run, config, tp, mlir, *flags, whole=False):
 @pytest.mark.parametrize(
     "kind, tp", [("demo", 2), ("demo", 4), ("demo", 8), ("llama31", 2), ("llama31", 4)]
 )
-def test_the_set_is_that_of_sharktanks_own_tool_from_both_sources(kind, tp, ok, python, tmp_path):
+def test_the_set_is_that_of_sharktanks_own_tool_from_both_sources(kind, tp, ok, forked, tmp_path):
     checkpoint = DEMO if kind == "demo" else checkpoints.llama31(tmp_path / "checkpoint")
     convert(ok, checkpoint, tmp_path / "m.gguf")
     ok("convert", "gguf_to_irpa.py", "--gguf", tmp_path / "m.gguf", "--irpa", tmp_path / "m.irpa")
     for place in ("theirs", "archive", "checkpoint_"):
         (tmp_path / place).mkdir()
-    tool = [python("iree"), "-m", "sharktank.examples.sharding.shard_llm_dataset"]
-    words = ["--irpa-file", "m.irpa", "--output-irpa-file", "theirs/m.irpa"]
-    command = [*tool, *words, "--tensor-parallelism-size", str(tp)]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    words = ("--irpa-file", "m.irpa", "--output-irpa-file", "theirs/m.irpa")
+    words = (*words, "--tensor-parallelism-size", tp)
+    done = forked(
+        "iree", "-m", "sharktank.examples.sharding.shard_llm_dataset", *words, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
     shard(ok, tp, tmp_path / "archive/m.irpa", "--irpa", tmp_path / "m.irpa")
     shard(ok, tp, tmp_path / "checkpoint_/m.irpa", "--checkpoint", checkpoint)
     theirs = sorted(path.name for path in (tmp_path / "theirs").iterdir())

@@ -16,20 +16,20 @@ CASES = [(name, bias) for name, one in FAMILIES.items() for bias in (None, *one.
 
 
 @pytest.fixture(scope="module")
-def made(python, forked, tmp_path_factory):
+def made(forked, tmp_path_factory):
     """made(case): a checkpoint of transformers' own names, random, and llama.cpp's GGUF file of it."""
 
     def make(case):
         with once(tmp_path_factory, "families") as (folder, filled):
             places = {one: folder / f"{one[0]}-{one[1]}" for one in CASES}
             if not filled:
-                fill(places, python, forked)
+                fill(places, forked)
         return places[case], json.loads((places[case] / "tensors.json").read_bytes())
 
     return make
 
 
-def fill(places, python, forked):
+def fill(places, forked):
     for (name, bias), place in places.items():
         place.mkdir()
         family = FAMILIES[name]
@@ -51,7 +51,7 @@ def fill(places, python, forked):
             {name: ("F32", one.shape, one.astype("<f4").tobytes()) for name, one in values.items()},
         )
     asked = [[str(place), str(place), "llama-bpe"] for place in places.values()]
-    done = llama_cpp(python, asked, ["f16"])
+    done = llama_cpp(forked, asked, ["f16"])
     assert all((place / "f16.gguf").exists() for place in places.values()), done.stderr[-3000:]
 
 

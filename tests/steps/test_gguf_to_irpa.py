@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import subprocess
 
 import pytest
 
@@ -18,16 +17,15 @@ def rewrite(run, gguf, irpa):
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
 @pytest.mark.parametrize("kind", ["demo", "llama31"])
-def test_writes_the_bytes_of_sharktanks_dump_gguf(kind, dtype, ok, python, tmp_path):
+def test_writes_the_bytes_of_sharktanks_dump_gguf(kind, dtype, ok, forked, tmp_path):
     checkpoint = checkpoints.DEMO
     if kind != "demo":
         checkpoint = getattr(checkpoints, kind)(tmp_path / "checkpoint")
     convert(ok, checkpoint, tmp_path / "m.gguf", dtype)
     rewrite(ok, tmp_path / "m.gguf", tmp_path / "ours.irpa")
-    command = [python("iree"), "-m", "sharktank.tools.dump_gguf", "--gguf-file", "m.gguf"]
-    subprocess.run(
-        [*command, "--output-irpa", "theirs.irpa"], cwd=tmp_path, check=True, capture_output=True
-    )
+    words = ("--gguf-file", "m.gguf", "--output-irpa", "theirs.irpa")
+    done = forked("iree", "-m", "sharktank.tools.dump_gguf", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert (tmp_path / "ours.irpa").read_bytes() == (tmp_path / "theirs.irpa").read_bytes()
 
 

@@ -156,7 +156,7 @@ def test_each_spelling_means_the_same_to_transformers_or_is_refused(reader, fold
     assert found.count(EQUAL) >= 25 and len(found) - found.count(EQUAL) >= 20
 
 
-def test_llama_cpp_reads_what_we_write_of_each_spelling_that_is_taken(python, ok, tmp_path):
+def test_llama_cpp_reads_what_we_write_of_each_spelling_that_is_taken(forked, python, ok, tmp_path):
     taken, ours, asked = [], [], []
     for n, (changes, said) in enumerate(SPELLINGS):
         if said != EQUAL:
@@ -176,7 +176,7 @@ def test_llama_cpp_reads_what_we_write_of_each_spelling_that_is_taken(python, ok
             "convert", "safetensors_to_gguf.py", "--checkpoint", folder, "--gguf", ours[-1],
             "--dtype", "f16", "--name", "A name", "--pre-tokenizer", "llama-bpe",
         )  # fmt: skip
-    done = llama_cpp(python, asked, ["f16"])
+    done = llama_cpp(forked, asked, ["f16"])
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stderr.count(" to f16: KeyError('original_max_position_embeddings')") == 1
     pairs = [(path, path.with_name("f16.gguf")) for path in ours]
@@ -251,17 +251,16 @@ def test_the_spelling_of_transformers_5_gives_the_same_reference(run_reference, 
 
 
 @pytest.fixture
-def run_reference(reading, tmp_path, python):
+def run_reference(reading, tmp_path, forked):
     """run_reference(folder) is the real step's end for that checkpoint."""
 
     def run(folder):
         files = ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
         found = [folder / name for name in files if (folder / name).exists()]
-        words = [
-            python("transformers"), ROOT / "scripts/generate_reference.py", *reading(folder),
+        return forked(
+            "transformers", ROOT / "scripts/generate_reference.py", *reading(folder),
             "--reference", tmp_path / f"{folder.name}.npz",
             "--checkpoint", *found, *sorted(folder.glob("model*")),
-        ]  # fmt: skip
-        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+        )  # fmt: skip
 
     return run

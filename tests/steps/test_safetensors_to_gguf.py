@@ -18,7 +18,7 @@ LICENCE = {"tied": "apache-2.0"}
 
 
 @pytest.fixture(scope="module")
-def oracle(python, tmp_path_factory, sentencepiece):
+def oracle(forked, tmp_path_factory, sentencepiece):
     """oracle(kind): a checkpoint, and the folder of llama.cpp's own GGUF files of it."""
 
     def make(kind):
@@ -31,7 +31,7 @@ def oracle(python, tmp_path_factory, sentencepiece):
             elif kind != "demo":
                 getattr(checkpoints, kind)(checkpoint)
             asked = [[str(checkpoint), str(folder), PRE.get(kind, "llama-bpe")]]
-            done = llama_cpp(python, asked, DTYPES)
+            done = llama_cpp(forked, asked, DTYPES)
             assert (folder / "q8_0.gguf").exists(), done.stderr[-3000:]
         return checkpoint, folder
 
@@ -48,7 +48,7 @@ def test_writes_the_bytes_of_llama_cpps_converter(kind, dtype, oracle, ok, tmp_p
 
 
 @pytest.fixture(scope="module")
-def variants(python, tmp_path_factory):
+def variants(forked, tmp_path_factory):
     """A folder per variant: its checkpoint, and llama.cpp's files of it."""
     with once(tmp_path_factory, "variants") as (folder, filled):
         if not filled:
@@ -56,7 +56,7 @@ def variants(python, tmp_path_factory):
             for name, place in places.items():
                 checkpoints.variant(place / "checkpoint", name)
             asked = [[f"{place}/checkpoint", str(place), "llama-bpe"] for place in places.values()]
-            done = llama_cpp(python, asked, DTYPES)
+            done = llama_cpp(forked, asked, DTYPES)
             assert (places["long context"] / "q8_0.gguf").exists(), done.stderr[-3000:]
     return folder
 
@@ -71,7 +71,7 @@ def test_every_shape_of_a_llama_has_llama_cpps_bytes(name, variants, ok, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def tokenizers(python, tmp_path_factory):
+def tokenizers(forked, tmp_path_factory):
     """A folder per tokenizer: a checkpoint with it, and llama.cpp's file of that."""
     names = tokenizers_of.NAMES
     with once(tmp_path_factory, "tokenizers") as (folder, filled):
@@ -80,7 +80,7 @@ def tokenizers(python, tmp_path_factory):
                 (folder / name).mkdir()
                 tokenizers_of.write(folder / name / "checkpoint", name)
             asked = [[f"{folder / n}/checkpoint", str(folder / n), "llama-bpe"] for n in names]
-            done = llama_cpp(python, asked, ["q8_0"])
+            done = llama_cpp(forked, asked, ["q8_0"])
             assert (folder / names[-1] / "q8_0.gguf").exists(), done.stderr[-3000:]
     return folder
 

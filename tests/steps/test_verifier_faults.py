@@ -38,7 +38,7 @@ def test_a_sample_of_every_kinds_faults_is_caught(tmp_path):
 
 
 @pytest.fixture
-def references(python, tmp_path_factory):
+def references(forked, tmp_path_factory):
     """What transformers makes of the demo: made once a run, by makers that nobody touched."""
     with once(tmp_path_factory, "references") as (place, done):
         paths = {name: place / name for name in ("reading", "reference", "texts", "scores")}
@@ -52,8 +52,8 @@ def references(python, tmp_path_factory):
              "--tokens", 1024, *told["texts"]),
             ("score_corpus.py", *whole, *told["texts"], *told["scores"]),
         ):  # fmt: skip
-            command = [python("transformers"), ROOT / "scripts" / script, *words]
-            subprocess.run([str(word) for word in command], check=True, capture_output=True)
+            said = forked("transformers", ROOT / "scripts" / script, *words)
+            assert said.returncode == 0, said.stderr
     return told
 
 
@@ -70,13 +70,10 @@ CONFIG = [one for one in forgeries.FORGERIES if one.file == "model/config.py"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("one", CONFIG, ids=[one.name for one in CONFIG])
-def test_a_number_that_we_misread_is_no_reading_of_transformers(one, python, tmp_path):
+def test_a_number_that_we_misread_is_no_reading_of_transformers(one, forked, tmp_path):
     scripts = forgeries.forge(one, tmp_path)
     words = ["--config", checkpoints.DEMO / "config.json", "--reading", tmp_path / "reading.json"]
-    command = [python("transformers"), scripts / "read_config.py", *words]
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, check=False
-    )
+    done = forked("transformers", scripts / "read_config.py", *words)
     assert done.returncode == 1 and " to Ingot; expected one reading" in done.stderr, done.stderr
 
 

@@ -301,6 +301,26 @@ def test_a_step_sees_the_variables_that_are_listed_and_no_other():
     assert not names & {"HF_TOKEN", "PYTHONPATH", "OMP_NUM_THREADS"}
 
 
+@pytest.mark.skipif(not os.geteuid(), reason="root may write everywhere")
+@pytest.mark.parametrize("mine", [True, False])
+def test_what_python_compiles_of_anothers_toolchains_is_kept_in_ones_own_cache(
+    mine, tmp_path, monkeypatch
+):
+    place = tmp_path / "envs" / "one"
+    place.mkdir(parents=True)
+    (place / "package.py").touch()
+    monkeypatch.setenv("INGOT_ENVS", str(tmp_path / "envs"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(environment.BYTECODE, raising=False)
+    for folder in () if mine else (place, place.parent):
+        folder.chmod(0o555)
+    environment.prepare()
+    script = f"{environment.PREFIX} cd {place}; {sys.executable} -c 'import package'"
+    subprocess.run(["bash", "-c", script], check=True)
+    kept = [path.relative_to(tmp_path).parts[0] for path in tmp_path.rglob("package.*.pyc")]
+    assert kept == (["envs"] if mine else ["cache"])
+
+
 # This machine
 
 

@@ -3,11 +3,15 @@
 import os
 from pathlib import Path
 
+from ingot.driver.toolchains import toolchains
+
+BYTECODE = "PYTHONPYCACHEPREFIX"
 ALLOWED = (
     "HOME", "PATH", "TMPDIR", "USER", "LOGNAME", "TERM", "INGOT_*", "XDG_CACHE_HOME", "HF_*",
     "*_VISIBLE_DEVICES", "SLURM_*", "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY",
     "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_*", "PIP_*",  # where a toolchain's packages come from
     "DOCKER_CONFIG", "REGISTRY_AUTH_FILE", "XDG_RUNTIME_DIR",  # where a registry's credentials lie
+    BYTECODE,
 )  # fmt: skip
 PREFIX = (
     "token=$HF_TOKEN; unset HF_TOKEN; "  # rules/fetch.smk alone hands it on
@@ -22,6 +26,13 @@ def prepare(code: Path | None = None) -> None:
     """Set what steps are told in variables of ours; `code` is for rules that run a command of ours."""
     if code:
         os.environ["INGOT_CODE"] = str(code)
+    keep_bytecode()
     os.environ["INGOT_NOTES"] = str(Path(".ingot/notes").absolute())
     # Only trtllm-build and tritonserver are given it: containers find CUDA's libraries by it.
     os.environ["INGOT_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")
+
+
+def keep_bytecode() -> None:
+    """Have Python keep what it compiles, for every process that this one starts."""
+    if place := toolchains.bytecode():
+        os.environ.setdefault(BYTECODE, str(place))

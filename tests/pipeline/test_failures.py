@@ -13,7 +13,8 @@ pytestmark = pytest.mark.slow
 GGUF = "artifacts/demo.gguf"
 ENTRY = "name: Mine, shards: 2, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe"
 MINE = "models: {{mine: {{{}, " + ENTRY + "}}}}"
-GOOD = re.compile(r"(Using workflow|plan|start|done|restore) ")  # before anything fails
+# before anything fails; of a slow machine how far a step is
+GOOD = re.compile(r"(Using workflow|plan|start|done|restore) |.+: +\d+ (s so far|%)")
 THEIRS = re.compile(
     r"RuleException|CalledProcessError|Traceback|WorkflowError|compgen|message: None"
 )

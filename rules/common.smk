@@ -30,7 +30,7 @@ with one_line("error: "):
     targets.stop_on_wrong(sys.argv, config)
     hook.install(config, ROOT)
 
-environment.prepare(ROOT / "scripts")
+environment.prepare(ROOT / "scripts", head=workflow.is_main_process)
 shell.prefix(environment.PREFIX)
 
 

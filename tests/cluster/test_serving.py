@@ -57,7 +57,8 @@ class Job:
             **os.environ, **cluster.environment, "INGOT_SERVE_SITE": str(folder / "serve.conf"),
             "STANDIN": json.dumps(said),
         }  # fmt: skip
-        self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
+            self.environment.pop(name, None)
 
     def run(self, verb: str, *words: str) -> subprocess.CompletedProcess:
         return subprocess.run(

@@ -143,7 +143,13 @@ def test_until_restores_nothing_beyond(build, built):
     assert [path.name for path in (folder / "artifacts").iterdir()] == ["demo.gguf"]
 
 
-def test_cached_bytecode_of_an_edited_module_is_not_run(clone, build):
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_cached_bytecode_of_an_edited_module_is_not_run(
+    elsewhere, clone, build, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    if elsewhere:  # as where toolchains are another user's
+        monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path / "bytecode"))
     folder = clone("a")
     module = folder / "scripts/ingot/formats/gguf/metadata.py"
     os.utime(module, (1, 1))
@@ -153,6 +159,7 @@ def test_cached_bytecode_of_an_edited_module_is_not_run(clone, build):
     os.utime(module, (1, 1))
     build(folder)
     assert b"general.kind" in (folder / IRPA).read_bytes() != first
+    assert bool([*tmp_path.glob("bytecode/**/metadata.*.pyc")]) == elsewhere
 
 
 def test_outputs_in_another_order_are_another_action(clone, build):

@@ -352,7 +352,16 @@ def test_a_bundle_asks_what_the_other_does(tmp_path, reference):
     (tmp_path / "smoke").write_text(found["smoke"])
     (tmp_path / "smoke.json").write_text(found["smoke.json"])
     done = subprocess.run(
-        ["env", "-u", "PYTHONDONTWRITEBYTECODE", "sh", tmp_path / "smoke", "http://127.0.0.1:9"],
+        [
+            "env",
+            "-u",
+            "PYTHONDONTWRITEBYTECODE",
+            "-u",
+            "PYTHONPYCACHEPREFIX",
+            "sh",
+            tmp_path / "smoke",
+            "http://127.0.0.1:9",
+        ],
         capture_output=True,
         text=True,
         check=False,

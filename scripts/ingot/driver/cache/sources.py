@@ -65,7 +65,10 @@ class Sources:
 
 def _drop_bytecode(path: Path) -> None:
     """Python takes its cached bytecode for a file of the same size and second; we do not."""
-    for cached in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+    folders = [path.parent / "__pycache__"]
+    if elsewhere := os.environ.get("PYTHONPYCACHEPREFIX"):
+        folders.append(Path(elsewhere, *path.absolute().parent.parts[1:]))
+    for cached in (one for folder in folders for one in folder.glob(f"{path.stem}.*.pyc")):
         with contextlib.suppress(OSError):
             cached.unlink()
 

@@ -22,11 +22,18 @@ PREFIX = (
 )
 
 
-def prepare(code: Path | None = None) -> None:
-    """Set what steps are told in variables of ours; `code` is for rules that run a command of ours."""
+def prepare(code: Path | None = None, head: bool = True) -> None:
+    """Set what steps are told in variables of ours; `code` is for rules that run a command of ours.
+
+    `head`: not a process that runs a job for another, maybe elsewhere, where nobody drops the bytecode of a
+    module that was edited within the second.
+    """
     if code:
         os.environ["INGOT_CODE"] = str(code)
-    keep_bytecode()
+    if head:
+        keep_bytecode()
+    else:
+        os.environ.pop(BYTECODE, None)
     os.environ["INGOT_NOTES"] = str(Path(".ingot/notes").absolute())
     # Only trtllm-build and tritonserver are given it: containers find CUDA's libraries by it.
     os.environ["INGOT_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "")

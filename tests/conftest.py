@@ -50,14 +50,15 @@ needs_mounts = pytest.mark.skipif(not CAN_MOUNT, reason="this kernel allows no u
 
 
 def pytest_collection_modifyitems(items):
-    """What starts Snakemake or a server takes seconds at least: no part of `make quick`.
+    """What starts Snakemake, a server or torch takes seconds at least: no part of `make quick`.
 
     What takes minutes comes first, so that at the end there is work for each process.
     """
     for item in items:
         if (needs := item.get_closest_marker("root")) and os.geteuid():
             item.add_marker(pytest.mark.skip(reason=f"needs root: {needs.args[0]}"))
-        if {"pipeline", "servers", "cluster", "ci"} & set(item.path.parts):
+        theirs = {"peers", "reading", "forked"} & {*getattr(item, "fixturenames", ())}
+        if theirs or {"pipeline", "servers", "cluster", "ci"} & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
 

@@ -48,6 +48,7 @@ def added(hub, ingot, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_each_shape_is_an_entry_and_builds(hub, added, snakemake, tmp_path):
     for name in SHAPES:
         done = added(name)
@@ -70,6 +71,7 @@ def test_each_shape_is_an_entry_and_builds(hub, added, snakemake, tmp_path):
     assert all((tmp_path / "w" / target).exists() for target in targets)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, tmp_path):
     folder = hub.root / "org"
     checkpoints.llama31(folder / "gelu", hidden_act="gelu")

@@ -12,7 +12,7 @@ import time
 
 import asking
 
-from place import (
+from place import (  # fmt: skip
     FOLDER,
     LOCAL,
     Refused,
@@ -22,7 +22,7 @@ from place import (
     read_site,
     runs_here,
     state_folder,
-)  # fmt: skip
+)
 
 NEVER = (
     "PartitionTimeLimit", "PartitionNodeLimit", "BadConstraints", "QOSMaxWallDurationPerJobLimit",
@@ -95,10 +95,10 @@ def state(site: Site, options: argparse.Namespace) -> dict:
             continue  # of a job that ends now
     for _, one in sorted(found.items(), reverse=True):
         wanted = one["job"] == options.job if options.job else one["bundle"] == str(FOLDER)
-        local = one["job"].startswith(LOCAL)
-        if wanted and (
-            runs_here(one["job"], one["node"]) if local else queue(["--job", one["job"]])
-        ):
+        if not wanted:
+            continue
+        said = (one["job"], one["node"], one["bundle"])
+        if runs_here(*said) if one["job"].startswith(LOCAL) else queue(["--job", one["job"]]):
             return one
     raise Refused(f"{options.job or FOLDER}: no server of it runs; ./submit starts one")
 

@@ -120,12 +120,14 @@ class Place:
         return int(re.sub(r"\D", "", self.job) or 0)
 
 
-def runs_here(job: str, node: str) -> bool:
-    """Does a server without SLURM still run, as far as can be seen from this machine?"""
+def runs_here(job: str, node: str, bundle: str) -> bool:
+    """Does a server of `bundle` without SLURM still run, as far as can be seen from this machine?"""
     if node != os.uname().nodename:
         return True
     try:
-        return b"node.py" in Path("/proc", job.removeprefix(LOCAL), "cmdline").read_bytes()
+        line = Path("/proc", job.removeprefix(LOCAL), "cmdline").read_bytes()
+        mine = Path(bundle, "parts/node.py")  # of no other program, which has its number now
+        return any(Path(os.fsdecode(word)).resolve() == mine for word in line.split(b"\0"))
     except OSError:
         return False
 

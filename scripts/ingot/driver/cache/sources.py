@@ -47,8 +47,8 @@ class Sources:
         ):
             self.unread[path] = now
             raise UnknownInput(f"{path} was not seen before")
-        if path.endswith(".py") and not memo.known(path):
-            _drop_bytecode(Path(path))
+        if path.endswith(".py"):
+            _drop_bytecode(Path(path), memo.known(path) is not None)
         found = _shard(Path(path)) if shard else digest.of(path)
         self.seen[path] = (now, found)
         return found
@@ -63,9 +63,12 @@ class Sources:
         return memo.stamp_of(path) == stamp
 
 
-def _drop_bytecode(path: Path) -> None:
-    """Python takes its cached bytecode for a file of the same size and second; we do not."""
-    folders = [path.parent / "__pycache__"]
+def _drop_bytecode(path: Path, seen: bool) -> None:
+    """Python takes its cached bytecode for a file of the same size and second; we do not.
+
+    Beside the file, whoever first sees a new stamp drops it; each user's own cache, each of its runs.
+    """
+    folders = [] if seen else [path.parent / "__pycache__"]
     if elsewhere := os.environ.get("PYTHONPYCACHEPREFIX"):
         folders.append(Path(elsewhere, *path.absolute().parent.parts[1:]))
     for cached in (one for folder in folders for one in folder.glob(f"{path.stem}.*.pyc")):

@@ -115,7 +115,8 @@ def main(path, tries, first=""):
         for _ in range(group["replicas"])
     ]
     asked = [actor["ray_actor_options"] for one in served for actor in one.get("deployments", [])]
-    own = {name for options in asked for name in options.get("resources", {})}
+    hungry = [options for options in asked if options.get("num_cpus", 1)]  # for a CPU beside it
+    own = {name for options in hungry for name in options.get("resources", {})}
     head = {**offers(config["headGroupSpec"], {}), **SMALL}
     cluster = Cluster(initialize_head=True, connect=True, head_node_args=head)
 

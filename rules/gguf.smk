@@ -1,4 +1,9 @@
-"""Checkpoint to GGUF: artifacts/M[.DTYPE].gguf, M.quants of several types at once, M[.DTYPE].split."""
+"""Checkpoint to GGUF: artifacts/M[.DTYPE].gguf, M.quants of several types at once, M[.DTYPE].split.
+
+Each model goes one way: by Ingot's own writer, or by llama.cpp's converter where there is no table of its family.
+"""
+
+OWN, UPSTREAM = inputs.of_way("own"), inputs.of_way("upstream")
 
 
 rule safetensors_to_gguf:
@@ -15,6 +20,8 @@ rule safetensors_to_gguf:
         "logs/safetensors_to_gguf/{model}{dtype}.log",
     benchmark:
         "logs/safetensors_to_gguf/{model}{dtype}.tsv"
+    wildcard_constraints:
+        model=OWN,
     params:
         dtype=inputs.dtype,
         name=setting("name"),
@@ -76,6 +83,7 @@ rule quantize_gguf:
     benchmark:
         "logs/quantize_gguf/{model}.{quant}.tsv"
     wildcard_constraints:
+        model=OWN,
         quant="|".join(quantisations.ROWS),
     params:
         name=setting("name"),
@@ -112,6 +120,8 @@ rule quantize_all:
         "logs/quantize_all/{model}.log",
     benchmark:
         "logs/quantize_all/{model}.tsv"
+    wildcard_constraints:
+        model=OWN,
     params:
         quants=setting("quants"),
         name=setting("name"),
@@ -204,6 +214,8 @@ rule verify_gguf:
         "logs/verify_gguf/{model}{gguf}.log",
     benchmark:
         "logs/verify_gguf/{model}{gguf}.tsv"
+    wildcard_constraints:
+        model=OWN,
     params:
         dtype=inputs.gguf_type,
         limits=inputs.limits,
@@ -220,6 +232,137 @@ rule verify_gguf:
             --license={params.license:q} \
             --gguf {input.gguf:q} \
             --imatrix {input.imatrix:q} \
+            --reading {input.reading:q} \
+            --reference {input.reference:q} \
+            --texts {input.texts:q} \
+            --scores {input.scores:q} \
+            --limit {params.limits:q} \
+            --record {output:q} \
+            >{log:q}
+        """
+
+
+rule convert_gguf:
+    input:
+        code=code("convert_gguf.py"),
+        lock=lock("llamacpp-hf"),
+        env=env("llamacpp-hf"),
+        tool=lock("llamacpp"),
+        converter=env("llamacpp"),
+        config=inputs.config_json,
+        tokenizer=inputs.tokenizer,
+        weights=inputs.weights,
+    output:
+        "artifacts/{model}{dtype}.gguf",
+    log:
+        "logs/convert_gguf/{model}{dtype}.log",
+    benchmark:
+        "logs/convert_gguf/{model}{dtype}.tsv"
+    wildcard_constraints:
+        model=UPSTREAM,
+    params:
+        dtype=inputs.dtype,
+        name=setting("name"),
+        pre_tokenizer=setting("pre_tokenizer"),
+        license=setting("license"),
+    shell:
+        """
+        {PYTHON[llamacpp-hf]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
+            --converter "$(dirname {PYTHON[llamacpp]:q})/../llama.cpp" \
+            --gguf {output:q} \
+            --dtype {params.dtype:q} \
+            --name {params.name:q} \
+            --pre-tokenizer={params.pre_tokenizer:q} \
+            --license={params.license:q} \
+            >{log:q}
+        """
+
+
+rule quantize_float:
+    input:
+        code=code("quantize_float.py"),
+        lock=lock("llamacpp"),
+        env=env("llamacpp"),
+        gguf="artifacts/{model}.f32.gguf",
+        imatrix=inputs.imatrix,
+    output:
+        "artifacts/{model}.{quant}.gguf",
+    log:
+        "logs/quantize_float/{model}.{quant}.log",
+    benchmark:
+        "logs/quantize_float/{model}.{quant}.tsv"
+    wildcard_constraints:
+        model=UPSTREAM,
+        quant="|".join(quantisations.ROWS),
+    shell:
+        """
+        {PYTHON[llamacpp]:q} {input.code[0]:q} \
+            --source {input.gguf:q} \
+            --quant {wildcards.quant:q} \
+            --gguf {output:q} \
+            --imatrix {input.imatrix:q} \
+            >{log:q}
+        """
+
+
+rule quantize_floats:
+    input:
+        code=code("quantize_float.py"),
+        lock=lock("llamacpp"),
+        env=env("llamacpp"),
+        gguf="artifacts/{model}.f32.gguf",
+        imatrix=inputs.imatrix,
+    output:
+        directory("artifacts/{model}.quants"),
+    log:
+        "logs/quantize_floats/{model}.log",
+    benchmark:
+        "logs/quantize_floats/{model}.tsv"
+    wildcard_constraints:
+        model=UPSTREAM,
+    params:
+        quants=setting("quants"),
+    shell:
+        """
+        {PYTHON[llamacpp]:q} {input.code[0]:q} \
+            --source {input.gguf:q} \
+            --quant {params.quants:q} \
+            --folder {output:q} \
+            --stem {wildcards.model:q} \
+            --imatrix {input.imatrix:q} \
+            >{log:q}
+        """
+
+
+rule verify_converted:
+    input:
+        code=code("verify_converted.py"),
+        lock=lock("llamacpp"),
+        env=env("llamacpp"),
+        gguf="artifacts/{model}{gguf}.gguf",
+        floats=inputs.floats_of_record,
+        reading="artifacts/{model}.reading.json",
+        reference="artifacts/{model}.reference.npz",
+        texts="artifacts/{model}.texts.json",
+        scores="artifacts/{model}.scores.npy",
+    output:
+        "artifacts/{model}{gguf}.gguf.verified.json",
+    log:
+        "logs/verify_converted/{model}{gguf}.log",
+    benchmark:
+        "logs/verify_converted/{model}{gguf}.tsv"
+    wildcard_constraints:
+        model=UPSTREAM,
+    params:
+        dtype=inputs.gguf_type,
+        limits=inputs.limits,
+    shell:
+        """
+        {PYTHON[llamacpp]:q} {input.code[0]:q} \
+            --gguf {input.gguf:q} \
+            --dtype {params.dtype:q} \
+            --floats {input.floats:q} \
             --reading {input.reading:q} \
             --reference {input.reference:q} \
             --texts {input.texts:q} \

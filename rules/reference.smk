@@ -13,11 +13,14 @@ rule read_config:
         "logs/read_config/{model}.log",
     benchmark:
         "logs/read_config/{model}.tsv"
+    params:
+        way=setting("way"),
     shell:
         """
         {PYTHON[transformers]:q} {input.code[0]:q} \
             --config {input.config:q} \
             --reading {output:q} \
+            --way {params.way} \
             >{log:q}
         """
 

@@ -11,10 +11,10 @@ rule toolchain:
     log:
         "logs/toolchain/{toolchain}.log",
     wildcard_constraints:
-        toolchain="[a-z0-9]+-[0-9a-f]{12}",
+        toolchain="[a-z0-9-]+-[0-9a-f]{12}",
     localrule: True
     params:
-        name=lambda wildcards: wildcards.toolchain.split("-")[0],
+        name=lambda wildcards: wildcards.toolchain.rpartition("-")[0],
         volatile=True,  # not cached: it is about this machine
     shell:
         """

@@ -32,7 +32,7 @@ def encode_texts(
     tokens: Annotated[int, "of it at most, spread evenly"],
     texts: Annotated[Path, "the .json to write"],
 ) -> None:
-    model = reading_of.read(reading)
+    model = reading_of.outline(reading)
     data = corpus.read_bytes()
     try:
         words = data.decode()

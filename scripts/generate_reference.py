@@ -35,7 +35,7 @@ def generate_reference(
     with stderr_to_log(f"{reference}: generating by transformers"):
         import numpy as np
 
-        asked = read_prompts(checkpoint, reading_of.read(reading), prompts)
+        asked = read_prompts(checkpoint, reading_of.outline(reading), prompts)
         tokens, logits = greedy(checkpoint, asked)
     with replacing(reference) as partial, partial.open("wb") as file:
         np.savez(
@@ -88,11 +88,13 @@ def greedy(checkpoint: Checkpoint, prompts: list[list[int]]):
         ids, cache = torch.tensor([prompt]), None
         with torch.no_grad():
             while len(said) < STEPS and not (said and said[-1] in ends):
-                out = model(input_ids=ids, past_key_values=cache, use_cache=True)
-                cache, row = out.past_key_values, out.logits[0, -1]
+                with transformers_model.understood(checkpoint["config.json"]):
+                    out = model(input_ids=ids, past_key_values=cache, use_cache=True)
+                cache, row = out.get("past_key_values"), out.logits[0, -1]
                 rows.append(row.numpy())
                 said.append(int(row.argmax()))
-                ids = torch.tensor([[said[-1]]])
+                # Mamba keeps its state under another name: then all is read again
+                ids = torch.tensor([[said[-1]] if cache else [*prompt, *said]])
         tokens.append(said)
         logits.append(rows)
         print(f"prompt {number} of {len(prompts)}: {len(prompt)} tokens", flush=True)

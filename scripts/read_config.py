@@ -15,6 +15,7 @@ from ingot.base.refused import Refused
 from ingot.model import config as config_of
 from ingot.model import features
 from ingot.model.config import LinearRope, Llama3Rope, ModelConfig, YarnRope
+from ingot.model.outline import read_outline
 from ingot.model.specs import rope_freqs
 from ingot.parity import transformers_model
 from ingot.parity.reading import Reading
@@ -25,10 +26,23 @@ EQUAL = 1e-5  # of rope's frequencies, which transformers computes in float32
 def read_config(
     config: Annotated[Path, "the checkpoint's config.json"],
     reading: Annotated[Path, "the .json to write"],
+    way: Annotated[
+        str, "upstream: a model that we may have no table of", ("own", "upstream")
+    ] = "own",
 ) -> None:
-    found = ours(config_of.read_config(config, can=features.ALL))  # first: it has bounds
+    try:
+        found = ours(config_of.read_config(config, can=features.ALL))  # first: it has bounds
+    except Refused:
+        if way == "own":
+            raise
+        read_outline(config)
+        found = {}
     with stderr_to_log(f"{reading}: reading by transformers"):
-        theirs = transformers_model.reading(config)
+        theirs = (
+            transformers_model.reading(config)
+            if found
+            else transformers_model.outline(transformers_model.without_weights(config))
+        )
     compare(config, found, theirs)
     with replacing(reading) as partial:
         partial.write_text(json.dumps(theirs, indent=1) + "\n")

@@ -29,16 +29,17 @@ def score_corpus(
 
         model = transformers_model.load(checkpoint)
         rows = sum(len(ids) - 1 for ids in windows)
+        vocab = transformers_model.outline(model)["vocab"]
         with partial.open("wb") as file:  # [rows, vocabulary]: a window after the other
             head = {
                 "descr": "<f4",
                 "fortran_order": False,
-                "shape": (rows, model.config.vocab_size),
+                "shape": (rows, vocab),
             }
             np.lib.format.write_array_header_1_0(file, head)
-            stream.allocate(file.fileno(), file.tell() + rows * model.config.vocab_size * 4, scores)
+            stream.allocate(file.fileno(), file.tell() + rows * vocab * 4, scores)
             for number, ids in enumerate(windows, 1):
-                with torch.no_grad():
+                with torch.no_grad(), transformers_model.understood(checkpoint["config.json"]):
                     logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1]
                 file.write(torch.log_softmax(logits, dim=-1).numpy().data)
                 print(f"window {number} of {len(windows)}", flush=True)

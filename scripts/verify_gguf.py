@@ -10,7 +10,7 @@ its distributions over a corpus within the limits of the format.
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -25,25 +25,21 @@ from ingot.base.options import (
 )
 from ingot.base.progress import Progress
 from ingot.base.refused import Refused
-from ingot.formats.gguf import file as gguf_file
 from ingot.formats.gguf import header, libllama, metadata, quantisations, quants
-from ingot.formats.gguf.libllama import Llama
 from ingot.formats.gguf.metadata import FILE_TYPE
 from ingot.formats.gguf.plan import planned
-from ingot.formats.gguf.pre_tokenizers import differs_in_libllama
 from ingot.formats.gguf.quants import Imatrix
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.model.config import ModelConfig, read_config
 from ingot.model.specs import TensorSpec, specs_of
 from ingot.model.tensors.dtypes import TYPES
-from ingot.parity import clock, divergence, limits, verification
+from ingot.parity import limits, verification
 from ingot.parity import reading as reading_of
 from ingot.parity import reference as reference_of
 from ingot.parity import texts as texts_of
-from ingot.parity.greedy import GreedyCheck
+from ingot.parity.in_libllama import COMPUTED, Expected, as_tokenized, opened, ran
 from ingot.parity.reading import Reading
-from ingot.parity.texts import Texts
 from ingot.parity.values import Comparison, chunks, forget, row_order, values
 
 READ = {  # of its header, behind the architecture's name -> of transformers' reading of config.json
@@ -61,7 +57,6 @@ READ = {  # of its header, behind the architecture's name -> of transformers' re
     "vocab_size": "vocab",
 }
 DEFAULTS = ("vocab_size", "rope.dimension_count", "attention.key_length", "attention.value_length")
-COMPUTED = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}  # what libllama multiplies in
 
 
 def verify_gguf(
@@ -93,16 +88,16 @@ def verify_gguf(
     said = {name: field.contents() for name, field in opened(gguf).fields.items()}
     as_read(gguf, said, reading_of.read(reading))
     as_tokenized(gguf, said, texts_of.read(texts).vocabulary)
-    checks |= ran(
-        config,
-        gguf,
-        dtype,
+    computed = COMPUTED.get(dtype)
+    expected = Expected(
         reference,
         texts_of.read(texts),
         scores,
-        limits.pairs(limit or []),
-        pre_tokenizer,
+        limits.numbers(dtype, limits.pairs(limit or [])),
+        computed,
+        reference_of.TOLERANCE[computed] if computed else None,
     )
+    checks |= ran(gguf, pre_tokenizer, config.context, expected)
     verification.write(
         record,
         gguf,
@@ -112,25 +107,6 @@ def verify_gguf(
         **({"imatrix": verification.digest(imatrix)} if imatrix else {}),
         versions={**verification.versions("gguf", "numpy"), "llama.cpp": libllama.version()},
     )
-
-
-def opened(gguf: Path) -> Any:
-    """The file in gguf-py; refused where that cannot read all that the header says."""
-    from gguf import GGUFReader
-
-    gguf_file.read(
-        gguf
-    )  # first: it has bounds, and one version; a count of 2^60 takes gguf-py all memory
-    try:
-        reader = GGUFReader(gguf)
-        for field in reader.fields.values():
-            field.contents()
-    except Exception as error:  # whatever it meets in a damaged file
-        words = " ".join(f"{type(error).__name__}: {error}".split())
-        raise Refused(
-            f"{gguf}: gguf-py cannot read it ({words:.200}), expected a GGUF file"
-        ) from None
-    return reader
 
 
 def as_read(gguf: Path, said: dict, model: Reading) -> None:
@@ -146,28 +122,6 @@ def as_read(gguf: Path, said: dict, model: Reading) -> None:
     kind = {"default": None, "llama3": None}.get(model["rope_type"], model["rope_type"])
     if (found := said.get(f"{architecture}.rope.scaling.type")) != kind:
         raise Refused(f"{gguf}: rope scaling is {found}, expected {kind} by transformers")
-
-
-def as_tokenized(gguf: Path, fields: dict, known: dict) -> None:
-    """Refuse a file whose vocabulary, read by gguf-py, is not transformers': texts, special ones, ends."""
-    from gguf import TokenType
-
-    texts, types = (fields[f"tokenizer.ggml.{name}"] for name in ("tokens", "token_type"))
-    for n, wanted in enumerate(known["tokens"]):
-        said = texts[n] if n < len(texts) else None
-        if wanted is not None and _plain(said) != _plain(wanted):
-            raise Refused(f"{gguf}: token {n} is {said!r}, expected {wanted!r} by transformers")
-    control = (TokenType.CONTROL, TokenType.UNKNOWN)
-    if odd := [n for n in known["special"] if types[n] not in control]:
-        raise Refused(f"{gguf}: token {odd[0]} is of type {types[odd[0]]}, expected a special one")
-    for name, keys in (("bos", ("bos",)), ("eos", ("eos", "eot"))):  # of a chat, eot is eos
-        said = [fields.get(f"tokenizer.ggml.{key}_token_id") for key in keys]
-        if known[name] is not None and known[name] not in said:
-            raise Refused(f"{gguf}: {name} is {said[0]}, expected {known[name]} by transformers")
-
-
-def _plain(token: str | None) -> str | None:
-    return token and token.replace("\u2581", " ")  # as SentencePiece writes a blank
 
 
 def compared(
@@ -272,42 +226,6 @@ def dequantized(tensor, order):
 
     data = tensor.data if tensor.data.ndim > 1 else tensor.data.reshape(len(tensor.data), 1)
     return quants.dequantize(np.ascontiguousarray(data[order]), tensor.tensor_type)
-
-
-def ran(
-    config: ModelConfig,
-    gguf: Path,
-    dtype: str,
-    reference: Path,
-    texts: Texts,
-    scores: Path,
-    own: dict[str, float],
-    pre_tokenizer: str,
-) -> dict:
-    """What a record says of the file in libllama."""
-    answers = reference_of.read(reference)
-    longest = max(len(answer.prompt) + len(answer.tokens) for answer in answers)
-    room = max(longest, *map(len, texts.corpus))
-    with Llama(gguf, min(room, config.context)) as model:
-        checks = texts.checks(
-            gguf,
-            model.ids,
-            lambda said: model.chat(said, clock.NOON),
-            lambda text: differs_in_libllama(pre_tokenizer, text),
-        )
-        if dtype in COMPUTED:
-            checks |= continued(gguf, model, answers, COMPUTED[dtype])
-        numbers = divergence.measure(gguf, texts, scores, model.logits)
-    return {**checks, "numbers": divergence.held(gguf, numbers, limits.numbers(dtype, own))}
-
-
-def continued(gguf: Path, model: Llama, answers: list, dtype: str) -> dict:
-    """Greedy tokens and logits after each of the reference's."""
-    check = GreedyCheck(answers, dtype)
-    for answer in answers:
-        logits = model.logits([*answer.prompt, *answer.tokens[:-1]])[len(answer.prompt) - 1 :]
-        check.rows(answer, logits)
-    return check.checks(gguf) | check.logits(gguf, reference_of.TOLERANCE[dtype])
 
 
 if __name__ == "__main__":

@@ -297,13 +297,13 @@ def llama_cpp(forked, asked, dtypes):
 def reading(ok, tmp_path_factory):
     """reading(folder) are the options of what transformers makes of its config.json, by the real step."""
 
-    def run(folder):
+    def run(folder, way="own"):
         config = Path(folder) / "config.json"
         name = f"reading-{hashlib.sha256(config.read_bytes()).hexdigest()[:16]}"
         with once(tmp_path_factory, name) as (place, done):
             if not done:
                 found = ("--config", config, "--reading", place / "reading.json")
-                ok("transformers", "read_config.py", *found)
+                ok("transformers", "read_config.py", *found, "--way", way)
         return ["--reading", place / "reading.json"]
 
     return run
@@ -313,11 +313,11 @@ def reading(ok, tmp_path_factory):
 def peers(ok, reading, tmp_path):
     """peers(checkpoint) are the options of what transformers makes of it, by the real steps."""
 
-    def run(checkpoint, prompts=(), corpus=ROOT / "models/corpus.txt", tokens=1024):
+    def run(checkpoint, prompts=(), corpus=ROOT / "models/corpus.txt", tokens=1024, way="own"):
         place = tmp_path / "peers"
         options = {name: place / name for name in ("reference", "texts", "scores")}
         folder = ("--checkpoint", checkpoint)
-        read = reading(checkpoint)
+        read = reading(checkpoint, way)
         ok(
             "transformers", "generate_reference.py", *folder, *read, "--prompts", *prompts,
             "--reference", options["reference"],

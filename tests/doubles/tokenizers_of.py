@@ -91,7 +91,7 @@ def write(folder: Path, name: str) -> Path:
     return folder
 
 
-def rewritten(folder: Path, pieces: list[tuple[str, float]]) -> None:
+def rewritten(folder: Path, pieces: list[tuple[str, float]], prefixed: bool = True) -> None:
     """tokenizer.json in place of a tokenizer.model, as transformers writes it; `pieces` with scores."""
     vocab = {text: number for number, (text, _) in enumerate(pieces)}
     merges = []
@@ -111,7 +111,7 @@ def rewritten(folder: Path, pieces: list[tuple[str, float]]) -> None:
         "added_tokens": [
             {"id": vocab[token], "content": token, "special": True, **PLAINLY} for token in special
         ],
-        "normalizer": {"type": "Sequence", "normalizers": [prepend, replace]},
+        "normalizer": {"type": "Sequence", "normalizers": [prepend, replace][not prefixed :]},
         "post_processor": {
             "type": "TemplateProcessing", "single": [begin, text], "pair": [begin, text],
             "special_tokens": {"<s>": one},

@@ -22,8 +22,8 @@ def test_the_command_stops_with_one_line_before_any_work(snakemake, tmp_path):
         ("{path: x, name: X, architecture: LlamaForCausalLM, pre_tokenizer: default, tpp: [1]}",
          "models.mine.tpp: no such key, expected tp"),
         ("{name: X, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe}", "models.mine:"),
-        ("{path: x, name: X, architecture: Mamba, pre_tokenizer: default}",
-         "models.mine.architecture: 'Mamba'"),
+        ("{path: x, name: X, architecture: a b, pre_tokenizer: default}",
+         "models.mine.architecture: 'a b'"),
         ("{hub: a/b, shards: 1, revision: main, name: X, architecture: LlamaForCausalLM,"
          " pre_tokenizer: llama-bpe}", "models.mine.revision: 'main'"),
         ("{path: x, name: X, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe, hardware: tpu}",
@@ -45,6 +45,12 @@ CHAINS = {
         "quantize_gguf", "read_config", "generate_reference", "encode_texts", "score_corpus", "verify_gguf",
     },
     "demo.quants": {"quantize_all"},
+    "qwen3-8b.q4_k_m.gguf": {"fetch_listing", "fetch_file", "convert_gguf", "quantize_float"},
+    "qwen3-8b.quants": {"fetch_listing", "fetch_file", "convert_gguf", "quantize_floats"},
+    "qwen3-8b.q8_0.gguf.verified.json": {
+        "fetch_listing", "fetch_file", "read_config", "convert_gguf", "generate_reference", "encode_texts",
+        "score_corpus", "verify_converted",
+    },
     "demo.q4_k_m.split": {"quantize_gguf", "split_gguf"},
     "demo.bf16.irpa": {"safetensors_to_gguf", "gguf_to_irpa"},
     "demo_tp1.vmfb": {"export_mlir", "compile_vmfb"},

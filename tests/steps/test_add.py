@@ -75,7 +75,7 @@ def test_each_shape_is_an_entry_and_builds(hub, added, snakemake, tmp_path):
 def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, tmp_path):
     folder = hub.root / "org"
     checkpoints.llama31(folder / "gelu", hidden_act="gelu")
-    checkpoints.llama31(folder / "qwen", architectures=["Qwen2ForCausalLM"])
+    checkpoints.llama31(folder / "qwen", architectures=["NobodysForCausalLM"])
     checkpoints.llama31(folder / "split")
     text = json.loads((folder / "split/tokenizer.json").read_bytes())
     text["pre_tokenizer"] = {"type": "Whitespace"}
@@ -93,7 +93,7 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
     (tmp_path / "w/models").mkdir(parents=True)
     for words, said in (
         (["org/gelu"], "hidden_act is gelu, expected silu"),
-        (["org/qwen"], "org/qwen/config.json: architectures is Qwen2ForCausalLM, expected Llama"),
+        (["org/qwen"], "org/qwen/config.json: architectures is NobodysForCausalLM, expected Llama"),
         (
             ["org/split"],
             'splits texts as pre_tokenizer {"type": "Whitespace"}, expected llama-bpe, tekken',

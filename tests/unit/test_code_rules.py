@@ -98,6 +98,7 @@ REACH = {  # what an edit of a module rebuilds: all steps, none of these, or onl
         "quantize_gguf",
         "split_gguf",
         "compute_imatrix",
+        "verify_converted",
         "verify_gguf",
         "verify_split",
     },

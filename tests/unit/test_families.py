@@ -6,7 +6,7 @@ import yaml
 import checkpoints
 from conftest import ROOT
 from ingot.base.refused import Refused
-from ingot.driver.catalogue import schema
+from ingot.driver.catalogue import schema, targets
 from ingot.formats.gguf import metadata
 from ingot.model.config import read_config
 from ingot.model.families.table import FAMILIES
@@ -54,16 +54,24 @@ def test_its_header_has_its_own_name_and_lacks_what_the_table_says(family, tmp_p
     assert not {f"{family.gguf}.{word}" for word in family.gguf_lacks} & {*keys}
 
 
-def test_the_catalogue_takes_each_family_and_no_other():
+def test_the_catalogue_takes_each_family_and_those_that_the_converter_knows():
     catalogue = yaml.safe_load((ROOT / "models.yaml").read_text())
     for name in FAMILIES:
-        catalogue["models"]["llama8b"]["architecture"] = name
+        catalogue["models"]["llama8b"] |= {"architecture": name, "way": "own"}
         schema.complete(catalogue, ROOT)
-    catalogue["models"]["llama8b"]["architecture"] = "Mamba"
-    with pytest.raises(
-        Refused, match=r"architecture: 'Mamba' is not one of \['LlamaForCausalLM', "
-    ):
+        assert targets.why_not("artifacts/llama8b.gguf", catalogue) is None
+    entry = catalogue["models"]["llama8b"]
+    entry["architecture"] = "Mamba"
+    with pytest.raises(Refused, match=r"models.llama8b.way: own, but Ingot has no table of Mamba"):
         schema.complete(catalogue, ROOT)
+    for name, reason in (("MambaForCausalLM", None), ("Mamba", "does not know Mamba")):
+        for key in ("way", "needs"):  # as they were filled in
+            entry.pop(key)
+        entry["architecture"] = name
+        schema.complete(catalogue, ROOT)
+        said = targets.why_not("artifacts/llama8b.gguf", catalogue)
+        assert said is reason is None or reason in said
+        assert "no table of, which .onnx" in targets.why_not("artifacts/llama8b.onnx", catalogue)
 
 
 def test_the_documents_name_each_family(family):

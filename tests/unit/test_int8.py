@@ -66,7 +66,8 @@ def test_the_layers_of_a_cut_model_are_those_asked_for(tmp_path):
     from ingot.driver.catalogue.model import planned
 
     sizes = {"layers": 4, "hidden": 8, "ffn": 8, "heads": 2, "kv_heads": 1, "head_dim": 4}
-    config = planned("LlamaForCausalLM", {**sizes, "vocab": 8, "context": 64})
+    said = {**sizes, "vocab": 8, "context": 64}
+    config = planned({"architecture": "LlamaForCausalLM", "dimensions": said})
     assert split.Split(layers=2).cut("config.json", config).layers == 2
     with pytest.raises(Refused, match="has 4 layers, expected 5 or more for onnx"):
         split.Split(layers=5).cut("config.json", config)

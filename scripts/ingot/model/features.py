@@ -14,6 +14,7 @@ FEATURES = {  # word -> as config.json says it
     "own_gguf": "GGUF has an architecture of its own for its family",
     "linear": "rope_type is linear",
     "yarn": "rope_type is yarn",
+    "no_table": "config.json is of a family that Ingot has no table of",
 }
 ALL = tuple(FEATURES)
 

@@ -8,9 +8,16 @@ from ingot.base.refused import Refused
 
 Reading = dict[str, Any]
 SIZES = ("vocab", "hidden", "layers", "ffn", "heads", "kv_heads", "head_dim", "context")
-FORM = {
+OUTLINE = {
     "transformers": str,
     "architecture": str,
+    "vocab": Whole(),
+    "hidden": Whole(),
+    "context": Whole(),
+    "epsilon?": (Number(above=0), None),
+}
+FORM = {
+    **OUTLINE,
     **dict.fromkeys(SIZES, Whole()),
     "rms_eps": Number(above=0),
     "tied": bool,
@@ -25,6 +32,11 @@ FORM = {
 
 def read(path: Path) -> Reading:
     return read_json(path, FORM)
+
+
+def outline(path: Path) -> Reading:
+    """Of any model: what references are made by, and the few numbers that no run of the model shows."""
+    return read_json(path, OUTLINE)
 
 
 def hold_plain(path: Path, model: Reading) -> None:

@@ -9,16 +9,17 @@ from pathlib import Path
 
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.outline import ENDLESS
 from ingot.parity.reading import Reading
 
 
 def load(checkpoint: Checkpoint):
     """The model, for inference.  Refused where a tensor is missing, of another shape, or one too many."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig
 
     with checkpoint.as_folder() as folder, understood(checkpoint["config.json"]):
-        model, found = AutoModelForCausalLM.from_pretrained(
+        model, found = kind_of(AutoConfig.from_pretrained(folder)).from_pretrained(
             folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True
         )
     for what in ("missing", "mismatched", "unexpected"):
@@ -30,12 +31,36 @@ def load(checkpoint: Checkpoint):
 def without_weights(config: Path):
     """The model that config.json describes; its weights take no memory."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig
 
     with understood(config):
         found = AutoConfig.from_pretrained(config)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(found)
+            return kind_of(found).from_config(found)
+
+
+def kind_of(config):
+    """The class that loads it: of a model that also sees or hears, the one with all of its parts."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    named = (config.architectures or [""])[0]
+    whole = named.endswith("ForConditionalGeneration")
+    return AutoModelForImageTextToText if whole else AutoModelForCausalLM
+
+
+def outline(model) -> Reading:
+    """What transformers knows of any model; `context` is in tokens, `epsilon` that of its RMS norms."""
+    import transformers
+
+    said, embedding = model.config.get_text_config(), model.get_input_embeddings()
+    return {
+        "transformers": transformers.__version__,
+        "architecture": type(model).__name__,
+        "vocab": embedding.num_embeddings,
+        "hidden": embedding.embedding_dim,
+        "context": getattr(said, "max_position_embeddings", None) or ENDLESS,
+        "epsilon": getattr(said, "rms_norm_eps", None),
+    }
 
 
 def reading(config: Path) -> Reading:

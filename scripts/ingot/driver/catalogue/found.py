@@ -9,14 +9,18 @@ from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import spelling
 from ingot.driver.catalogue.model import SMALL_FILES, hub_files, shard_names
-from ingot.formats.gguf import pre_tokenizers
+from ingot.formats.gguf import converter, pre_tokenizers
 from ingot.model import features
 from ingot.model.checkpoint.safetensors import INDEX
 from ingot.model.config import ModelConfig, read_config
+from ingot.model.families.table import FAMILIES
 from ingot.model.gpu_layout import SHORTFIN, why_not
+from ingot.model.outline import Outline, read_outline
 
 SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes of a catalogue
 SHARD = re.compile(r"model(-\d{5}-of-(\d{5}))?\.safetensors")
+# counted from 0, or to six digits, as gpt-oss and DeepSeek-V3 are
+OTHERS = re.compile(r"model-0\d{4}-of-(0\d{5}|\d{5})\.safetensors")
 HEAD = re.compile(r"\A---\n(.*?)\n---", re.DOTALL)  # of a model card
 LICENSE = re.compile(r"^license(_name)?:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
 
@@ -28,9 +32,12 @@ def entry(
 
     Refused: what no format of ours would be right of.
     """
-    config = read_config(folder / "config.json", can=features.ALL)
-    pre = pre_tokenizer(what, names, folder)
-    found = {**source, "name": title, "architecture": config.architecture, "pre_tokenizer": pre}
+    config = numbers(folder / "config.json")
+    own = isinstance(config, ModelConfig)
+    pre = pre_tokenizer(what, names, folder) if own else known_pre_tokenizer(names, folder)
+    found = {**source, "name": title, "architecture": config.architecture}
+    if pre:
+        found["pre_tokenizer"] = pre
     if "hub" in source:
         found["shards"] = shards(what, names)
         small = [name for name in SMALL_FILES if name in names]
@@ -45,8 +52,29 @@ def entry(
     found["dimensions"] = dimensions(config)
     if config.needs and "hub" in source:  # of a folder they are read each time
         found["needs"] = list(config.needs)
-    found["tp"] = [size for size in SIZES if not why_not(config, size, 1, SHORTFIN)]
+    if own:
+        found["tp"] = [size for size in SIZES if not why_not(config, size, 1, SHORTFIN)]
     return found
+
+
+def numbers(config: Path) -> ModelConfig | Outline:
+    """By our table of its family; without one the outline, where llama.cpp's converter knows it."""
+    said = read_json(config, {"architectures?": ([str], None)}).get("architectures") or ["none"]
+    if said[0] in FAMILIES:
+        return read_config(config, can=features.ALL)
+    if said[0] not in converter.ARCHITECTURES:
+        raise Refused(
+            f"{config}: architectures is {said[0]}, expected {' or '.join(FAMILIES)}, or one of the "
+            f"{len(converter.ARCHITECTURES)} that llama.cpp's converter knows, as it is pinned"
+        )
+    return read_outline(config)
+
+
+def known_pre_tokenizer(names: Collection[str], folder: Path) -> str | None:
+    """What llama.cpp calls it, where its description is one that we know; else its converter decides."""
+    if "tokenizer.model" in names or "tokenizer.json" not in names:
+        return None
+    return pre_tokenizers.named(read_json(folder / "tokenizer.json", pre_tokenizers.FORM))
 
 
 def local(text: str) -> Path | None:
@@ -107,9 +135,12 @@ def stop_on_another_kind(what: str, names: Collection[str]) -> None:
     raise Refused(f"{what}: no {lacks} among its files, expected a checkpoint in the hub's layout")
 
 
-def shards(what: str, names: Collection[str]) -> int:
-    """How many files hold its weights.  Refused: names that are not the hub's usual ones."""
+def shards(what: str, names: Collection[str]) -> int | list[str]:
+    """How many files hold its weights, or which, where they are not named as usual (from 0, say)."""
     weights = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
+    others = [name for name in weights if OTHERS.fullmatch(name)]
+    if INDEX in names and others and others == weights:
+        return others
     count = max((int((SHARD.fullmatch(name) or [0, 0, 0])[2] or 1) for name in weights), default=0)
     wanted = shard_names(count) if count else ["model.safetensors"]
     if missing := [name for name in wanted if name not in names]:
@@ -147,9 +178,9 @@ def license_of(folder: Path) -> str | None:
     return found.get("_name") or found.get("")
 
 
-def dimensions(config: ModelConfig) -> dict[str, int]:
+def dimensions(config: ModelConfig | Outline) -> dict[str, int]:
     keys = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "context")
-    return {key: getattr(config, key) for key in keys}
+    return {key: getattr(config, key) for key in keys if hasattr(config, key)}
 
 
 def wanted(names: Collection[str]) -> list[str]:

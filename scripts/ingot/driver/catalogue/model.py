@@ -6,11 +6,17 @@ from typing import Any
 
 from ingot.base.refused import Refused
 from ingot.model import features
+from ingot.model.checkpoint.safetensors import INDEX
 from ingot.model.config import ModelConfig, read_config
+from ingot.model.families.table import FAMILIES
 from ingot.model.hub.listing import read_listing
+from ingot.model.outline import NEEDS, Outline, read_outline
 from ingot.model.specs import parameters, specs_of
+from ingot.model.tensors.dtypes import TYPES
 
 REFUSED = "refused"  # of a completed catalogue
+POLICY = ("context", "parameters")  # dimensions that config.json need not say
+OWN, UPSTREAM = "own", "upstream"  # ways: Ingot's writer, or the tool of the format's makers
 SMALL_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
@@ -29,25 +35,57 @@ class Refusals(dict):
     A type of its own, which YAML cannot give: the same key in a user's catalogue is an unknown one."""
 
 
-def shard_names(shards: int) -> list[str]:
-    """The hub's names of a checkpoint's weights, and of their index."""
+def shard_names(shards: int | list[str]) -> list[str]:
+    """The hub's names of a checkpoint's weights, and of their index; `shards` as the catalogue has it."""
+    if isinstance(shards, list):
+        return [*shards, INDEX] if len(shards) > 1 else [*shards]
     if shards == 1:
         return ["model.safetensors"]
     parts = [f"model-{n:05d}-of-{shards:05d}.safetensors" for n in range(1, shards + 1)]
-    return [*parts, "model.safetensors.index.json"]
+    return [*parts, INDEX]
 
 
-def hub_files(pre: str) -> list[str]:
+def hub_files(pre: str | None) -> list[str]:
     """The small files that every hub checkpoint of the catalogue has."""
     names = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
     return [*names, "tokenizer.model"] if pre == "default" else names
 
 
-def planned(architecture: str, said: dict[str, int]) -> ModelConfig:
-    """A config by the catalogue's `dimensions`: what sizes and times need, and nothing is built from."""
+def way_of(entry: dict[str, Any]) -> str:
+    """How GGUF is written of a catalogue's model: as its entry says, or else by our own table."""
+    return entry.get("way") or (OWN if entry["architecture"] in FAMILIES else UPSTREAM)
+
+
+def planned(entry: dict[str, Any]) -> ModelConfig | Outline:
+    """Numbers by the catalogue's `dimensions`: what sizes and times need, and nothing is built from."""
+    said = {key: value for key, value in entry["dimensions"].items() if key != "parameters"}
+    architecture = entry["architecture"]
+    if architecture not in FAMILIES:
+        return Outline(architecture, **said)
     return ModelConfig(
         architecture=architecture, **said, rms_eps=1e-5, rope_theta=1e4, rope=None, tied=False
     )
+
+
+def read(place: Path, entry: dict[str, Any]) -> ModelConfig | Outline:
+    """config.json by our own tables, or of a model that goes another way its outline."""
+    if entry["architecture"] not in FAMILIES:
+        return _as_named(place, read_outline(place), entry)
+    try:
+        return read_config(place, can=features.ALL)
+    except Refused:
+        if way_of(entry) == OWN:
+            raise
+        return _as_named(place, read_outline(place), entry)
+
+
+def _as_named(place: Path, found: Outline, entry: dict[str, Any]) -> Outline:
+    if found.architecture != entry["architecture"]:
+        raise Refused(
+            f"{place}: architectures is {found.architecture}, expected {entry['architecture']} by the "
+            "catalogue; correct one of them"
+        )
+    return found
 
 
 def config_of(name: str, entry: dict[str, Any], root: Path) -> Path | None:
@@ -71,16 +109,21 @@ def fill_needs(name: str, entry: dict[str, Any], root: Path) -> str | None:
     """
     said, place, refusal = entry.get("needs"), config_of(name, entry, root), None
     try:
-        found = read_config(place, can=features.ALL).needs if place else tuple(said or ())
+        found = read(place, entry).needs if place else expected(entry)
     except Refused as reason:
-        found, refusal = tuple(said or ()), str(reason)
-    if said is not None and {*said} != {*found}:
+        found, refusal = expected(entry), str(reason)
+    if place and said is not None and {*said} != {*found}:
         words = ", ".join(found) or "none"
         raise Refused(
             f"models.{name}.needs: {', '.join(said)}, but {place} says {words}; leave needs out"
         )
     entry["needs"] = list(found)
     return refusal
+
+
+def expected(entry: dict[str, Any]) -> tuple[str, ...]:
+    """What a model needs of a format, before its config.json is here."""
+    return tuple(entry.get("needs", ())) if entry["architecture"] in FAMILIES else NEEDS
 
 
 class Model:
@@ -94,23 +137,27 @@ class Model:
         self.entry: dict[str, Any] = catalogue["models"].get(name, {})
         self.refusal = ""  # of its config.json
         self.here = False  # is its config.json?  Else what the catalogue says is planned by
-        self.config = self._config(folders)
+        self.numbers = self._numbers(folders)
+        # None where nothing is known yet, and of a model that none of our tables is for
+        self.config = self.numbers if isinstance(self.numbers, ModelConfig) else None
 
-    def _config(self, folders: Iterable[Path]) -> ModelConfig | None:
+    def _numbers(self, folders: Iterable[Path]) -> ModelConfig | Outline | None:
         others = (folder / f"{self.name}.json" for folder in folders)
         found = config_of(self.name, self.entry, self.root)
         found = found or next((place for place in others if place.is_file()), None)
         said = self.entry.get("dimensions")
         if found is None:
-            return planned(self.entry["architecture"], said) if said else None
+            return planned(self.entry) if said else None
         self.here = True
         try:
-            config = read_config(found, can=features.ALL)
+            config = read(found, self.entry)
         except Refused as reason:  # the step that needs it will say so
             self.refusal = str(reason)
             return None
         for key, value in (said or {}).items():
-            if key != "context" and getattr(config, key) != value:  # the context is also a policy
+            if key in POLICY or not hasattr(config, key):
+                continue
+            if getattr(config, key) != value:
                 raise Refused(
                     f"models.{self.name}.dimensions.{key}: {value}, but {found} says "
                     f"{getattr(config, key)}"
@@ -130,7 +177,11 @@ class Model:
         return read_listing(listing)["files"] if listing.is_file() else {}
 
     def parameters(self) -> int:
-        return parameters(self.config)
+        """How many weights it has; without a table of its tensors, by its bytes."""
+        if self.config:
+            return parameters(self.config)
+        said = self.entry.get("dimensions", {}).get("parameters")
+        return said or (self.checkpoint_bytes() // 2 if self.local or self.listed() else 0)
 
     def checkpoint_bytes(self) -> int:
         """Of the weights as they lie on the hub, or here."""
@@ -147,6 +198,8 @@ class Model:
 
     def tensor_bytes(self, dtype: str) -> int:
         """Of all tensors at `dtype`, as GGUF and IRPA hold them."""
+        if not self.config:
+            return TYPES[dtype.upper()].nbytes((self.parameters() // 32, 32))
         return sum(spec.type.nbytes(spec.shape) for spec in specs_of(self.config, dtype))
 
     def dtype(self, variant: str = "") -> str:

@@ -10,10 +10,13 @@ from ingot.base import yaml_text
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import model
 from ingot.driver.catalogue.formats.iree import PROGRAMS
+from ingot.formats.gguf import pre_tokenizers
 from ingot.formats.gguf.quantisations import ROWS
 from ingot.model.families.table import FAMILIES
 from ingot.model.features import FEATURES
 
+PRE_TOKENIZERS = (*pre_tokenizers.TAKEN, "default")  # of our own way
+SIZES = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "context")
 FILE, SCHEMA = "models.yaml", "models.schema.json"
 LOCAL = "models.local.yaml"  # the user's own, of the working folder
 JOINS = "has no effect, expected nothing: a request joins the running batch at once"
@@ -70,7 +73,6 @@ def complete(catalogue: dict, root: Path) -> None:
         del catalogue[model.REFUSED]
     schema = json.loads((root / SCHEMA).read_bytes())
     schema["$defs"]["quant"]["enum"] = [*ROWS]
-    schema["$defs"]["architecture"]["enum"] = [*FAMILIES]
     schema["$defs"]["feature"]["enum"] = [*FEATURES]
     if error := jsonschema.exceptions.best_match(_strict(schema).iter_errors(catalogue)):
         key = ".".join(map(str, error.absolute_path))
@@ -85,6 +87,7 @@ def complete(catalogue: dict, root: Path) -> None:
     reasons = {name: reason for name, reason in refused.items() if reason}
     catalogue[model.REFUSED] = model.Refusals(reasons)
     for name, entry in catalogue["models"].items():
+        _settle_way(f"models.{name}", entry)
         for table, key, word in (
             ("hardware", f"models.{name}.hardware", entry["hardware"]),
             ("gpus", f"models.{name}.trtllm.gpu", entry["trtllm"]["gpu"]),
@@ -104,6 +107,23 @@ def complete(catalogue: dict, root: Path) -> None:
                     f"{where}: {flag}, expected no flag that means this machine or one of its "
                     "files: it affects what is built, and no key would show it; name the value"
                 )
+
+
+def _settle_way(key: str, entry: dict[str, Any]) -> None:
+    """Fill in `way`.  Refused: ours without what it needs."""
+    table, entry["way"] = entry["architecture"] in FAMILIES, model.way_of(entry)
+    if entry["way"] == model.OWN:
+        if not table:
+            raise Refused(
+                f"{key}.way: own, but Ingot has no table of {entry['architecture']}; leave way out"
+            )
+        if (pre := entry.get("pre_tokenizer")) not in PRE_TOKENIZERS:
+            raise Refused(
+                f"{key}.pre_tokenizer: {pre or 'missing'}, expected one of {', '.join(PRE_TOKENIZERS)}"
+            )
+    said = {*entry.get("dimensions", SIZES)}
+    if missing := [size for size in SIZES if table and size not in said]:
+        raise Refused(f"{key}.dimensions.{missing[0]}: missing, expected a whole number")
 
 
 def _stop_on_unknown(place: str, unknown: list[str], known: list[str]) -> None:

@@ -24,6 +24,7 @@ from ingot.driver.catalogue.model import planned
 from ingot.driver.toolchains import toolchains
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import read_checkpoint
+from ingot.model.config import ModelConfig
 from ingot.model.hub.listing import read_listing
 from ingot.model.specs import parameters
 
@@ -58,6 +59,10 @@ def run(root: Path, options: Namespace) -> None:
             entry, size = of_hub(root, hub, revision, Path(scratch), title)
     if not machine.has_gpu():  # else a plain M_tp1.vmfb would be for a GPU that is not here
         entry["hardware"] = "cpu"
+    if (
+        "ffn" not in entry["dimensions"]
+    ):  # without a table of its tensors; published ones have 16 bits
+        entry["dimensions"]["parameters"] = size // 2
     text = yaml_of(name, entry)
     write(root, name, text)
     catalogue = schema.load(root, None)
@@ -161,24 +166,33 @@ def where(entry: dict[str, Any]) -> str:
 
 def about(root: Path, name: str, entry: dict[str, Any], size: int, catalogue: dict) -> list[str]:
     """What it is, what can be built of it, and what cannot, with the reason."""
-    config = planned(entry["architecture"], entry["dimensions"])
+    config = planned(entry)
+    weights = parameters(config) if isinstance(config, ModelConfig) else size // 2
     licensed = f", license {entry['license']}" if "license" in entry else ""
     context = entry["dimensions"]["context"]
     lines = [
-        f"{parameters(config) / 1e9:.2f} billion parameters, {size / 1e9:.1f} GB, {context:,} tokens"
+        f"{weights / 1e9:.2f} billion parameters, {size / 1e9:.1f} GB, {context:,} tokens"
         f"{licensed}",
-        f"tensor parallel sizes: {', '.join(map(str, entry['tp']))}",
+        f"tensor parallel sizes: {', '.join(map(str, entry['tp']))}"
+        if "tp" in entry
+        else f"Ingot has no table of {entry['architecture']}: its GGUF files are written by llama.cpp's "
+        "converter, and verified like all others",
     ]
     legal = tuple(targets.legal_of(name, catalogue))
     buildable = [row.name for row in OFFERED if any(one.endswith(f".{row.name}") for one in legal)]
     lines.append(f"can be built: {', '.join(buildable)}")
+    cannot: dict[str, list[str]] = {}
     for row in OFFERED:
         if row.name in buildable:
             continue
         sizes = list(row.sizes(catalogue["models"][name]))
         tp = "" if None in sizes or not sizes else f"_tp{sizes[0]}"
         if reason := targets.why_not(f"{targets.FOLDER}{name}{tp}.{row.name}", catalogue):
-            lines.append(f"cannot: {row.name}: {reason.splitlines()[0]}")
+            cannot.setdefault(reason.splitlines()[0].replace(f".{row.name} ", "it "), []).append(
+                row.name
+            )
+    for reason, names in cannot.items():
+        lines.append(f"cannot: {', '.join(names)}: {reason}")
     hardware = catalogue["models"][name]["hardware"]
     others = [one for one in catalogue["hardware"] if one != hardware]
     if "vmfb" in buildable:

@@ -29,18 +29,19 @@ def fetched(job: Job, model: Model) -> Work | None:
     listed = model.listed().get(name)
     size = listed["size"] if listed else OTHER_FILES.get(name, 2000)
     if not listed and name.endswith(".safetensors"):
-        if not model.config:
+        if not model.numbers:
             return None
-        size = model.checkpoint_bytes() / model.entry["shards"]
+        shards = model.entry["shards"]
+        size = model.checkpoint_bytes() / (len(shards) if isinstance(shards, list) else shards)
     return Work(FETCH, size / GB, {job.writes[0]: size}, download=int(size))
 
 
 def scored(job: Job, model: Model) -> Work | None:
     """Unit: a thousand tokens times a billion weights."""
-    if not model.config:
+    if not model.numbers:
         return None
-    tokens = min(model.entry["corpus_tokens"], 1e9 / (4 * model.config.vocab))
-    size = tokens * model.config.vocab * 4
+    tokens = min(model.entry["corpus_tokens"], 1e9 / (4 * model.numbers.vocab))
+    size = tokens * model.numbers.vocab * 4
     memory = 1200 + 4800 * model.parameters() / 1e9  # MB: the model in float32
     return Work(Cost(4, 60, memory), tokens * model.parameters() / 1e12, {job.writes[0]: size})
 

@@ -15,9 +15,10 @@ from ingot.driver.catalogue.formats.table import (  # fmt: skip
     whole_model,
 )
 from ingot.driver.catalogue.job import Job
-from ingot.driver.catalogue.model import Model
-from ingot.formats.gguf import metadata, quantisations
+from ingot.driver.catalogue.model import UPSTREAM, Model
+from ingot.formats.gguf import converter, quantisations
 from ingot.formats.iree import irpa
+from ingot.model import features
 
 FLOATS = ("f32", "f16", "bf16", "q8_0")  # dtypes that the converter writes
 
@@ -27,15 +28,23 @@ def file_bytes(model: Model, dtype: str) -> int:
     row = quantisations.ROWS.get(dtype)
     tensors = model.tensor_bytes("f32" if row else dtype)
     tensors *= row.bits / 32 if row else 1
-    return irpa.align(int(tensors) + 65 * model.config.vocab, irpa.PAGE)
+    return irpa.align(int(tensors) + 65 * model.numbers.vocab, irpa.PAGE)
 
 
 def convert(job: Job, model: Model) -> Work | None:
     """Unit: a GB of the checkpoint."""
-    if not model.config:
+    if not model.numbers:
         return None
     size = file_bytes(model, model.dtype(job.wildcards.get("dtype", "")))
     return Work(Cost(0.2, 2.0, 40), model.checkpoint_bytes() / GB, {job.writes[0]: size})
+
+
+def convert_upstream(job: Job, model: Model) -> Work | None:
+    """Unit: a GB of the checkpoint; llama.cpp's converter imports torch, and holds a tensor in float32."""
+    if not model.numbers:
+        return None
+    size = file_bytes(model, model.dtype(job.wildcards.get("dtype", "")))
+    return Work(Cost(9.0, 8.0, 700, 300), model.checkpoint_bytes() / GB, {job.writes[0]: size})
 
 
 def kinds(job: Job, model: Model) -> list[str]:
@@ -46,7 +55,7 @@ def kinds(job: Job, model: Model) -> list[str]:
 
 def quantize(job: Job, model: Model) -> Work | None:
     """Unit: a GB of the checkpoint to one type."""
-    if not model.config:
+    if not model.numbers:
         return None
     asked = kinds(job, model)
     size = sum(file_bytes(model, kind) for kind in asked)
@@ -56,7 +65,7 @@ def quantize(job: Job, model: Model) -> Work | None:
 
 def split(job: Job, model: Model) -> Work | None:
     """Unit: a GB copied."""
-    if not model.config:
+    if not model.numbers:
         return None
     size = file_bytes(model, job.wildcards.get("gguf", "").lstrip(".") or model.dtype(""))
     return Work(Cost(0.2, 1.0, 30), size / GB, {job.writes[0]: size})
@@ -64,16 +73,19 @@ def split(job: Job, model: Model) -> Work | None:
 
 def imatrix(job: Job, model: Model) -> Work | None:
     """Unit: a thousand tokens times a billion weights."""
-    if not model.config:
+    if not model.numbers:
         return None
     c = model.config
-    columns = c.layers * (4 * c.hidden + c.heads * c.head_dim + 2 * c.hidden + c.ffn)
+    columns = c.layers * (4 * c.hidden + c.heads * c.head_dim + 2 * c.hidden + c.ffn) if c else 0
     units = 4000 * model.parameters() / 1e12
     memory = 800 + file_bytes(model, model.dtype("")) / 1e6  # MB: the file is mapped
     return Work(Cost(1.0, 60.0, memory), units, {job.writes[0]: 4 * columns})
 
 
 def why_not(target: Target) -> str | None:
+    architecture = target.entry["architecture"]
+    if target.entry["way"] == UPSTREAM and architecture not in converter.ARCHITECTURES:
+        return f"llama.cpp's converter, as it is pinned, does not know {architecture}"
     row = quantisations.ROWS.get(target.variant or "")
     if row and row.by_imatrix and not target.entry.get("imatrix"):
         return f"{target.variant} needs an importance matrix; set models.{target.model}.imatrix to a text"
@@ -83,7 +95,7 @@ def why_not(target: Target) -> str | None:
 def why_not_imatrix(target: Target) -> str | None:
     if not target.entry.get("imatrix"):
         return f"models.{target.model}.imatrix: missing, expected a text; name one"
-    return None
+    return why_not(target)
 
 
 def why_not_quants(target: Target) -> str | None:
@@ -97,7 +109,7 @@ def every_type(catalogue: dict, tp: int) -> list[str]:
 
 row = partial(
     Format,
-    can=always(metadata.CAN),
+    can=always(features.ALL),  # what our own table lacks is llama.cpp's to write
     sizes=whole_model,
     whole="a GGUF file holds the whole model, and servers split it themselves",
     chart="gguf",
@@ -110,8 +122,11 @@ ROWS = (
         what="GGUF at the model's dtype, or at the type named",
         steps={
             "safetensors_to_gguf": convert,
+            "convert_gguf": convert_upstream,
             "quantize_gguf": quantize,
+            "quantize_float": quantize,
             "verify_gguf": read_through(Cost(10, 40.0, 400, 1200)),
+            "verify_converted": run_through(Cost(10, 60, 400, 4500)),
         },
         variants=every_type,
         why_not=why_not,

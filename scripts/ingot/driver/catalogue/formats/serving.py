@@ -9,6 +9,7 @@ from ingot.driver.catalogue.formats.table import Cost, Format, Target, Work, own
 from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model, planned
 from ingot.formats.onnx import weights
+from ingot.model.config import ModelConfig
 from ingot.serving.vllm import plan
 
 LAUNCH = 90_000  # bytes of a bundle beside its model
@@ -33,8 +34,10 @@ def why_not(target: Target) -> str | None:
         return (
             f"a server on {what} is verified by its own job before it is ready; ask for the bundle"
         )
-    if dimensions := target.entry.get("dimensions"):  # before a checkpoint is fetched
-        config = planned(target.entry["architecture"], dimensions)
+    if target.entry.get("dimensions"):  # before a checkpoint is fetched
+        config = planned(target.entry)
+        if not isinstance(config, ModelConfig):
+            return None
         dtype = {"auto": "bfloat16"}.get(settings["dtype"], settings["dtype"])
         own = {**settings, "memory": memory_of(target.entry, gpus)}
         try:

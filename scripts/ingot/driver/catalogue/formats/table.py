@@ -118,7 +118,7 @@ def read_through(cost: Cost, read: Callable[[Job, Model], float] | None = None, 
     """A step whose unit of work is a GB read, by default of the checkpoint."""
 
     def work(job: Job, model: Model) -> Work | None:
-        if not model.config:
+        if not model.numbers:
             return None
         found = read(job, model) if read else model.checkpoint_bytes()
         return Work(cost, found / GB, dict.fromkeys(job.writes, size))
@@ -133,7 +133,7 @@ def run_through(cost: Cost, size: float = 2000) -> Step:
     """A step that runs the prompts: its unit is a thousand tokens times a billion weights."""
 
     def work(job: Job, model: Model) -> Work | None:
-        if not model.config:
+        if not model.numbers:
             return None
         return Work(cost, TOKENS * model.parameters() / 1e12, dict.fromkeys(job.writes, size))
 

@@ -190,6 +190,11 @@ class Inputs:
         """Which commit is meant is the hub's to say, so its list of files is never on record."""
         return not self.model(wildcards).get("revision")
 
+    def of_way(self, way: str) -> str:
+        """A pattern of the models whose GGUF files are written that way; of none, one that nothing fits."""
+        found = [name for name, one in self.catalogue["models"].items() if one["way"] == way]
+        return "|".join(found) or "(?!)"
+
     # Its files
 
     def checkpoint(self, wildcards) -> str:
@@ -216,7 +221,7 @@ class Inputs:
             templates = sorted(Path(folder, TEMPLATES).glob("*.jinja"))
             names += [f"{TEMPLATES}/{path.name}" for path in templates]
         else:
-            names = entry.get("files") or hub_files(entry["pre_tokenizer"])
+            names = entry.get("files") or hub_files(entry.get("pre_tokenizer"))
         return [f"{folder}/{name}" for name in names]
 
     def prompts(self, wildcards) -> list[str]:
@@ -244,6 +249,11 @@ class Inputs:
     def imatrix_of_record(self, wildcards) -> list[str]:
         """That of a quantised file; floats have none."""
         return self.imatrix(wildcards) if self.gguf_type(wildcards) in quantisations.ROWS else []
+
+    def floats_of_record(self, wildcards) -> list[str]:
+        """The float32 file and its record, which those of every other type rest on."""
+        found = f"artifacts/{wildcards.model}.f32.gguf"
+        return [] if self.gguf_type(wildcards) == "f32" else [found, f"{found}{rows.RECORD}"]
 
     def parameters(self, wildcards) -> str | list[str]:
         """The archives that the program's weights are in: one, or a root and one per rank.

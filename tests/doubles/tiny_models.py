@@ -1,0 +1,156 @@
+"""Write tiny random checkpoints of any family that transformers knows.  Runs in envs/transformers.
+
+    python tiny_models.py OUT TOKENIZER MODEL_TYPE... [--set JSON]
+
+OUT/MODEL_TYPE each, with the tokenizer files of the folder TOKENIZER.  A JSON object on stdout: per model
+type its architecture, or why none could be made.  JSON is more of the configuration.  Norms and biases are
+noise: a norm of ones that is lost, or taken for another, changes nothing.
+"""
+
+import contextlib
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+SPARE = 64  # rows of the embedding beyond the tokenizer's: some classes add tokens of their own
+EXACT = ("gemma",)  # families whose converter cuts the embedding to the tokenizer
+SIZES = {  # by the names that families give them, where they have them
+    "hidden_size": 128, "n_embd": 128, "d_model": 128, "intermediate_size": 192, "ffn_hidden_size": 192,
+    "num_hidden_layers": 4, "n_layer": 4, "n_layers": 4, "num_layers": 4,
+    "num_attention_heads": 4, "n_head": 4, "n_heads": 4, "num_key_value_heads": 2, "num_kv_heads": 2,
+    "head_dim": 32, "global_head_dim": 32, "max_position_embeddings": 512, "n_positions": 512,
+    "max_sequence_length": 512, "n_inner": 192,
+    "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "moe_num_experts": 4,
+    "num_experts_per_tok": 2, "experts_per_token": 2, "moe_k": 2, "moe_topk": 2, "top_k_experts": 2,
+    "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64, "expert_ffn_hidden_size": 64,
+    "shared_intermediate_size": 64, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 2,
+    "topk_group": 1, "q_lora_rank": 48, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "qk_nope_head_dim": 32,
+    "v_head_dim": 32, "sliding_window": 16, "attention_window": 16,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_conv_kernel_dim": 4,
+    "mamba_n_heads": 8, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_d_ssm": 256,
+    "mamba_num_heads": 8, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 1, "state_size": 16,
+    "mamba_expand": 2, "expand": 2, "num_heads": 8, "time_step_rank": 8, "mamba_dt_rank": 8,
+    "index_n_heads": 2, "index_head_dim": 32, "index_topk": 8,
+    "hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 1024, "laurel_rank": 8,
+    "num_kv_shared_layers": 0, "altup_num_inputs": 2, "num_global_key_value_heads": 2,
+    "query_pre_attn_scalar": 32, "block_ff_dim": 192, "conv_dim": 128, "num_dense_layers": 1,
+}  # fmt: skip
+ADDED = {  # tokens that a converter asks for by name
+    ("glm", "sarvam", "solar"): (
+        "[gMASK]", "<sop>", "<|endoftext|>", "<|user|>", "<|observation|>", "<eop>",
+    ),
+}  # fmt: skip
+OWN: dict[str, dict] = {  # of a family, where its configuration asks for more
+    "qwen3_next": {"full_attention_interval": 2, "layer_types": ["linear_attention", "full_attention"] * 2},
+    "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "qwen3_5_moe_text": {"layer_types": ["linear_attention", "full_attention"] * 2},
+    "smollm3": {"no_rope_layers": [1, 1, 1, 0]},
+    "qwen3_moe": {"norm_topk_prob": True},
+    "olmoe": {"num_key_value_heads": 4},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4},
+    "mamba": {"intermediate_size": 256},
+    "falcon_mamba": {"intermediate_size": 256},
+    "mamba2": {"num_heads": 8, "head_dim": 32},
+    "exaone4": {"layer_types": ["sliding_attention", "full_attention"] * 2},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2, "block_auto_adjust_ff_dim": False},
+    "hunyuan_v1_dense": {"eod_token_id": 1020},
+    "hunyuan_v1_moe": {"eod_token_id": 1020},
+    "gemma3n_text": {"altup_num_inputs": 4},
+    "deepseek_v2": {"n_group": None, "topk_group": None, "first_k_dense_replace": 1},
+}  # fmt: skip
+
+
+def config_of(kind: str, tokens: int, ends: dict, more: dict):
+    """A configuration of a few layers; the family's own numbers where they are not sizes."""
+    config = AutoConfig.for_model(kind)
+    inner = config.get_text_config()
+    spare = 0 if kind.startswith(EXACT) else SPARE
+    fresh = {"vocab_size": tokens + spare, **SIZES, **OWN.get(inner.model_type, {}), **more}
+    said = {key: value for key, value in fresh.items() if hasattr(inner, key)}
+    if "kv_lora_rank" in said:  # latent attention has no grouped heads
+        said["num_key_value_heads"] = said["num_attention_heads"]
+        if "head_dim" in said:
+            said["head_dim"] = said["qk_rope_head_dim"]
+    for key in (
+        "sliding_window",
+        "attention_window",
+    ):  # llama.cpp has none for a model that has none
+        if said.get(key) and getattr(inner, key) is None and key not in more:
+            del said[key]
+    if "rope_parameters" in vars(inner) and inner.rope_parameters:
+        said["rope_parameters"] = more.get("rope_parameters", inner.rope_parameters)
+    # lists that are one item per layer are made anew by the configuration
+    lists = (
+        "layer_types",
+        "mlp_layer_types",
+        "no_rope_layers",
+        "layers_block_type",
+        "mlp_only_layers",
+    )
+    before = {key: value for key, value in inner.to_dict().items() if key not in lists}
+    for key in [key for key, value in before.items() if isinstance(value, list) and len(value) > 4]:
+        del before[key]
+    text = type(inner)(**{**before, **said, **ends})
+    if inner is config:
+        return text
+    return type(config)(text_config=text.to_dict())
+
+
+def write(kind: str, out: Path, tokenizer: Path, more: dict) -> str:
+    known = json.loads((tokenizer / "tokenizer.json").read_bytes())
+    tokens = 1 + max(
+        *known["model"]["vocab"].values(), *(one["id"] for one in known["added_tokens"])
+    )
+    said = json.loads((tokenizer / "generation_config.json").read_bytes())
+    ends = {"bos_token_id": said["bos_token_id"], "eos_token_id": said["eos_token_id"][-1],
+            "pad_token_id": None}  # fmt: skip
+    torch.manual_seed(0)
+    config = config_of(kind, tokens, ends, more)
+    whole = config.get_text_config() is not config
+    loader = AutoModelForImageTextToText if whole else AutoModelForCausalLM
+    model = loader.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            if one.dim() == 1 and "A_log" not in name and "dt_bias" not in name:
+                one.add_(torch.randn_like(one) * 0.1)
+            elif one.dim() > 1:
+                one.copy_(torch.randn_like(one) * one.shape[-1] ** -0.5)
+    model.to(torch.bfloat16).save_pretrained(out)
+    for name in ("tokenizer_config.json", "generation_config.json", "tokenizer.model"):
+        if (tokenizer / name).exists():
+            shutil.copy(tokenizer / name, out)
+    asked = next((words for kinds, words in ADDED.items() if kind.startswith(kinds)), ())
+    plain = {
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
+    known["added_tokens"] += [
+        {"id": tokens + n, "content": word, **plain} for n, word in enumerate(asked)
+    ]
+    (out / "tokenizer.json").write_text(json.dumps(known))
+    return type(model).__name__
+
+
+if __name__ == "__main__":
+    words, more = sys.argv[1:], {}
+    if "--set" in words:
+        more = json.loads(words.pop())
+        words.remove("--set")
+    folder, source, *kinds = words
+    found = {}
+    for one in kinds:
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                found[one] = {"architecture": write(one, Path(folder, one), Path(source), more)}
+        except Exception as error:  # whatever a configuration of odd sizes runs into
+            found[one] = {"why": " ".join(f"{type(error).__name__}: {error}".split())[:300]}
+    print(json.dumps(found, indent=1))

@@ -1,0 +1,71 @@
+"""A model that only upstream tools know, from `ingot add` to its record; and one that may go both ways."""
+
+import json
+
+import pytest
+import yaml
+
+from conftest import ROOT, planned, ran
+
+TINY = ROOT / "tests/doubles/tiny_models.py"
+
+
+@pytest.fixture
+def tiny(interpreter, tmp_path):
+    def run(kind):
+        words = (TINY, tmp_path / "w", ROOT / "models/demo", kind)
+        done = interpreter("transformers").run(*words)
+        assert "architecture" in json.loads(done.stdout)[kind], done.stdout
+        return tmp_path / "w"
+
+    return run
+
+
+def test_a_family_without_a_table_is_added_planned_built_and_verified(
+    tiny, ingot, snakemake, store
+):
+    folder = tiny("qwen3")
+    done = ingot("add", "qwen3", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "Ingot has no table of Qwen3ForCausalLM: its GGUF files are written by" in done.stdout
+    entry = yaml.safe_load((folder / "models.local.yaml").read_text())
+    entry["models"]["qwen3"] |= {"corpus_tokens": 1024, "limits": {"q4_0": {"mean_kl": 1}}}
+    (folder / "models.local.yaml").write_text(yaml.safe_dump(entry))
+    target = "artifacts/qwen3.q4_0.gguf"
+
+    def run(*words, fails=False):
+        done = snakemake(folder, *words, environment={"INGOT_STORE": str(store)})
+        assert bool(done.returncode) == fails, done.stderr
+        return done.stdout + done.stderr
+
+    found = {rule for rule, _ in planned(run("-n", "--", f"{target}.verified.json")).values()}
+    assert {"convert_gguf", "quantize_float", "verify_converted"} <= found
+    assert not {"safetensors_to_gguf", "quantize_gguf", "verify_gguf"} & found
+    run("--", f"{target}.verified.json", "artifacts/qwen3.split")
+    record = json.loads((folder / f"{target}.verified.json").read_bytes())
+    assert record["result"] == "passed" and record["way"].startswith("upstream: llama.cpp")
+    assert (folder / "artifacts/qwen3.f32.gguf.verified.json").exists(), "which the other rests on"
+    assert ran(run("--", f"{target}.verified.json")) == set(), "nothing to do"
+    assert "which .onnx cannot express; nearest: artifacts/qwen3" in run(
+        "--", "artifacts/qwen3.onnx", fails=True
+    )
+    page = ingot("report", target, "--out", folder / "page.html", cwd=folder)
+    assert page.returncode == 0, page.stderr
+    assert "convert_gguf" in (folder / "page.html").read_text()
+
+
+def test_both_ways_give_one_models_numbers(clone, build, store):
+    """The demo by llama.cpp's converter: its values are those of our own writer's file."""
+    folder = clone("a")
+    (folder / "mine.yaml").write_text("models: {demo: {way: upstream, corpus_tokens: 1024}}")
+    words = ("--configfile", "mine.yaml", "--")
+    said = build(folder, *words, "artifacts/demo.f32.gguf.verified.json")
+    assert "convert_gguf" in ran(said) and "safetensors_to_gguf" not in ran(said)
+    theirs = json.loads((folder / "artifacts/demo.f32.gguf.verified.json").read_bytes())["checks"]
+    (folder / "mine.yaml").write_text("models: {demo: {corpus_tokens: 1024}}")
+    said = build(folder, *words, "artifacts/demo.f32.gguf.verified.json")
+    assert "safetensors_to_gguf" in ran(said)
+    ours = json.loads((folder / "artifacts/demo.f32.gguf.verified.json").read_bytes())["checks"]
+    for name in ("mean_kl", "same_top", "perplexity", "tokens"):
+        assert ours["numbers"][name] == theirs["numbers"][name], name
+    assert ours["greedy_equal"] == theirs["greedy_equal"]

@@ -1,0 +1,182 @@
+"""A model that Ingot has no table of: what is known of it, which way it goes, what may be asked of it."""
+
+import json
+
+import pytest
+import yaml
+
+import checkpoints
+from conftest import ROOT
+from ingot.base.refused import Refused
+from ingot.driver.catalogue import found as found_of
+from ingot.driver.catalogue import schema, targets
+from ingot.driver.catalogue.model import Model
+from ingot.driver.catalogue.rules.inputs import Inputs
+from ingot.driver.commands import add
+from ingot.formats.gguf import converter
+from ingot.model import outline
+from ingot.model.families.table import FAMILIES
+
+SIZES = {
+    "vocab_size": 1088,
+    "hidden_size": 128,
+    "num_hidden_layers": 4,
+    "max_position_embeddings": 512,
+}
+QWEN = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **SIZES}
+
+
+@pytest.fixture
+def config(tmp_path):
+    def run(**said):
+        checkpoints.write_json(tmp_path / "config.json", said)
+        return tmp_path / "config.json"
+
+    return run
+
+
+@pytest.fixture
+def catalogue(tmp_path, monkeypatch):
+    """catalogue(way="own") has a model m of a Qwen3's config.json, here."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(said=QWEN, **entry):
+        (tmp_path / "m").mkdir(exist_ok=True)
+        checkpoints.write_json(tmp_path / "m/config.json", said)
+        (tmp_path / "m/model.safetensors").write_bytes(b"x" * 4000)
+        found = yaml.safe_load((ROOT / "models.yaml").read_text())
+        named = {"path": "m", "name": "M", "architecture": said["architectures"][0]}
+        found["models"] = {"m": {**named, **entry}}
+        schema.complete(found, ROOT)
+        return found
+
+    return run
+
+
+def test_the_outline_is_read_whatever_a_family_calls_its_numbers(config):
+    wanted = outline.Outline("Qwen3ForCausalLM", 1088, 128, 4, 512)
+    assert outline.read_outline(config(**QWEN)) == wanted
+    nested = {"architectures": ["Qwen3ForCausalLM"], "text_config": SIZES, "vision_config": {}}
+    assert outline.read_outline(config(**nested)) == wanted
+    old = {"vocab_size": 1088, "n_embd": 128, "n_layer": 4, "n_positions": 512}
+    assert outline.read_outline(config(architectures=["Qwen3ForCausalLM"], **old)) == wanted
+    endless = {key: value for key, value in QWEN.items() if key != "max_position_embeddings"}
+    assert outline.read_outline(config(**endless)).context == outline.ENDLESS
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"vocab_size": -1}, "vocab_size is -1, expected a whole number from 1"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000, expected a whole number"),
+        ({"hidden_size": "128"}, "hidden_size is 128, expected a whole number"),
+        ({"architectures": []}, "architectures is empty"),
+        ({"architectures": "Qwen3"}, "architectures is 'Qwen3', expected a list"),
+        ({"text_config": []}, "text_config is a list, expected an object"),
+    ],
+)
+def test_an_outline_that_makes_no_sense_is_refused_in_one_line(changes, said, config):
+    with pytest.raises(Refused, match=said):
+        outline.read_outline(config(**{**QWEN, **changes}))
+
+
+def test_a_family_without_a_table_goes_the_upstream_way_to_gguf_alone(catalogue):
+    found = catalogue()
+    entry = found["models"]["m"]
+    assert (entry["way"], entry["needs"]) == ("upstream", ["no_table"])
+    legal = {*targets.legal_of("m", found)}
+    assert {"artifacts/m.gguf", "artifacts/m.q4_k_m.gguf", "artifacts/m.quants"} <= legal
+    assert {name.rpartition(".")[2] for name in legal} == {"gguf", "quants", "split"}
+    assert "no table of, which .onnx cannot" in targets.why_not("artifacts/m.onnx", found)
+    inputs = Inputs(found, ROOT)
+    assert (inputs.of_way("upstream"), inputs.of_way("own")) == ("m", "(?!)")
+
+
+def test_a_model_may_be_told_to_go_the_upstream_way(catalogue):
+    llama = checkpoints.llama_config(rope_scaling=None)
+    plain, forced = (
+        catalogue(llama, pre_tokenizer="llama-bpe", **more) for more in ({}, {"way": "upstream"})
+    )
+    assert [one["models"]["m"]["way"] for one in (plain, forced)] == ["own", "upstream"]
+    assert [*targets.legal_of("m", plain)] == [*targets.legal_of("m", forced)]
+    # what our reader refuses may be right by the other's
+    odd = {**llama, "hidden_act": "gelu"}
+    assert "hidden_act is gelu" in targets.why_not(
+        "artifacts/m.gguf", catalogue(odd, pre_tokenizer="llama-bpe")
+    )
+    other = catalogue(odd, way="upstream")
+    assert other["models"]["m"]["needs"] == ["no_table"]
+    assert targets.why_not("artifacts/m.gguf", other) is None
+
+
+@pytest.mark.parametrize(
+    "entry, said",
+    [
+        ({"way": "own"}, "models.m.way: own, but Ingot has no table of Qwen3ForCausalLM"),
+        ({"way": "theirs"}, "models.m.way: 'theirs' is not one of"),
+        ({"architecture": "a b"}, "models.m.architecture: 'a b' does not match"),
+    ],
+)
+def test_a_way_that_there_is_not_is_refused(entry, said, catalogue):
+    with pytest.raises(Refused, match=said):
+        catalogue(**entry)
+
+
+def test_our_own_way_needs_a_pre_tokenizer_that_we_can_say(catalogue):
+    llama = checkpoints.llama_config(rope_scaling=None)
+    for entry, said in (({}, "missing"), ({"pre_tokenizer": "qwen2"}, "qwen2")):
+        with pytest.raises(
+            Refused, match=rf"models.m.pre_tokenizer: {said}, expected one of llama-bpe"
+        ):
+            catalogue(llama, **entry)
+
+
+def test_a_config_json_of_another_architecture_is_refused(catalogue):
+    found = catalogue(architecture="Qwen3MoeForCausalLM")
+    reason = targets.why_not("artifacts/m.gguf", found)
+    assert "architectures is Qwen3ForCausalLM, expected Qwen3MoeForCausalLM by the" in reason
+
+
+def test_what_nobody_knows_is_refused_before_anything_is_fetched(catalogue, tmp_path):
+    found = catalogue({**QWEN, "architectures": ["NobodysForCausalLM"]})
+    assert "does not know NobodysForCausalLM" in targets.why_not("artifacts/m.gguf", found)
+    with pytest.raises(Refused, match=f"or one of the {len(converter.ARCHITECTURES)} that"):
+        found_of.numbers(tmp_path / "m/config.json")
+
+
+def test_plans_go_by_bytes_where_there_is_no_table(catalogue):
+    model = Model("m", catalogue(), ROOT)
+    assert model.config is None and model.numbers.vocab == 1088
+    assert model.parameters() == 2000
+    assert model.tensor_bytes("f32") == 4 * 62 * 32 and model.tensor_bytes("q8_0") == 62 * 34
+    said = {"layers": 2, "hidden": 8, "vocab": 9, "context": 64, "parameters": 5000}
+    unfetched = {"hub": "a/b", "shards": 1, "name": "M", "architecture": "Qwen3ForCausalLM"}
+    found = yaml.safe_load((ROOT / "models.yaml").read_text())
+    found["models"] = {"m": {**unfetched, "dimensions": said}}
+    schema.complete(found, ROOT)
+    assert Model("m", found, ROOT).parameters() == 5000
+
+
+def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_path, capsys):
+    catalogue()
+    checkpoints.tokenizer_of_demo(tmp_path / "m")
+    (tmp_path / "m/model.safetensors").unlink()
+    checkpoints.write_shard(tmp_path / "m/model.safetensors", {"a": ("BF16", (4,), b"12345678")})
+    entry, size = add.of_folder(tmp_path / "m", "M")
+    assert (entry["architecture"], entry["pre_tokenizer"]) == ("Qwen3ForCausalLM", "llama-bpe")
+    assert {*entry["dimensions"]} == {"layers", "hidden", "vocab", "context"} and "tp" not in entry
+    text = add.yaml_of("m", entry)
+    found = yaml.safe_load((ROOT / "models.yaml").read_text())
+    found["models"] = yaml.safe_load(f"models:\n{text}")["models"]
+    schema.complete(found, ROOT)
+    lines = add.about(ROOT, "m", entry, size, found)
+    assert any(
+        "no table of Qwen3ForCausalLM: its GGUF files are written by" in one for one in lines
+    )
+    (many,) = [one for one in lines if one.startswith("cannot: ") and "no table of" in one]
+    assert "irpa, mlir" in many and "onnx" in many
+
+
+def test_no_family_of_ours_is_left_to_the_converter():
+    assert {*FAMILIES} <= converter.ARCHITECTURES
+    assert json.dumps(sorted(converter.PROJECTORS - converter.ARCHITECTURES))

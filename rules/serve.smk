@@ -11,6 +11,7 @@ rule bundle_vllm:
         weights=inputs.weights,
         tokenizer=inputs.tokenizer,
         reference=inputs.smoke_reference,
+        reading=inputs.outline,
     output:
         directory("artifacts/{model}_tp{tp}.vllm-slurm"),
     log:
@@ -30,6 +31,7 @@ rule bundle_vllm:
             --parts {input.parts:q} \
             --lock {input.pins:q} \
             --reference {input.reference:q} \
+            --reading {input.reading:q} \
             --bundle {output:q} \
             >{log:q}
         """
@@ -46,6 +48,7 @@ rule verify_vllm:
         weights=inputs.weights,
         tokenizer=inputs.tokenizer,
         reference="artifacts/{model}.reference.npz",
+        reading=inputs.outline,
         texts="artifacts/{model}.texts.json",
         bundle="artifacts/{model}_tp{tp}.vllm-slurm",
     output:
@@ -67,6 +70,7 @@ rule verify_vllm:
             --parts {input.parts:q} \
             --lock {input.pins:q} \
             --reference {input.reference:q} \
+            --reading {input.reading:q} \
             --bundle {input.bundle:q} \
             --texts {input.texts:q} \
             --record {output:q} \
@@ -86,6 +90,7 @@ rule bundle_kuberay:
         openvino=inputs.apps("cpu", "artifacts/{model}.int8.openvino"),
         onnx=inputs.apps("acpu", "artifacts/{model}.int8.onnx"),
         reference=inputs.smoke_reference,
+        reading=inputs.outline,
     output:
         directory("artifacts/{model}_tp{tp}.kuberay"),
     log:
@@ -109,6 +114,7 @@ rule bundle_kuberay:
             --parts {input.parts:q} \
             --lock {input.pins:q} \
             --reference {input.reference:q} \
+            --reading {input.reading:q} \
             --bundle {output:q} \
             >{log:q}
         """
@@ -126,6 +132,7 @@ rule bundle_rayserve:
         openvino=inputs.apps("cpu", "artifacts/{model}.int8.openvino"),
         onnx=inputs.apps("acpu", "artifacts/{model}.int8.onnx"),
         reference=inputs.smoke_reference,
+        reading=inputs.outline,
     output:
         directory("artifacts/{model}_tp{tp}.rayserve"),
     log:
@@ -149,6 +156,7 @@ rule bundle_rayserve:
             --parts {input.parts:q} \
             --lock {input.pins:q} \
             --reference {input.reference:q} \
+            --reading {input.reading:q} \
             --bundle {output:q} \
             >{log:q}
         """
@@ -167,6 +175,7 @@ rule verify_rayserve:
         openvino=inputs.apps("cpu", "artifacts/{model}.int8.openvino"),
         onnx=inputs.apps("acpu", "artifacts/{model}.int8.onnx"),
         reference="artifacts/{model}.reference.npz",
+        reading=inputs.outline,
         texts="artifacts/{model}.texts.json",
         bundle="artifacts/{model}_tp{tp}.rayserve",
     output:
@@ -192,6 +201,7 @@ rule verify_rayserve:
             --parts {input.parts:q} \
             --lock {input.pins:q} \
             --reference {input.reference:q} \
+            --reading {input.reading:q} \
             --bundle {input.bundle:q} \
             --texts {input.texts:q} \
             --record {output:q} \

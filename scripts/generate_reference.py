@@ -90,10 +90,10 @@ def greedy(checkpoint: Checkpoint, prompts: list[list[int]]):
             while len(said) < STEPS and not (said and said[-1] in ends):
                 with transformers_model.understood(checkpoint["config.json"]):
                     out = model(input_ids=ids, past_key_values=cache, use_cache=True)
-                cache, row = out.get("past_key_values"), out.logits[0, -1]
+                # of no length where nothing but states is kept, as Mamba's: then all is read again
+                cache, row = out.get("past_key_values") or None, out.logits[0, -1]
                 rows.append(row.numpy())
                 said.append(int(row.argmax()))
-                # Mamba keeps its state under another name: then all is read again
                 ids = torch.tensor([[said[-1]] if cache else [*prompt, *said]])
         tokens.append(said)
         logits.append(rows)

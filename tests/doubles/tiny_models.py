@@ -62,8 +62,14 @@ OWN: dict[str, dict] = {  # of a family, where its configuration asks for more
     "hunyuan_v1_dense": {"eod_token_id": 1020},
     "hunyuan_v1_moe": {"eod_token_id": 1020},
     "gemma3n_text": {"altup_num_inputs": 4},
+    "mistral": {"sliding_window": None},
     "deepseek_v2": {"n_group": None, "topk_group": None, "first_k_dense_replace": 1},
 }  # fmt: skip
+
+PUBLISHED = {  # what published files say and transformers does not write
+    "deepseek_v3": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    "sarvam_mla": {"scoring_func": "sigmoid"},
+}
 
 
 def config_of(kind: str, tokens: int, ends: dict, more: dict):
@@ -72,15 +78,16 @@ def config_of(kind: str, tokens: int, ends: dict, more: dict):
     inner = config.get_text_config()
     spare = 0 if kind.startswith(EXACT) else SPARE
     fresh = {"vocab_size": tokens + spare, **SIZES, **OWN.get(inner.model_type, {}), **more}
-    said = {key: value for key, value in fresh.items() if hasattr(inner, key)}
+    known = inner.to_dict()  # some raise at an attribute that differs between layers
+    said = {key: value for key, value in fresh.items() if key in known or _has(inner, key)}
+    grouped = getattr(inner, "num_key_value_heads", None) not in (None, inner.num_attention_heads)
+    if "num_key_value_heads" in said and not grouped and "num_attention_heads" in said:
+        said["num_key_value_heads"] = said["num_attention_heads"]  # as those that are published
     if "kv_lora_rank" in said:  # latent attention has no grouped heads
         said["num_key_value_heads"] = said["num_attention_heads"]
         if "head_dim" in said:
             said["head_dim"] = said["qk_rope_head_dim"]
-    for key in (
-        "sliding_window",
-        "attention_window",
-    ):  # llama.cpp has none for a model that has none
+    for key in ("sliding_window", "attention_window"):  # of one that has a window alone
         if said.get(key) and getattr(inner, key) is None and key not in more:
             del said[key]
     if "rope_parameters" in vars(inner) and inner.rope_parameters:
@@ -92,14 +99,22 @@ def config_of(kind: str, tokens: int, ends: dict, more: dict):
         "no_rope_layers",
         "layers_block_type",
         "mlp_only_layers",
+        "per_layer_config",
     )
-    before = {key: value for key, value in inner.to_dict().items() if key not in lists}
+    before = {key: value for key, value in known.items() if key not in lists}
     for key in [key for key, value in before.items() if isinstance(value, list) and len(value) > 4]:
         del before[key]
     text = type(inner)(**{**before, **said, **ends})
     if inner is config:
         return text
     return type(config)(text_config=text.to_dict())
+
+
+def _has(config, key: str) -> bool:
+    try:
+        return hasattr(config, key)
+    except Exception:
+        return False
 
 
 def write(kind: str, out: Path, tokenizer: Path, more: dict) -> str:
@@ -125,6 +140,9 @@ def write(kind: str, out: Path, tokenizer: Path, more: dict) -> str:
     for name in ("tokenizer_config.json", "generation_config.json", "tokenizer.model"):
         if (tokenizer / name).exists():
             shutil.copy(tokenizer / name, out)
+    if more_said := PUBLISHED.get(kind):
+        place = out / "config.json"
+        place.write_text(json.dumps(json.loads(place.read_bytes()) | more_said))
     asked = next((words for kinds, words in ADDED.items() if kind.startswith(kinds)), ())
     plain = {
         "single_word": False,

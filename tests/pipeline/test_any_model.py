@@ -29,7 +29,9 @@ def test_a_family_without_a_table_is_added_planned_built_and_verified(
     assert done.returncode == 0, done.stderr
     assert "Ingot has no table of Qwen3ForCausalLM: its GGUF files are written by" in done.stdout
     entry = yaml.safe_load((folder / "models.local.yaml").read_text())
-    entry["models"]["qwen3"] |= {"corpus_tokens": 1024, "limits": {"q4_0": {"mean_kl": 1}}}
+    vllm = {"device": "cpu", "dtype": "float32", "kv_cache_bytes": 1 << 26, "max_num_seqs": 4}
+    more = {"corpus_tokens": 1024, "limits": {"q4_0": {"mean_kl": 1}}, "vllm": vllm}
+    entry["models"]["qwen3"] |= more
     (folder / "models.local.yaml").write_text(yaml.safe_dump(entry))
     target = "artifacts/qwen3.q4_0.gguf"
 
@@ -41,10 +43,14 @@ def test_a_family_without_a_table_is_added_planned_built_and_verified(
     found = {rule for rule, _ in planned(run("-n", "--", f"{target}.verified.json")).values()}
     assert {"convert_gguf", "quantize_float", "verify_converted"} <= found
     assert not {"safetensors_to_gguf", "quantize_gguf", "verify_gguf"} & found
-    run("--", f"{target}.verified.json", "artifacts/qwen3.split")
+    served = "artifacts/qwen3_tp1.vllm-slurm.verified.json"
+    run("--", f"{target}.verified.json", "artifacts/qwen3.split", served)
     record = json.loads((folder / f"{target}.verified.json").read_bytes())
     assert record["result"] == "passed" and record["way"].startswith("upstream: llama.cpp")
     assert (folder / "artifacts/qwen3.f32.gguf.verified.json").exists(), "which the other rests on"
+    checks = json.loads((folder / served).read_bytes())["checks"]
+    assert checks["greedy_equal"] + checks["greedy_ties"] == 24
+    assert checks["kv_cache_tokens"] == checks["kv_cache_tokens_planned"] == (1 << 26) // 4096
     assert ran(run("--", f"{target}.verified.json")) == set(), "nothing to do"
     assert "which .onnx cannot express; nearest: artifacts/qwen3" in run(
         "--", "artifacts/qwen3.onnx", fails=True

@@ -11,9 +11,10 @@ import pytest
 from conftest import ROOT
 from ingot.formats.gguf import converter
 from ingot.parity import in_libllama
+from ingot.serving.vllm import registry
 
 sys.path.insert(0, str(ROOT / "docs"))
-import converter_architectures
+import architectures
 
 TINY = ROOT / "tests/doubles/tiny_models.py"
 DEMO = ROOT / "models/demo"
@@ -72,7 +73,7 @@ def last(done):
 
 @pytest.mark.slow
 def test_the_architectures_are_those_that_the_converter_says_it_knows(python):
-    assert converter_architectures.FILE.read_text() == converter_architectures.text()
+    assert architectures.CONVERTER.read_text() == architectures.converter()
     tool = python("llamacpp").parent.parent / "llama.cpp/convert_hf_to_gguf.py"
     done = subprocess.run(
         [python("llamacpp-hf"), tool, "--print-supported-models"],
@@ -81,6 +82,14 @@ def test_the_architectures_are_those_that_the_converter_says_it_knows(python):
     texts, _, others = done.stderr.partition("MMPROJ models:")
     assert {*re.findall(r"- (\S+)", texts)} == converter.ARCHITECTURES
     assert {*re.findall(r"- (\S+)", others)} == converter.PROJECTORS
+
+
+@pytest.mark.slow
+def test_the_architectures_that_are_served_are_those_of_vllms_registry(python):
+    assert architectures.REGISTRY.read_text() == architectures.registry()
+    code = "from vllm import ModelRegistry as r; print(*r.get_supported_archs())"
+    done = subprocess.run([python("vllm"), "-c", code], capture_output=True, text=True, check=True)
+    assert {*done.stdout.splitlines()[-1].split()} >= registry.ARCHITECTURES
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A model that Ingot has no table of: what is known of it, which way it goes, what may be asked of it."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -14,14 +15,16 @@ from ingot.driver.catalogue.model import Model
 from ingot.driver.catalogue.rules.inputs import Inputs
 from ingot.driver.commands import add
 from ingot.formats.gguf import converter
-from ingot.model import outline
+from ingot.model import gpu_layout, outline
 from ingot.model.families.table import FAMILIES
+from ingot.model.gpu_layout import Shape
 
 SIZES = {
     "vocab_size": 1088,
     "hidden_size": 128,
     "num_hidden_layers": 4,
     "max_position_embeddings": 512,
+    "num_attention_heads": 4,
 }
 QWEN = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **SIZES}
 
@@ -54,11 +57,11 @@ def catalogue(tmp_path, monkeypatch):
 
 
 def test_the_outline_is_read_whatever_a_family_calls_its_numbers(config):
-    wanted = outline.Outline("Qwen3ForCausalLM", 1088, 128, 4, 512)
+    wanted = outline.Outline("Qwen3ForCausalLM", 1088, 128, 4, 512, 4)
     assert outline.read_outline(config(**QWEN)) == wanted
     nested = {"architectures": ["Qwen3ForCausalLM"], "text_config": SIZES, "vision_config": {}}
     assert outline.read_outline(config(**nested)) == wanted
-    old = {"vocab_size": 1088, "n_embd": 128, "n_layer": 4, "n_positions": 512}
+    old = {"vocab_size": 1088, "n_embd": 128, "n_layer": 4, "n_positions": 512, "n_head": 4}
     assert outline.read_outline(config(architectures=["Qwen3ForCausalLM"], **old)) == wanted
     endless = {key: value for key, value in QWEN.items() if key != "max_position_embeddings"}
     assert outline.read_outline(config(**endless)).context == outline.ENDLESS
@@ -86,7 +89,8 @@ def test_a_family_without_a_table_goes_the_upstream_way_to_gguf_alone(catalogue)
     assert (entry["way"], entry["needs"]) == ("upstream", ["no_table"])
     legal = {*targets.legal_of("m", found)}
     assert {"artifacts/m.gguf", "artifacts/m.q4_k_m.gguf", "artifacts/m.quants"} <= legal
-    assert {name.rpartition(".")[2] for name in legal} == {"gguf", "quants", "split"}
+    formats = {name.rpartition(".")[2] for name in legal}
+    assert formats == {"gguf", "quants", "split", "vllm-slurm", "rayserve"}
     assert "no table of, which .onnx cannot" in targets.why_not("artifacts/m.onnx", found)
     inputs = Inputs(found, ROOT)
     assert (inputs.of_way("upstream"), inputs.of_way("own")) == ("m", "(?!)")
@@ -164,7 +168,8 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     checkpoints.write_shard(tmp_path / "m/model.safetensors", {"a": ("BF16", (4,), b"12345678")})
     entry, size = add.of_folder(tmp_path / "m", "M")
     assert (entry["architecture"], entry["pre_tokenizer"]) == ("Qwen3ForCausalLM", "llama-bpe")
-    assert {*entry["dimensions"]} == {"layers", "hidden", "vocab", "context"} and "tp" not in entry
+    assert {*entry["dimensions"]} == {"layers", "hidden", "vocab", "context", "heads"}
+    assert entry["tp"] == [1, 2, 4]
     text = add.yaml_of("m", entry)
     found = yaml.safe_load((ROOT / "models.yaml").read_text())
     found["models"] = yaml.safe_load(f"models:\n{text}")["models"]
@@ -175,6 +180,42 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     )
     (many,) = [one for one in lines if one.startswith("cannot: ") and "no table of" in one]
     assert "irpa, mlir" in many and "onnx" in many
+
+
+SHAPE = Shape(
+    context=512, layers=4, heads=8, kv_heads=2, head_dim=32, cached=4, latent=0, weights=8000
+)
+
+
+@pytest.mark.parametrize(
+    "changes, tp, per_token",
+    [
+        ({}, 1, 2 * 2 * 32 * 4 * 2),
+        ({}, 2, 2 * 1 * 32 * 4 * 2),
+        ({}, 8, 2 * 1 * 32 * 4 * 2),  # each head on four ranks
+        ({"cached": 1}, 1, 2 * 2 * 32 * 2),  # the others keep states
+        ({"latent": 576}, 4, 576 * 4 * 2),  # joined: whole on each rank
+        ({"cached": 0}, 1, 0),
+    ],
+)
+def test_a_token_takes_what_attention_keeps_of_it(changes, tp, per_token):
+    found = gpu_layout.of_shape(replace(SHAPE, **changes), tp, 1, 80 << 30, 512)
+    assert (found.kv_per_token, found.weights, found.fits) == (per_token, 8000 // tp, True)
+
+
+def test_a_shape_that_does_not_divide_is_refused():
+    for tp, pp, said in ((3, 1, "8 attention heads"), (1, 5, "4 layers")):
+        assert said in gpu_layout.of_shape(SHAPE, tp, pp, 80 << 30, 512).wrong
+    wide = replace(SHAPE, heads=12, kv_heads=3)
+    assert "3 KV heads" in gpu_layout.of_shape(wide, 2, 1, 80 << 30, 512).wrong
+    assert not gpu_layout.of_shape(replace(wide, latent=8), 2, 1, 80 << 30, 512).wrong
+
+
+def test_what_vllm_does_not_serve_is_refused_as_a_bundle_alone(catalogue):
+    found = catalogue({**QWEN, "architectures": ["T5ForConditionalGeneration"]})
+    assert targets.why_not("artifacts/m.gguf", found) is None
+    said = "vLLM, as it is pinned, does not serve T5ForConditionalGeneration"
+    assert targets.why_not("artifacts/m_tp1.vllm-slurm", found) == said
 
 
 def test_no_family_of_ours_is_left_to_the_converter():

@@ -39,6 +39,24 @@ SERVERS = {server.name: server for server in (SHORTFIN, VLLM, TRTLLM)}
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What lies on GPUs of a model that there is no table of, by transformers' own reading of config.json.
+
+    `cached` are the layers that keep keys and values, `latent` the values of a token in one of them where
+    they are joined, else 0; `weights` are the checkpoint's bytes.  States of other layers are not counted.
+    """
+
+    context: int  # tokens
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    cached: int
+    latent: int
+    weights: int
+
+
+@dataclass(frozen=True)
 class GpuLayout:
     """One way to lay a model over tp x pp GPUs.  `wrong` says why it cannot; then all else is 0."""
 
@@ -98,6 +116,25 @@ def gpu_layout(
     per_token = 2 * layers * kept * c.head_dim * itemsize
     room = memory * UTILIZATION - weights - REST
     tokens = max(0, int(room // per_token))
+    return GpuLayout(tp, pp, None, weights, per_token, tokens, tokens >= context)
+
+
+def of_shape(
+    shape: Shape, tp: int, pp: int, memory: int, context: int, itemsize: int = 2
+) -> GpuLayout:
+    """The layout of a Shape on GPUs of `memory` bytes: weights evenly, which is right but for norms."""
+    if shape.heads % tp:
+        return GpuLayout(tp, pp, f"{shape.heads} attention heads are not divisible by {tp}")
+    kv = shape.kv_heads
+    if not shape.latent and kv % tp and tp % kv:
+        return GpuLayout(tp, pp, f"{kv} KV heads are not divisible by {tp}")
+    if pp > shape.layers:
+        return GpuLayout(tp, pp, f"{shape.layers} layers do not divide into {pp} stages")
+    values = shape.latent or 2 * max(1, kv // tp) * shape.head_dim
+    per_token = values * ceil(shape.cached / pp) * itemsize
+    weights = ceil(shape.weights / tp / pp)
+    room = memory * UTILIZATION - weights - REST
+    tokens = max(0, int(room // per_token)) if per_token else context
     return GpuLayout(tp, pp, None, weights, per_token, tokens, tokens >= context)
 
 

@@ -21,6 +21,7 @@ KEYS: dict[str, tuple[tuple[str, ...], Whole, int]] = {
     "layers": (
         ("num_hidden_layers", "n_layer", "n_layers", "num_layers"), Whole(high=MOST_LAYERS), 32,
     ),
+    "heads": (("num_attention_heads", "n_head", "n_heads"), SIZE, 1),
     "context": (
         ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length"), Whole(), ENDLESS,
     ),
@@ -36,6 +37,7 @@ class Outline:
     hidden: int
     layers: int
     context: int
+    heads: int
 
     @property
     def needs(self) -> tuple[str, ...]:

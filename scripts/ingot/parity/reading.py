@@ -16,6 +16,12 @@ OUTLINE = {
     "context": Whole(),
     "epsilon?": (Number(above=0), None),
 }
+NONE = Whole(low=0)
+SERVED = {  # of a model without a table, what a server's plan goes by
+    **OUTLINE,
+    **dict.fromkeys(("layers", "heads", "kv_heads", "head_dim"), Whole()),
+    **dict.fromkeys(("attention_layers", "window_layers", "latent"), NONE),
+}
 FORM = {
     **OUTLINE,
     **dict.fromkeys(SIZES, Whole()),
@@ -37,6 +43,11 @@ def read(path: Path) -> Reading:
 def outline(path: Path) -> Reading:
     """Of any model: what references are made by, and the few numbers that no run of the model shows."""
     return read_json(path, OUTLINE)
+
+
+def served(path: Path) -> Reading:
+    """Of a model without a table: heads, layers that keep keys and values, what is joined of them."""
+    return read_json(path, SERVED)
 
 
 def hold_plain(path: Path, model: Reading) -> None:

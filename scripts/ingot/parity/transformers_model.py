@@ -60,6 +60,28 @@ def outline(model) -> Reading:
         "hidden": embedding.embedding_dim,
         "context": getattr(said, "max_position_embeddings", None) or ENDLESS,
         "epsilon": getattr(said, "rms_norm_eps", None),
+        **_cached(said),
+    }
+
+
+# layer types of transformers' configurations that keep no keys and values
+STATES = ("linear_attention", "mamba", "conv", "recurrent", "moe", "mlp")
+
+
+def _cached(said) -> Reading:
+    """What decides how much memory a token takes; `latent`: its values in a layer where they are joined."""
+    layers = said.num_hidden_layers
+    kinds = getattr(said, "layer_types", None) or ["full_attention"] * layers
+    heads = said.num_attention_heads
+    latent = getattr(said, "kv_lora_rank", None)
+    return {
+        "layers": layers,
+        "heads": heads,
+        "kv_heads": getattr(said, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(said, "head_dim", None) or said.hidden_size // heads,
+        "attention_layers": sum(kind not in STATES for kind in kinds),
+        "window_layers": sum("sliding" in kind or "chunked" in kind for kind in kinds),
+        "latent": latent + said.qk_rope_head_dim if latent else 0,
     }
 
 

@@ -52,8 +52,11 @@ def entry(
     found["dimensions"] = dimensions(config)
     if config.needs and "hub" in source:  # of a folder they are read each time
         found["needs"] = list(config.needs)
-    if own:
-        found["tp"] = [size for size in SIZES if not why_not(config, size, 1, SHORTFIN)]
+    found["tp"] = [
+        size
+        for size in SIZES
+        if not (why_not(config, size, 1, SHORTFIN) if own else config.heads % size)
+    ]
     return found
 
 

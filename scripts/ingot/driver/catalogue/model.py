@@ -61,7 +61,7 @@ def planned(entry: dict[str, Any]) -> ModelConfig | Outline:
     said = {key: value for key, value in entry["dimensions"].items() if key != "parameters"}
     architecture = entry["architecture"]
     if architecture not in FAMILIES:
-        return Outline(architecture, **said)
+        return Outline(architecture, **{"heads": 1, **said})
     return ModelConfig(
         architecture=architecture, **said, rms_eps=1e-5, rope_theta=1e4, rope=None, tied=False
     )

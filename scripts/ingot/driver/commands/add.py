@@ -173,11 +173,13 @@ def about(root: Path, name: str, entry: dict[str, Any], size: int, catalogue: di
     lines = [
         f"{weights / 1e9:.2f} billion parameters, {size / 1e9:.1f} GB, {context:,} tokens"
         f"{licensed}",
-        f"tensor parallel sizes: {', '.join(map(str, entry['tp']))}"
-        if "tp" in entry
-        else f"Ingot has no table of {entry['architecture']}: its GGUF files are written by llama.cpp's "
-        "converter, and verified like all others",
+        f"tensor parallel sizes: {', '.join(map(str, entry['tp']))}",
     ]
+    if not isinstance(config, ModelConfig):
+        lines.append(
+            f"Ingot has no table of {entry['architecture']}: its GGUF files are written by llama.cpp's "
+            "converter, and verified like all others"
+        )
     legal = tuple(targets.legal_of(name, catalogue))
     buildable = [row.name for row in OFFERED if any(one.endswith(f".{row.name}") for one in legal)]
     lines.append(f"can be built: {', '.join(buildable)}")

@@ -77,7 +77,9 @@ def run(root: Path, options: Namespace) -> None:
         found = {
             "targets": options.target,
             "build": of_build(jobs, wanted, options.cores or os.cpu_count(), costs.past),
-            "serving": [of_serving(name, costs, built, options) for name in names],
+            "serving": [
+                of_serving(name, costs, built, options) for name in names if known(name, costs)
+            ],
         }
     if options.svg and built:
         options.svg.write_text(plan_chart.disk(found["build"], " ".join(built)))
@@ -172,6 +174,19 @@ def of_build(jobs: list[dict], wanted: set[str], cores: int, past: Past) -> dict
             },
         },
     }
+
+
+def known(name: str, costs: Costs) -> bool:
+    """Can its layout over GPUs be told?  Without a table of the model, only its bundle says it."""
+    model = costs.model(name)
+    if model.numbers is None or model.config is not None:
+        return True  # or refused, with the reason
+    print(
+        f"{name}: Ingot has no table of {model.entry['architecture']}; the layout over GPUs is in the "
+        "bundle that serves it",
+        file=sys.stderr,
+    )
+    return False
 
 
 def of_serving(name: str, costs: Costs, built: list[str], options: Namespace) -> dict:

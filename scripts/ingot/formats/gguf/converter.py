@@ -1,6 +1,6 @@
 """The architectures that llama.cpp's converter knows, as it is pinned in envs/llamacpp.
 
-Written by docs/converter_architectures.py from the converter's own tables; a test compares them.
+Written by docs/architectures.py from the converter's own tables; a test compares them.
 """
 
 TEXTS = """

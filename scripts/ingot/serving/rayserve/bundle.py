@@ -11,6 +11,7 @@ from ingot.base.refused import Refused
 from ingot.base.sealed import Contents, Ours
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.config import ModelConfig, read_config
+from ingot.parity import reading as reading_of
 from ingot.parity.reference import read
 from ingot.serving.rayserve import serve_config
 from ingot.serving.rayserve.applications import ENGINES, LLM, applications, asks
@@ -108,17 +109,18 @@ def gathered(
     tokenizer: list[Path],
     onnx: list[Path],
     openvino: list[Path],
+    reading: list[Path] = (),
 ) -> Sources:
     """`settings` are vLLM's; `onnx` and `openvino` each hold a folder where an application serves it."""
     path = Checkpoint(checkpoint)["config.json"]
-    config = read_config(path, can=plan_of.CAN)
     folders = {"onnx": onnx, "openvino": openvino}
     files: Contents = {}
-    sizes = {"vocabulary": config.vocab}
+    known = reading_of.served(reading[0])["vocab"] if reading else _config(path).vocab
+    sizes = {"vocabulary": known}
     plan, weights = None, 0
     if LLM in ray["apps"]:
         files, own = vllm.model_files(checkpoint, tokenizer)
-        plan, _ = vllm.described(model, tp, settings, path, lock, own)
+        plan, _ = vllm.described(model, tp, settings, path, lock, own, reading)
         weights = sum(own.values())
     for name in ray["apps"]:
         if engine := ENGINES.get(name):
@@ -127,8 +129,12 @@ def gathered(
             weights += sum(one.path.stat().st_size for one in parts.values())
             files |= parts
             key = f"models.{model}.ray.{name}.max_model_len"
-            sizes[engine] = longest(folder, config, ray[name].get("max_model_len"), key)
+            sizes[engine] = longest(folder, _config(path), ray[name].get("max_model_len"), key)
     return Sources(files, plan, weights, sizes)
+
+
+def _config(path: Path) -> ModelConfig:
+    return read_config(path, can=plan_of.CAN)
 
 
 def longest(folder: Path, config: ModelConfig, own: int | None, key: str) -> int:

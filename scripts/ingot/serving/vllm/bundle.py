@@ -11,11 +11,13 @@ from ingot.base.refused import Refused
 from ingot.base.sealed import Contents, Ours
 from ingot.model.checkpoint.files import Checkpoint, name_of
 from ingot.model.checkpoint.safetensors import read_checkpoint
-from ingot.model.config import read_config
+from ingot.model.config import ModelConfig, read_config
+from ingot.model.gpu_layout import Shape
+from ingot.parity import reading as reading_of
 from ingot.parity.divergence import log_softmax
 from ingot.parity.reference import TIE, Answer, peak, read
 from ingot.serving.vllm import plan as plan_of
-from ingot.serving.vllm.plan import Plan
+from ingot.serving.vllm.plan import ITEMSIZE, Plan
 
 VERSION = 1  # of bundle.json
 WEIGHTS = ".safetensors"
@@ -94,6 +96,7 @@ class Parts:
     parts: Annotated[list[Path], "of runtime/vllm"]
     lock: Annotated[list[Path], "the pins to serve with"]
     reference: Annotated[list[Path], "by generate_reference.py"] = ()
+    reading: Annotated[list[Path], "by read_config.py, of a model without a table"] = ()
 
 
 def contents(
@@ -105,10 +108,11 @@ def contents(
     parts: list[Path],
     lock: list[Path],
     reference: list[Path],
+    reading: list[Path] = (),
 ) -> Contents:
     files, weights = model_files(checkpoint, tokenizer)
     config = Checkpoint(checkpoint)["config.json"]
-    plan, about = described(model, tp, settings, config, lock[0], weights)
+    plan, about = described(model, tp, settings, config, lock[0], weights, reading)
     return {
         **files,
         **{f"parts/{path.name}": path for path in parts},
@@ -130,17 +134,34 @@ def model_files(checkpoint: list[Path], tokenizer: list[Path]) -> tuple[Contents
     return files, {path.name: path.stat().st_size for path in checkpoint if path.suffix == WEIGHTS}
 
 
+def numbers(config: Path, weights: int, reading: list[Path]) -> ModelConfig | Shape:
+    """By our own table of the family, or else by transformers' reading; `weights` in bytes."""
+    if not reading:
+        return read_config(config, can=plan_of.CAN)
+    found = reading_of.served(reading[0])
+    same = ("context", "layers", "heads", "kv_heads", "head_dim", "latent")
+    same_named = {name: found[name] for name in same}
+    return Shape(**same_named, cached=found["attention_layers"], weights=weights)
+
+
 def described(
-    model: str, tp: int, settings: dict[str, Any], config: Path, lock: Path, weights: dict[str, int]
+    model: str,
+    tp: int,
+    settings: dict[str, Any],
+    config: Path,
+    lock: Path,
+    weights: dict[str, int],
+    reading: list[Path] = (),
 ) -> tuple[Plan, dict[str, Any]]:
     """The plan, and bundle.json: what its programs go by."""
-    dtype = settings["dtype"]
-    if dtype == "auto":
-        said = json.loads(config.read_bytes())
-        dtype = said.get("dtype") or said.get("torch_dtype") or "bfloat16"
-    plan = plan_of.planned(
-        read_config(config, can=plan_of.CAN), settings, tp, dtype, f"models.{model}.vllm"
-    )
+    said = json.loads(config.read_bytes())
+    stored = said.get("dtype") or said.get("torch_dtype") or "bfloat16"
+    dtype = stored if settings["dtype"] == "auto" else settings["dtype"]
+    held = sum(weights.values())
+    if not said.get("quantization_config"):
+        held = held // ITEMSIZE[stored] * ITEMSIZE[dtype]
+    found = numbers(config, held, reading)
+    plan = plan_of.planned(found, settings, tp, dtype, f"models.{model}.vllm")
     about = {
         "version": VERSION,
         "model": model,

@@ -9,12 +9,12 @@ from math import ceil
 from typing import Any
 
 from ingot.base.refused import Refused
-from ingot.model import gpu_layout
+from ingot.model import features, gpu_layout
 from ingot.model.config import ModelConfig
-from ingot.model.gpu_layout import GIB, VLLM
+from ingot.model.gpu_layout import GIB, VLLM, Shape
 from ingot.serving.vllm.arguments import stop_on_wrong
 
-CAN = ("attention_bias", "mlp_bias", "own_gguf", "linear", "yarn")
+CAN = features.ALL  # the checkpoint goes as it is
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 BLOCK = {"cpu": 128, "gpu": 16}  # tokens of a KV block: vLLM's own defaults
 CPU_CACHE = GIB  # bytes per rank, where the catalogue names none
@@ -49,10 +49,12 @@ class Plan:
     def kv_tokens(self) -> int:
         """What the server's own line says: whole blocks."""
         block = BLOCK[self.device]
-        return self.kv_bytes // (self.kv_per_token * block) * block
+        return self.kv_bytes // (self.kv_per_token * block) * block if self.kv_per_token else 0
 
 
-def planned(config: ModelConfig, settings: dict[str, Any], tp: int, dtype: str, key: str) -> Plan:
+def planned(
+    config: ModelConfig | Shape, settings: dict[str, Any], tp: int, dtype: str, key: str
+) -> Plan:
     """By the catalogue's `vllm` table, with `memory` in GiB of a GPU (0: CPUs); `key` names it in refusals.
 
     Refused: a layout that the model's heads do not allow, stages that no number of nodes holds, a context
@@ -72,9 +74,11 @@ def planned(config: ModelConfig, settings: dict[str, Any], tp: int, dtype: str, 
     stages = [settings["pp"]] if "pp" in settings else range(1, MOST_STAGES + 1)
     best = None
     for pp in stages:
-        found = gpu_layout.gpu_layout(
-            config, tp, pp, VLLM, memory or 1 << 60, length, ITEMSIZE[dtype]
-        )
+        asked = (memory or 1 << 60, length, ITEMSIZE[dtype])
+        if isinstance(config, Shape):
+            found = gpu_layout.of_shape(config, tp, pp, *asked)
+        else:
+            found = gpu_layout.gpu_layout(config, tp, pp, VLLM, *asked)
         if found.wrong:
             if best is None:
                 raise Refused(f"{key}: {found.wrong}, expected another tensor parallel size or pp")
@@ -86,7 +90,7 @@ def planned(config: ModelConfig, settings: dict[str, Any], tp: int, dtype: str, 
             tp, pp, settings.get("nodes", pp), "gpu" if memory else "cpu", dtype, length,
             found.weights, found.kv_per_token, held, bool(kv_bytes), memory, executor,
         )  # fmt: skip
-        if fits and best.kv_tokens >= length:
+        if fits and (best.kv_tokens >= length or not best.kv_per_token):
             return _placed(best, key)
         if kv_bytes and fits:
             break  # more stages would only make up for a cache that was asked for too small

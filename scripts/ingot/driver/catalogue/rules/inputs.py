@@ -16,6 +16,7 @@ from ingot.driver.toolchains import toolchains
 from ingot.formats.gguf import quantisations
 from ingot.model.checkpoint.files import TEMPLATES
 from ingot.model.checkpoint.safetensors import INDEX
+from ingot.model.outline import NEEDS
 from ingot.serving.rayserve.applications import LLM
 from ingot.serving.rayserve.bundle import PARTS
 
@@ -158,6 +159,11 @@ class Inputs:
         """Our programs that run beside Ray Serve."""
         asking = [path for path in self.runtime("vllm") if Path(path).name in PARTS]
         return self.runtime("rayserve") + asking
+
+    def outline(self, wildcards) -> list[str]:
+        """transformers' reading of a model without a table, which servers' plans go by."""
+        lacks = NEEDS[0] in self.model(wildcards)["needs"]
+        return [f"artifacts/{wildcards.model}.reading.json"] if lacks else []
 
     def smoke_reference(self, wildcards) -> list[str]:
         """What a server is held to, where it can be computed: transformers holds all in float32."""

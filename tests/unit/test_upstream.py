@@ -1,7 +1,7 @@
 """A model that Ingot has no table of: what is known of it, which way it goes, what may be asked of it."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import yaml
@@ -27,6 +27,11 @@ SIZES = {
     "num_attention_heads": 4,
 }
 QWEN = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **SIZES}
+
+
+@dataclass
+class Wildcards:
+    model: str
 
 
 @pytest.fixture
@@ -180,6 +185,37 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     )
     (many,) = [one for one in lines if one.startswith("cannot: ") and "no table of" in one]
     assert "irpa, mlir" in many and "onnx" in many
+
+
+def test_a_quantised_checkpoint_without_a_table_is_taken_as_it_is(catalogue, tmp_path):
+    """As gpt-oss is, whose experts are bytes; of a Llama the same is refused by each format's step."""
+    for said, pre in ((QWEN, None), (checkpoints.llama_config(), "llama-bpe")):
+        catalogue(said, **({"pre_tokenizer": pre} if pre else {}))
+        checkpoints.tokenizer_of_demo(tmp_path / "m")
+        tensors = {"a": ("U8", (4,), b"1234"), "b": ("F8_E8M0", (2,), b"12")}
+        checkpoints.write_shard(tmp_path / "m/model.safetensors", tensors)
+        if pre:
+            with pytest.raises(Refused, match="dtype U8, expected one of BF16, F16, F32"):
+                add.of_folder(tmp_path / "m", "M")
+        else:
+            assert add.of_folder(tmp_path / "m", "M")[0]["architecture"] == "Qwen3ForCausalLM"
+
+
+@pytest.mark.parametrize(
+    "count", ["model-{n:05d}-of-00002.safetensors", "model-{n:05d}-of-000003.safetensors"]
+)
+def test_shards_that_are_counted_otherwise_are_named(count, catalogue, tmp_path):
+    names = [count.format(n=n) for n in range(3)]
+    found = found_of.shards("m", [*names, "model.safetensors.index.json", "config.json"])
+    assert found == names
+    entry = {"hub": "a/b", "shards": found, "name": "M", "architecture": "Qwen3ForCausalLM"}
+    whole = yaml.safe_load((ROOT / "models.yaml").read_text())
+    whole["models"] = {"m": entry}
+    schema.complete(whole, ROOT)
+    weights = Inputs(whole, ROOT).weights(Wildcards("m"))
+    assert weights == [
+        f"artifacts/m.hf/{name}" for name in (*names, "model.safetensors.index.json")
+    ]
 
 
 SHAPE = Shape(

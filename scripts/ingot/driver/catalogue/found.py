@@ -141,12 +141,13 @@ def stop_on_another_kind(what: str, names: Collection[str]) -> None:
 def shards(what: str, names: Collection[str]) -> int | list[str]:
     """How many files hold its weights, or which, where they are not named as usual (from 0, say)."""
     weights = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
-    others = [name for name in weights if OTHERS.fullmatch(name)]
-    if INDEX in names and others and others == weights:
-        return others
     count = max((int((SHARD.fullmatch(name) or [0, 0, 0])[2] or 1) for name in weights), default=0)
     wanted = shard_names(count) if count else ["model.safetensors"]
-    if missing := [name for name in wanted if name not in names]:
+    missing = [name for name in wanted if name not in names]
+    other = {*weights} != {*wanted} - {INDEX}
+    if other and INDEX in names and weights and all(map(OTHERS.fullmatch, weights)):
+        return weights
+    if missing:
         more = f" ({', '.join(weights[:2])})" if weights else ""
         raise Refused(
             f"{what}: no {missing[0]} among its files{more}, expected it; name another model"

@@ -25,8 +25,10 @@ from ingot.driver.toolchains import toolchains
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import read_checkpoint
 from ingot.model.config import ModelConfig
+from ingot.model.families.table import FAMILIES
 from ingot.model.hub.listing import read_listing
 from ingot.model.specs import parameters
+from ingot.model.tensors.dtypes import FLOATS, STORED
 
 HEADER = (
     "# Models of your own, by `ingot add`; edit it as you like.  It is read over models.yaml.\n"
@@ -74,13 +76,14 @@ def run(root: Path, options: Namespace) -> None:
 def of_folder(folder: Path, title: str) -> tuple[dict[str, Any], int]:
     names = {path.name for path in folder.iterdir() if path.is_file()}
     found_of.stop_on_another_kind(str(folder), names)
-    if any(name.endswith(".safetensors") for name in names):
-        read_checkpoint(Checkpoint([path for path in folder.iterdir() if path.is_file()]))
     path = folder.resolve()
     inside = path.is_relative_to(Path.cwd())
     source = {"path": os.path.relpath(path) if inside else str(path)}
     size = sum(one.stat().st_size for one in folder.glob("model*.safetensors"))
-    return found_of.entry(str(folder), names, folder, source, title), size
+    entry = found_of.entry(str(folder), names, folder, source, title)
+    expected = FLOATS if entry["architecture"] in FAMILIES else STORED
+    read_checkpoint(Checkpoint([path for path in folder.iterdir() if path.is_file()]), expected)
+    return entry, size
 
 
 def of_hub(

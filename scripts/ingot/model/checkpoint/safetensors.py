@@ -33,8 +33,8 @@ class Tensor:
     nbytes: int
 
 
-def read_checkpoint(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Every tensor of the checkpoint: shards by file name, inside a shard by name.
+def read_checkpoint(checkpoint: Checkpoint, dtypes: dict[str, Float] = FLOATS) -> dict[str, Tensor]:
+    """Every tensor of the checkpoint: shards by file name, inside a shard by name; `dtypes` are expected.
 
     That is the order of llama.cpp's converter.  Stops with one line on a damaged or absent shard,
     and on an index that disagrees with the shards.
@@ -52,7 +52,7 @@ def read_checkpoint(checkpoint: Checkpoint) -> dict[str, Tensor]:
             raise Refused(
                 f"{checkpoint[INDEX]}: names {shard}, which is missing beside it; fetch it again"
             )
-        for name, tensor in sorted(read_header(checkpoint[shard]).items()):
+        for name, tensor in sorted(read_header(checkpoint[shard], dtypes).items()):
             if name in tensors:
                 raise Refused(f"{tensor.path}: tensor {name} is also in {tensors[name].path.name}")
             tensors[name] = tensor

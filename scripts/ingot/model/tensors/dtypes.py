@@ -60,4 +60,11 @@ FLOATS = {
     "F16": Float(2, "<f2", "<u2", "float16"),
     "BF16": Float(2, "<u2", "<u2", "bfloat16"),
 }
+_BYTE = {name: Float(1, "u1", "u1", "uint8") for name in ("F8_E5M2", "F8_E8M0", "U8", "BOOL")}
+_WIDE = {
+    f"{kind}{bits}": Float(bits // 8, f"<{kind.lower()}{bits // 8}", f"<u{bits // 8}", "")
+    for kind, bits in (("I", 16), ("U", 16), ("I", 32), ("U", 32), ("I", 64), ("U", 64), ("F", 64))
+}
 QUANTISED = {"F8_E4M3": Float(1, "u1", "u1", "float8_e4m3fn"), "I8": Float(1, "i1", "u1", "int8")}
+# what quantised checkpoints hold, that other people's tools and servers read
+STORED = {**FLOATS, **QUANTISED, **_BYTE, **_WIDE}

@@ -119,7 +119,7 @@ def gathered(
     sizes = {"vocabulary": known}
     plan, weights = None, 0
     if LLM in ray["apps"]:
-        files, own = vllm.model_files(checkpoint, tokenizer)
+        files, own = vllm.model_files(checkpoint, tokenizer, reading)
         plan, _ = vllm.described(model, tp, settings, path, lock, own, reading)
         weights = sum(own.values())
     for name in ray["apps"]:

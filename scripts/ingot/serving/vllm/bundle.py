@@ -13,6 +13,7 @@ from ingot.model.checkpoint.files import Checkpoint, name_of
 from ingot.model.checkpoint.safetensors import read_checkpoint
 from ingot.model.config import ModelConfig, read_config
 from ingot.model.gpu_layout import Shape
+from ingot.model.tensors.dtypes import FLOATS, STORED
 from ingot.parity import reading as reading_of
 from ingot.parity.divergence import log_softmax
 from ingot.parity.reference import TIE, Answer, peak, read
@@ -110,7 +111,7 @@ def contents(
     reference: list[Path],
     reading: list[Path] = (),
 ) -> Contents:
-    files, weights = model_files(checkpoint, tokenizer)
+    files, weights = model_files(checkpoint, tokenizer, reading)
     config = Checkpoint(checkpoint)["config.json"]
     plan, about = described(model, tp, settings, config, lock[0], weights, reading)
     return {
@@ -124,9 +125,11 @@ def contents(
     }
 
 
-def model_files(checkpoint: list[Path], tokenizer: list[Path]) -> tuple[Contents, dict[str, int]]:
+def model_files(
+    checkpoint: list[Path], tokenizer: list[Path], reading: list[Path] = ()
+) -> tuple[Contents, dict[str, int]]:
     """The files of model/, and the bytes of those that hold weights; fetched ones are linked."""
-    read_checkpoint(Checkpoint(checkpoint))
+    read_checkpoint(Checkpoint(checkpoint), STORED if reading else FLOATS)
     files: Contents = {}
     for path in sorted({*checkpoint, *tokenizer}):
         fetched = path.suffix == WEIGHTS and path.parent.suffix == ".hf"

@@ -20,6 +20,10 @@ from ingot.formats.gguf import converter, quantisations
 from ingot.formats.iree import irpa
 from ingot.model import features
 
+CONVERTER, HELD = (
+    370,
+    6,
+)  # MB of llama.cpp's converter, and bytes that it holds of each value of a tensor
 FLOATS = ("f32", "f16", "bf16", "q8_0")  # dtypes that the converter writes
 
 
@@ -43,8 +47,12 @@ def convert_upstream(job: Job, model: Model) -> Work | None:
     """Unit: a GB of the checkpoint; llama.cpp's converter imports torch, and holds a tensor in float32."""
     if not model.numbers:
         return None
-    size = file_bytes(model, model.dtype(job.wildcards.get("dtype", "")))
-    return Work(Cost(9.0, 8.0, 700, 300), model.checkpoint_bytes() / GB, {job.writes[0]: size})
+    c, size = model.numbers, file_bytes(model, model.dtype(job.wildcards.get("dtype", "")))
+    largest = max(
+        c.vocab * c.hidden, model.parameters() / c.layers / 3
+    )  # or a layer's experts, stacked
+    memory = CONVERTER + HELD * largest / 1e6
+    return Work(Cost(5.0, 6.0, memory), model.checkpoint_bytes() / GB, {job.writes[0]: size})
 
 
 def kinds(job: Job, model: Model) -> list[str]:

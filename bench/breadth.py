@@ -37,6 +37,8 @@ MAKE, READ, COMPUTE, CONVERT, VERIFY = (
     "not verified",
 )  # fmt: skip
 PASSED = "verified"
+NAME = "A model"  # libllama goes by a name that holds phi3
+HEAD = ("| family | architecture | GGUF | mean KL, or what stops it |", "| --- | --- | --- | --- |")
 BEGIN, END = "<!-- by bench/breadth.py -->\n", "<!-- end -->\n"  # of the table in the page
 PIECES = {  # families whose converter asks for a tokenizer.model: with a blank before each text, or none
     "plain": ("gemma", "ernie4_5"),
@@ -104,7 +106,7 @@ def tried(kind: str, folder: Path, run) -> dict:
         (READ, "transformers", "read_config.py", "--config", checkpoint / "config.json",
          "--way=upstream", *option("reading")),
         (CONVERT, "llamacpp-hf", "convert_gguf.py", *base, "--converter", converter, "--gguf", gguf,
-         "--dtype=f32", "--name", kind, "--pre-tokenizer=llama-bpe"),
+         "--dtype=f32", "--name", NAME, "--pre-tokenizer=llama-bpe"),
         (COMPUTE, "transformers", "generate_reference.py", *base, *option("reading", "reference"),
          "--prompts"),
         (COMPUTE, "transformers", "encode_texts.py", *base, *option("reading", "texts"), *corpus),
@@ -115,7 +117,7 @@ def tried(kind: str, folder: Path, run) -> dict:
     try:
         for what, toolchain, script, *words in steps:
             if why := run(toolchain, script, *words):
-                for path in (f"{checkpoint}/", f"{place}/", f"{checkpoint}"):
+                for path in (f"{checkpoint}/", f"{place}/", f"{checkpoint}: "):
                     why = why.replace(path, "")
                 return {"end": what, "why": why}
         numbers = json.loads(record.read_bytes())["checks"]["numbers"]
@@ -129,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("family", nargs="*", help="transformers' model_type (default: all)")
     parser.add_argument("--most", type=int, help="a sample of so many")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="of the sample (default: another each time)")
     parser.add_argument("--page", type=Path, help="write the table there")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -180,22 +182,22 @@ def main() -> None:
     sys.exit(bool(odd))
 
 
-def table(found: dict) -> str:
-    """The generated part of docs/breadth.md."""
-    ends = [one["end"] for one in found.values()]
-    lines = [
-        f"{len(ends)} families tried, {ends.count(PASSED)} verified.", "",
-        "| family | architecture | GGUF | mean KL, or what stops it |", "| --- | --- | --- | --- |",
-    ]  # fmt: skip
-    for kind, one in sorted(found.items()):
-        said = f"{one['kl']:.1e}" if one["end"] == PASSED else one["why"].replace("|", "\\|")
-        lines.append(f"| {kind} | {one['architecture']} | {one['end']} | {said} |")
-    return "\n".join(lines) + "\n"
+def row(kind: str, one: dict) -> str:
+    said = f"{one['kl']:.1e}" if one["end"] == PASSED else one["why"].replace("|", "\\|")
+    return f"| {kind} | {one['architecture']} | {one['end']} | {said} |"
 
 
 def rewritten(page: Path, found: dict) -> str:
+    """The page with these rows; those of families that were not tried stay."""
     before, _, rest = page.read_text().partition(BEGIN)
-    return before + BEGIN + table(found) + END + rest.partition(END)[2]
+    old, _, after = rest.partition(END)
+    rows = {line.split("|")[1].strip(): line for line in old.splitlines() if line.startswith("| ")}
+    rows = {kind: line for kind, line in rows.items() if kind not in ("family", "---")}
+    rows |= {kind: row(kind, one) for kind, one in found.items()}
+    passed = sum(f" | {PASSED} | " in line for line in rows.values())
+    head = [f"{len(rows)} families tried, {passed} verified.", "", *HEAD]
+    lines = [*head, *(rows[kind] for kind in sorted(rows))]
+    return before + BEGIN + "\n".join(lines) + "\n" + END + after
 
 
 if __name__ == "__main__":

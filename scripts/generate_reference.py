@@ -5,6 +5,7 @@ seeded random ids; their lengths reach several hundred tokens, since short ones 
 rope scaling.
 """
 
+import inspect
 import random
 from pathlib import Path
 from typing import Annotated
@@ -82,6 +83,8 @@ def greedy(checkpoint: Checkpoint, prompts: list[list[int]]):
 
     model = transformers_model.load(checkpoint)
     ends = end_tokens(checkpoint)
+    # Mamba takes its state by another name, and starts anew without a word: then all is read each time
+    cached = "past_key_values" in inspect.signature(model.forward).parameters
     tokens, logits = [], []
     for number, prompt in enumerate(prompts, 1):
         said, rows = [], []
@@ -90,11 +93,10 @@ def greedy(checkpoint: Checkpoint, prompts: list[list[int]]):
             while len(said) < STEPS and not (said and said[-1] in ends):
                 with transformers_model.understood(checkpoint["config.json"]):
                     out = model(input_ids=ids, past_key_values=cache, use_cache=True)
-                # of no length where nothing but states is kept, as Mamba's: then all is read again
-                cache, row = out.get("past_key_values") or None, out.logits[0, -1]
+                cache, row = out.past_key_values if cached else None, out.logits[0, -1]
                 rows.append(row.numpy())
                 said.append(int(row.argmax()))
-                ids = torch.tensor([[said[-1]] if cache else [*prompt, *said]])
+                ids = torch.tensor([[said[-1]] if cached else [*prompt, *said]])
         tokens.append(said)
         logits.append(rows)
         print(f"prompt {number} of {len(prompts)}: {len(prompt)} tokens", flush=True)

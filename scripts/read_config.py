@@ -39,9 +39,7 @@ def read_config(
         found = {}
     with stderr_to_log(f"{reading}: reading by transformers"):
         theirs = (
-            transformers_model.reading(config)
-            if found
-            else transformers_model.outline(transformers_model.without_weights(config))
+            transformers_model.reading(config) if found else transformers_model.outline_of(config)
         )
     compare(config, found, theirs)
     with replacing(reading) as partial:

@@ -63,6 +63,7 @@ OWN: dict[str, dict] = {  # of a family, where its configuration asks for more
     "hunyuan_v1_moe": {"eod_token_id": 1020},
     "gemma3n_text": {"altup_num_inputs": 4},
     "mistral": {"sliding_window": None},
+    "phi": {"intermediate_size": 512},
     "deepseek_v2": {"n_group": None, "topk_group": None, "first_k_dense_replace": 1},
 }  # fmt: skip
 
@@ -80,7 +81,8 @@ def config_of(kind: str, tokens: int, ends: dict, more: dict):
     fresh = {"vocab_size": tokens + spare, **SIZES, **OWN.get(inner.model_type, {}), **more}
     known = inner.to_dict()  # some raise at an attribute that differs between layers
     said = {key: value for key, value in fresh.items() if key in known or _has(inner, key)}
-    grouped = getattr(inner, "num_key_value_heads", None) not in (None, inner.num_attention_heads)
+    heads = known.get("num_attention_heads")
+    grouped = known.get("num_key_value_heads") not in (None, heads)
     if "num_key_value_heads" in said and not grouped and "num_attention_heads" in said:
         said["num_key_value_heads"] = said["num_attention_heads"]  # as those that are published
     if "kv_lora_rank" in said:  # latent attention has no grouped heads
@@ -90,6 +92,8 @@ def config_of(kind: str, tokens: int, ends: dict, more: dict):
     for key in ("sliding_window", "attention_window"):  # of one that has a window alone
         if said.get(key) and getattr(inner, key) is None and key not in more:
             del said[key]
+    if "vocab_size_per_layer_input" in said:
+        said["vocab_size_per_layer_input"] = said["vocab_size"]
     if "rope_parameters" in vars(inner) and inner.rope_parameters:
         said["rope_parameters"] = more.get("rope_parameters", inner.rope_parameters)
     # lists that are one item per layer are made anew by the configuration

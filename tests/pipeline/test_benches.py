@@ -13,6 +13,7 @@ from conftest import ROOT
 # the words it is started with; what its last lines hold; a limit that a busy machine breaks is no failure
 BENCHES = {
     "board": ([], "of a core"),
+    "breadth": (["--most", "2"], "2 tried, "),
     "convert": (["--layers", "1"], "All bytes equal theirs"),
     "fuzz": (["--seconds", "1", "--reader", "GGUF"], "GGUF"),
     "io_faults": (["--calls", "1", "--moments", "0"], "1"),

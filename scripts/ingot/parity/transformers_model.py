@@ -64,25 +64,41 @@ def outline(model) -> Reading:
     }
 
 
+def outline_of(config: Path) -> Reading:
+    """The same by config.json alone."""
+    with understood(config):
+        return outline(without_weights(config))
+
+
 # layer types of transformers' configurations that keep no keys and values
 STATES = ("linear_attention", "mamba", "conv", "recurrent", "moe", "mlp")
 
 
 def _cached(said) -> Reading:
     """What decides how much memory a token takes; `latent`: its values in a layer where they are joined."""
-    layers = said.num_hidden_layers
-    kinds = getattr(said, "layer_types", None) or ["full_attention"] * layers
-    heads = said.num_attention_heads
+    layers, heads = said.num_hidden_layers, _largest(said, "num_attention_heads")
+    usual = "full_attention" if heads else "mamba"
+    kinds = getattr(said, "layer_types", None) or [usual] * layers
+    heads = heads or 1
     latent = getattr(said, "kv_lora_rank", None)
     return {
         "layers": layers,
         "heads": heads,
-        "kv_heads": getattr(said, "num_key_value_heads", None) or heads,
-        "head_dim": getattr(said, "head_dim", None) or said.hidden_size // heads,
+        "kv_heads": _largest(said, "num_key_value_heads") or heads,
+        "head_dim": _largest(said, "head_dim") or said.hidden_size // heads,
         "attention_layers": sum(kind not in STATES for kind in kinds),
         "window_layers": sum("sliding" in kind or "chunked" in kind for kind in kinds),
         "latent": latent + said.qk_rope_head_dim if latent else 0,
     }
+
+
+def _largest(said, name: str) -> int | None:
+    """A number of a configuration; where it differs between layers, as Gemma 4's, the largest of them."""
+    try:
+        return getattr(said, name, None)
+    except Exception:  # transformers' own, of no public name
+        layers = range(said.num_hidden_layers)
+        return max(getattr(said.per_layer_config[n], name) for n in layers)
 
 
 def reading(config: Path) -> Reading:

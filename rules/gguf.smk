@@ -245,9 +245,8 @@ rule verify_gguf:
 rule convert_gguf:
     input:
         code=code("convert_gguf.py"),
-        lock=lock("llamacpp-hf"),
+        lock=lock("llamacpp-hf") + lock("llamacpp"),
         env=env("llamacpp-hf"),
-        tool=lock("llamacpp"),
         converter=env("llamacpp"),
         config=inputs.config_json,
         tokenizer=inputs.tokenizer,

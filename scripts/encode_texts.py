@@ -17,7 +17,7 @@ from ingot.model.checkpoint.files import Checkpoint
 from ingot.parity import clock
 from ingot.parity import reading as reading_of
 from ingot.parity.hard_texts import DIALOGUES, STRINGS
-from ingot.parity.transformers_model import understood
+from ingot.parity.transformers_model import OURS, understood
 
 WINDOW = 512  # tokens, or the context where it is shorter
 LARGEST = 10**9  # bytes of float32 distributions, as score_corpus.py writes them
@@ -92,7 +92,7 @@ def load(checkpoint: Checkpoint):
     named = "tokenizer.json" if "tokenizer.json" in checkpoint else "tokenizer.model"
     kind = PreTrainedTokenizerFast if named == "tokenizer.json" else AutoTokenizer
     with checkpoint.as_folder() as folder, understood(checkpoint[named]):
-        return kind.from_pretrained(folder)
+        return kind.from_pretrained(folder, **OURS)
 
 
 def vocabulary(checkpoint: Checkpoint, tokenizer) -> dict:
@@ -100,7 +100,9 @@ def vocabulary(checkpoint: Checkpoint, tokenizer) -> dict:
     from transformers import AutoConfig, GenerationConfig
 
     with checkpoint.as_folder() as folder:
-        said = GenerationConfig.from_model_config(AutoConfig.from_pretrained(folder)).eos_token_id
+        said = GenerationConfig.from_model_config(
+            AutoConfig.from_pretrained(folder, **OURS)
+        ).eos_token_id
         if "generation_config.json" in checkpoint:
             said = GenerationConfig.from_pretrained(folder).eos_token_id
     special = [n for n, token in tokenizer.added_tokens_decoder.items() if token.special]

@@ -32,8 +32,19 @@ from ingot.parity.in_libllama import COMPUTED, Expected, as_tokenized, opened, r
 TIES = "float16"
 SAME_TOP = 0.99  # of a right float32 file; wrong ones had at most 0.92
 TYPES = {**FILE_TYPE, **{name: row.ftype for name, row in quantisations.ROWS.items()}}
-READ = {"embedding_length": "hidden", "attention.layer_norm_rms_epsilon": "epsilon"}
-ADVICE = "llama.cpp's converter wrote another model: report it there, and take another format"
+READ = {  # of its header, behind the architecture's name -> of transformers' reading: no run shows these
+    "embedding_length": "hidden",
+    "attention.layer_norm_rms_epsilon": "epsilon",
+    "context_length": "longest",
+    "attention.sliding_window": "window",
+}
+MUST = ("attention.sliding_window",)  # be there, where transformers has one: else it was dropped
+HELD = {  # of its header, what is read below
+    "general.architecture": str,
+    "tokenizer.ggml.tokens": list,
+    "tokenizer.ggml.token_type": list,
+}
+ADVICE = "llama.cpp computes another model than transformers: see docs/breadth.md"
 
 
 def verify_converted(
@@ -55,6 +66,11 @@ def verify_converted(
     known, model = texts_of.read(texts), reading_of.outline(reading)
     reader = opened(gguf)
     said = {name: field.contents() for name, field in reader.fields.items()}
+    for key, kind in HELD.items():
+        if not isinstance(said.get(key), kind):
+            raise Refused(f"{gguf}: {key} is missing, or of another type")
+    if len(said["tokenizer.ggml.tokens"]) != len(said["tokenizer.ggml.token_type"]):
+        raise Refused(f"{gguf}: tokenizer.ggml.token_type has another length than tokens")
     if said.get("general.file_type") != TYPES[dtype]:
         found = said.get("general.file_type")
         raise Refused(f"{gguf}: general.file_type is {found}, expected {TYPES[dtype]} of {dtype}")
@@ -90,10 +106,13 @@ def verify_converted(
 
 def as_read(gguf: Path, said: dict, model: reading_of.Reading) -> None:
     """Refuse a header whose numbers are not transformers': a run does not show a small epsilon."""
-    architecture = said.get("general.architecture")
+    architecture = said["general.architecture"]
     for word, name in READ.items():
         found, expected = said.get(f"{architecture}.{word}"), model.get(name)
-        if found is not None and expected is not None and np.float32(found) != np.float32(expected):
+        if expected is None or (found is None and word not in MUST):
+            continue
+        number = type(found) in (int, float)
+        if not number or np.float32(found) != np.float32(expected):
             raise Refused(
                 f"{gguf}: {architecture}.{word} is {found}, expected {expected} by transformers"
             )

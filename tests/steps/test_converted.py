@@ -186,6 +186,40 @@ def test_what_stops_the_converter_is_one_line(tiny, convert, tmp_path):
     assert not (tmp_path / "m.gguf").exists() and not [*tmp_path.glob(".*.partial")]
 
 
+@pytest.mark.slow
+def test_no_code_of_the_checkpoint_runs_and_the_license_is_the_catalogues(
+    tiny, step, python, tmp_path
+):
+    """Of a family whose converter allows it; by hand the whole folder is given, code and card too."""
+    checkpoint = tiny("qwen3")
+    (checkpoint / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Own: pass\n")
+    path = checkpoint / "tokenizer_config.json"
+    said = json.loads(path.read_bytes())
+    path.write_text(json.dumps(said | {"auto_map": {"AutoTokenizer": ["own.Own", None]}}))
+    (checkpoint / "README.md").write_text("---\nlicense: mit\nbase_model: a/b\n---\n")
+    tool = python("llamacpp").parent.parent / "llama.cpp"
+    done = step(
+        "llamacpp-hf", "convert_gguf.py", "--checkpoint", checkpoint, "--converter", tool,
+        "--gguf", tmp_path / "m.gguf", "--dtype=f32", "--name=A", "--pre-tokenizer=llama-bpe",
+        "--license=apache-2.0",
+    )  # fmt: skip
+    assert not (tmp_path / "ran").exists()
+    assert done.returncode == 0, done.stderr
+    data = (tmp_path / "m.gguf").read_bytes()
+    assert b"general.license" in data and b"apache-2.0" in data and b"base_model" not in data
+
+
+@pytest.mark.slow
+def test_a_window_that_the_file_does_not_say_is_refused_however_long_it_is(
+    tiny, convert, peers, verify
+):
+    """Of a window longer than all that is run, the numbers say nothing."""
+    checkpoint = tiny("mixtral", sliding_window=400)
+    assert convert(checkpoint).returncode == 0
+    said = last(verify(peers(checkpoint, way="upstream")))
+    assert "attention.sliding_window is None, expected 400 by transformers" in said
+
+
 FAULTS = {  # in the file, by the specification alone: behind a key's type so many bytes, and a bit of one
     "a token": ("tokenizer.ggml.tokens", 20, 1),
     "a special token": ("tokenizer.ggml.token_type", 12 + 4 * 1016, 2),
@@ -194,6 +228,7 @@ FAULTS = {  # in the file, by the specification alone: behind a key's type so ma
     "the epsilon": ("qwen3.attention.layer_norm_rms_epsilon", 3, 1),
     "a kv head": ("qwen3.attention.head_count_kv", 0, 3),
     "the template": ("tokenizer.chat_template", 12, 1),
+    "the context": ("qwen3.context_length", 0, 1),
 }
 
 
@@ -209,6 +244,8 @@ def test_a_file_with_one_fault_is_refused(right, verify, tmp_path):
             key, at, bit = FAULTS[name]
             mark = len(key).to_bytes(8, "little") + key.encode()
             data[data.index(mark) + len(mark) + 4 + at] ^= bit
+        elif name == "a key's name":
+            data[data.index(b"tokenizer.ggml.token_type")] ^= 1
         elif name == "half of it":
             del data[len(data) // 2 :]
         else:  # in the last tensor, a norm: one value's sign
@@ -216,7 +253,7 @@ def test_a_file_with_one_fault_is_refused(right, verify, tmp_path):
         path.write_bytes(data)
 
     passed = []
-    for name in (*FAULTS, "half of it", "a sign in a norm"):
+    for name in (*FAULTS, "half of it", "a sign in a norm", "a key's name"):
         planted(name)
         done = verify(told)
         if done.returncode == 0:

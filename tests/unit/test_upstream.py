@@ -70,6 +70,9 @@ def test_the_outline_is_read_whatever_a_family_calls_its_numbers(config):
     assert outline.read_outline(config(architectures=["Qwen3ForCausalLM"], **old)) == wanted
     endless = {key: value for key, value in QWEN.items() if key != "max_position_embeddings"}
     assert outline.read_outline(config(**endless)).context == outline.ENDLESS
+    deep = {"architectures": ["Q"], "thinker_config": {"text_config": SIZES, "hidden_size": 7}}
+    assert outline.read_outline(config(**deep)).hidden == 128
+    assert outline.said_by(config(architectures=["Q"], num_attention_heads=8))[1] == {"heads": 8}
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,14 @@ def test_a_family_without_a_table_goes_the_upstream_way_to_gguf_alone(catalogue)
     assert "no table of, which .onnx cannot" in targets.why_not("artifacts/m.onnx", found)
     inputs = Inputs(found, ROOT)
     assert (inputs.of_way("upstream"), inputs.of_way("own")) == ("m", "(?!)")
+
+
+def test_an_importance_matrix_is_refused_where_it_would_lack_experts(catalogue):
+    found = catalogue(imatrix="corpus.txt")
+    for name in ("m.imatrix", "m.q4_k_m.gguf", "m.quants"):
+        reason = targets.why_not(f"artifacts/{name}", found)
+        assert "no table of, which .imatrix" in reason or "it would lack experts" in reason
+    assert "none of with way upstream" in targets.why_not("artifacts/m.iq2_xs.gguf", catalogue())
 
 
 def test_a_model_may_be_told_to_go_the_upstream_way(catalogue):
@@ -164,6 +175,18 @@ def test_plans_go_by_bytes_where_there_is_no_table(catalogue):
     found["models"] = {"m": {**unfetched, "dimensions": said}}
     schema.complete(found, ROOT)
     assert Model("m", found, ROOT).parameters() == 5000
+    more = {"ffn": 8, "heads": 2, "kv_heads": 1, "head_dim": 4}  # of a family that has a table
+    found["models"]["m"]["dimensions"] |= more
+    assert Model("m", found, ROOT).numbers.heads == 2
+
+
+def test_what_config_json_leaves_to_transformers_is_no_contradiction(catalogue):
+    """Gemma 3 names neither its vocabulary nor its context."""
+    inner = {"hidden_size": 128, "num_hidden_layers": 4}
+    said = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": inner}
+    sizes = {"layers": 4, "hidden": 128, "vocab": 262208, "context": 131072}
+    found = Model("m", catalogue(said, dimensions=sizes), ROOT)
+    assert found.numbers.vocab == 262208 and not found.refusal
 
 
 def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_path, capsys):
@@ -173,7 +196,7 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     checkpoints.write_shard(tmp_path / "m/model.safetensors", {"a": ("BF16", (4,), b"12345678")})
     entry, size = add.of_folder(tmp_path / "m", "M")
     assert (entry["architecture"], entry["pre_tokenizer"]) == ("Qwen3ForCausalLM", "llama-bpe")
-    assert {*entry["dimensions"]} == {"layers", "hidden", "vocab", "context", "heads"}
+    assert {*entry["dimensions"]} == {*outline.KEYS}
     assert entry["tp"] == [1, 2, 4]
     text = add.yaml_of("m", entry)
     found = yaml.safe_load((ROOT / "models.yaml").read_text())
@@ -205,7 +228,9 @@ def test_a_quantised_checkpoint_without_a_table_is_taken_as_it_is(catalogue, tmp
     "count", ["model-{n:05d}-of-00002.safetensors", "model-{n:05d}-of-000003.safetensors"]
 )
 def test_shards_that_are_counted_otherwise_are_named(count, catalogue, tmp_path):
-    names = [count.format(n=n) for n in range(3)]
+    first = count.endswith("2.safetensors")
+    names = [count.format(n=n + (not first)) for n in range(3)]
+    assert all(map(found_of.is_weights, names))
     found = found_of.shards("m", [*names, "model.safetensors.index.json", "config.json"])
     assert found == names
     entry = {"hub": "a/b", "shards": found, "name": "M", "architecture": "Qwen3ForCausalLM"}
@@ -216,6 +241,22 @@ def test_shards_that_are_counted_otherwise_are_named(count, catalogue, tmp_path)
     assert weights == [
         f"artifacts/m.hf/{name}" for name in (*names, "model.safetensors.index.json")
     ]
+
+
+def test_a_set_of_shards_with_one_missing_is_refused():
+    names = [f"model-0000{n}-of-00004.safetensors" for n in (1, 2, 4)]
+    with pytest.raises(Refused, match=r"no model-00003-of-00004.safetensors among its files"):
+        found_of.shards("m", [*names, "model.safetensors.index.json"])
+
+
+def test_weights_are_counted_where_config_json_says_what_each_takes(config):
+    for said, counted in (
+        ({"dtype": "bfloat16"}, {"parameters": 4}),
+        ({"torch_dtype": "float32"}, {"parameters": 2}),
+        ({"dtype": "bfloat16", "quantization_config": {"quant_method": "mxfp4"}}, {}),
+        ({}, {}),
+    ):
+        assert found_of.counted(config(**QWEN, **said), 8) == counted
 
 
 SHAPE = Shape(

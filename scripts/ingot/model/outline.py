@@ -12,7 +12,7 @@ from ingot.base.fields import Whole, read_json
 from ingot.base.refused import Refused
 from ingot.model.config import MOST_LAYERS, SIZE
 
-NEEDS = ("no_table",)  # of features.FEATURES
+NO_TABLE = "no_table"  # of features.FEATURES
 ENDLESS = 2048  # tokens, of a model that names no longest context, such as a recurrent one
 # by the names that families give them, and what is planned by where config.json leaves it to transformers
 KEYS: dict[str, tuple[tuple[str, ...], Whole, int]] = {
@@ -26,6 +26,8 @@ KEYS: dict[str, tuple[tuple[str, ...], Whole, int]] = {
         ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length"), Whole(), ENDLESS,
     ),
 }  # fmt: skip
+# where the part for texts lies, of a model that also sees or hears
+TEXTS = ("text_config", "llm_config", "lm_config", "language_config", "thinker_config")
 
 
 @dataclass(frozen=True)
@@ -41,25 +43,36 @@ class Outline:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return NEEDS
+        return (NO_TABLE,)
+
+
+def planned(architecture: str, said: dict[str, int]) -> Outline:
+    """Of what is said; for all else what is usual."""
+    return Outline(architecture, **{name: said.get(name, KEYS[name][2]) for name in KEYS})
 
 
 def read_outline(path: Path) -> Outline:
-    """Of the `config.json` at `path`; of a model that also sees or hears, of its part for texts."""
-    config = read_json(path, {"architectures": [str], "text_config?": ({}, None)})
+    """Of the `config.json` at `path`."""
+    return planned(*said_by(path))
+
+
+def said_by(path: Path) -> tuple[str, dict[str, int]]:
+    """The architecture, and those numbers that config.json says."""
+    config = read_json(path, {"architectures": [str], **{f"{one}?": ({}, None) for one in TEXTS}})
     if not config["architectures"]:
         raise Refused(f"{path}: architectures is empty, expected the model's class; add it")
-    inner = {**config, **(config.get("text_config") or {})}
-    return Outline(
-        config["architectures"][0], **{name: _number(path, inner, name) for name in KEYS}
-    )
+    inner = config
+    while part := next((inner[one] for one in TEXTS if isinstance(inner.get(one), dict)), None):
+        inner = {key: value for key, value in inner.items() if key not in TEXTS} | part
+    found = {name: _number(path, inner, name) for name in KEYS}
+    return config["architectures"][0], {name: one for name, one in found.items() if one is not None}
 
 
-def _number(path: Path, config: dict[str, Any], name: str) -> int:
-    keys, expected, usual = KEYS[name]
+def _number(path: Path, config: dict[str, Any], name: str) -> int | None:
+    keys, expected, _ = KEYS[name]
     key = next((key for key in keys if config.get(key) is not None), None)
     if key is None:
-        return usual
+        return None
     if not expected.holds(config.get(key)):
         raise Refused(f"{path}: {key} is {config.get(key)!s:.60}, expected {expected}")
     return config[key]

@@ -14,13 +14,15 @@ OUTLINE = {
     "vocab": Whole(),
     "hidden": Whole(),
     "context": Whole(),
+    "longest?": (Whole(), None),
+    "window?": (Whole(), None),
     "epsilon?": (Number(above=0), None),
 }
-NONE = Whole(low=0)
+COUNT = Whole(low=0)
 SERVED = {  # of a model without a table, what a server's plan goes by
     **OUTLINE,
     **dict.fromkeys(("layers", "heads", "kv_heads", "head_dim"), Whole()),
-    **dict.fromkeys(("attention_layers", "window_layers", "latent"), NONE),
+    **dict.fromkeys(("attention_layers", "latent"), COUNT),
 }
 FORM = {
     **OUTLINE,

@@ -12,6 +12,10 @@ from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.outline import ENDLESS
 from ingot.parity.reading import Reading
 
+OURS = {
+    "trust_remote_code": False
+}  # or transformers asks at a terminal, and would run the checkpoint's
+
 
 def load(checkpoint: Checkpoint):
     """The model, for inference.  Refused where a tensor is missing, of another shape, or one too many."""
@@ -19,8 +23,9 @@ def load(checkpoint: Checkpoint):
     from transformers import AutoConfig
 
     with checkpoint.as_folder() as folder, understood(checkpoint["config.json"]):
-        model, found = kind_of(AutoConfig.from_pretrained(folder)).from_pretrained(
-            folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+        kind = kind_of(AutoConfig.from_pretrained(folder, **OURS))
+        model, found = kind.from_pretrained(
+            folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **OURS
         )
     for what in ("missing", "mismatched", "unexpected"):
         if names := sorted(str(name) for name in found[f"{what}_keys"]):
@@ -34,7 +39,7 @@ def without_weights(config: Path):
     from transformers import AutoConfig
 
     with understood(config):
-        found = AutoConfig.from_pretrained(config)
+        found = AutoConfig.from_pretrained(config, **OURS)
         with torch.device("meta"):
             return kind_of(found).from_config(found)
 
@@ -49,7 +54,10 @@ def kind_of(config):
 
 
 def outline(model) -> Reading:
-    """What transformers knows of any model; `context` is in tokens, `epsilon` that of its RMS norms."""
+    """What transformers knows of any model; `context` is in tokens, `epsilon` that of its RMS norms.
+
+    `longest` is the context that its configuration says, if any.
+    """
     import transformers
 
     said, embedding = model.config.get_text_config(), model.get_input_embeddings()
@@ -59,6 +67,7 @@ def outline(model) -> Reading:
         "vocab": embedding.num_embeddings,
         "hidden": embedding.embedding_dim,
         "context": getattr(said, "max_position_embeddings", None) or ENDLESS,
+        "longest": getattr(said, "max_position_embeddings", None),
         "epsilon": getattr(said, "rms_norm_eps", None),
         **_cached(said),
     }
@@ -87,7 +96,7 @@ def _cached(said) -> Reading:
         "kv_heads": _largest(said, "num_key_value_heads") or heads,
         "head_dim": _largest(said, "head_dim") or said.hidden_size // heads,
         "attention_layers": sum(kind not in STATES for kind in kinds),
-        "window_layers": sum("sliding" in kind or "chunked" in kind for kind in kinds),
+        "window": said.sliding_window if "sliding_attention" in kinds else None,
         "latent": latent + said.qk_rope_head_dim if latent else 0,
     }
 
@@ -129,6 +138,8 @@ def reading(config: Path) -> Reading:
             "head_dim": attention.head_dim,
             "context": min(spans),
             "rms_eps": layer.input_layernorm.variance_epsilon,
+            "epsilon": layer.input_layernorm.variance_epsilon,
+            "longest": min(spans),
             "activation": {"swish": "silu"}.get(theirs.hidden_act, theirs.hidden_act),
             "tied": theirs.tie_word_embeddings,
             "attention_bias": attention.q_proj.bias is not None,

@@ -10,7 +10,7 @@ from ingot.base.refused import Refused
 from ingot.driver.catalogue import spelling
 from ingot.driver.catalogue.model import SMALL_FILES, hub_files, shard_names
 from ingot.formats.gguf import converter, pre_tokenizers
-from ingot.model import features
+from ingot.model import features, outline
 from ingot.model.checkpoint.safetensors import INDEX
 from ingot.model.config import ModelConfig, read_config
 from ingot.model.families.table import FAMILIES
@@ -20,7 +20,7 @@ from ingot.model.outline import Outline, read_outline
 SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes of a catalogue
 SHARD = re.compile(r"model(-\d{5}-of-(\d{5}))?\.safetensors")
 # counted from 0, or to six digits, as gpt-oss and DeepSeek-V3 are
-OTHERS = re.compile(r"model-0\d{4}-of-(0\d{5}|\d{5})\.safetensors")
+OTHERS = re.compile(r"model-(0\d{4})-of-(0\d{5}|\d{5})\.safetensors")
 HEAD = re.compile(r"\A---\n(.*?)\n---", re.DOTALL)  # of a model card
 LICENSE = re.compile(r"^license(_name)?:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
 
@@ -32,7 +32,8 @@ def entry(
 
     Refused: what no format of ours would be right of.
     """
-    config = numbers(folder / "config.json")
+    place = folder / "config.json"
+    config = numbers(place)
     own = isinstance(config, ModelConfig)
     pre = pre_tokenizer(what, names, folder) if own else known_pre_tokenizer(names, folder)
     found = {**source, "name": title, "architecture": config.architecture}
@@ -43,21 +44,34 @@ def entry(
         small = [name for name in SMALL_FILES if name in names]
         if sorted(small) != sorted(hub_files(pre)):
             found["files"] = small
-    elif not any(SHARD.fullmatch(name) for name in names):
+    elif not any(map(is_weights, names)):
         raise Refused(
             f"{what}: no model*.safetensors among its files, expected weights; convert them"
         )
     if known := license_of(folder):
         found["license"] = known
-    found["dimensions"] = dimensions(config)
+    found["dimensions"] = dimensions(config) if own else outline.said_by(place)[1]
     if config.needs and "hub" in source:  # of a folder they are read each time
         found["needs"] = list(config.needs)
-    found["tp"] = [
-        size
-        for size in SIZES
-        if not (why_not(config, size, 1, SHORTFIN) if own else config.heads % size)
-    ]
+    if own:
+        found["tp"] = [size for size in SIZES if not why_not(config, size, 1, SHORTFIN)]
+    elif heads := found["dimensions"].get("heads"):
+        found["tp"] = [size for size in SIZES if not heads % size]
     return found
+
+
+def is_weights(name: str) -> bool:
+    return bool(SHARD.fullmatch(name) or OTHERS.fullmatch(name))
+
+
+def counted(config: Path, size: int) -> dict[str, int]:
+    """How many weights `size` bytes are, where config.json says what each takes."""
+    said = read_json(config)
+    inner = {**said, **(said.get("text_config") or {})}
+    width = {"float32": 4, "float16": 2, "bfloat16": 2}.get(
+        inner.get("dtype") or inner.get("torch_dtype") or ""
+    )
+    return {"parameters": size // width} if width and not said.get("quantization_config") else {}
 
 
 def numbers(config: Path) -> ModelConfig | Outline:
@@ -144,8 +158,7 @@ def shards(what: str, names: Collection[str]) -> int | list[str]:
     count = max((int((SHARD.fullmatch(name) or [0, 0, 0])[2] or 1) for name in weights), default=0)
     wanted = shard_names(count) if count else ["model.safetensors"]
     missing = [name for name in wanted if name not in names]
-    other = {*weights} != {*wanted} - {INDEX}
-    if other and INDEX in names and weights and all(map(OTHERS.fullmatch, weights)):
+    if {*weights} != {*wanted} - {INDEX} and INDEX in names and _counted_otherwise(weights):
         return weights
     if missing:
         more = f" ({', '.join(weights[:2])})" if weights else ""
@@ -153,6 +166,14 @@ def shards(what: str, names: Collection[str]) -> int | list[str]:
             f"{what}: no {missing[0]} among its files{more}, expected it; name another model"
         )
     return count
+
+
+def _counted_otherwise(weights: list[str]) -> bool:
+    """All of one set, each number once: from 0, or to six digits."""
+    found = [one.groups() for one in map(OTHERS.fullmatch, weights) if one]
+    numbers, totals = ([int(one[n]) for one in found] for n in (0, 1))
+    whole = [*range(numbers[0], numbers[0] + len(weights))] if found else []
+    return numbers == whole and len({*totals}) == 1 and len(weights) >= totals[0]
 
 
 def pre_tokenizer(what: str, names: Collection[str], folder: Path) -> str:
@@ -182,9 +203,9 @@ def license_of(folder: Path) -> str | None:
     return found.get("_name") or found.get("")
 
 
-def dimensions(config: ModelConfig | Outline) -> dict[str, int]:
+def dimensions(config: ModelConfig) -> dict[str, int]:
     keys = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "context")
-    return {key: getattr(config, key) for key in keys if hasattr(config, key)}
+    return {key: getattr(config, key) for key in keys}
 
 
 def wanted(names: Collection[str]) -> list[str]:

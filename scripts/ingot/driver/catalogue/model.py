@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from ingot.base.refused import Refused
-from ingot.model import features
+from ingot.model import features, outline
 from ingot.model.checkpoint.safetensors import INDEX
 from ingot.model.config import ModelConfig, read_config
 from ingot.model.families.table import FAMILIES
 from ingot.model.hub.listing import read_listing
-from ingot.model.outline import NEEDS, Outline, read_outline
+from ingot.model.outline import NO_TABLE, Outline, read_outline
 from ingot.model.specs import parameters, specs_of
 from ingot.model.tensors.dtypes import TYPES
 
@@ -61,7 +61,7 @@ def planned(entry: dict[str, Any]) -> ModelConfig | Outline:
     said = {key: value for key, value in entry["dimensions"].items() if key != "parameters"}
     architecture = entry["architecture"]
     if architecture not in FAMILIES:
-        return Outline(architecture, **{"heads": 1, **said})
+        return outline.planned(architecture, said)
     return ModelConfig(
         architecture=architecture, **said, rms_eps=1e-5, rope_theta=1e4, rope=None, tied=False
     )
@@ -123,7 +123,7 @@ def fill_needs(name: str, entry: dict[str, Any], root: Path) -> str | None:
 
 def expected(entry: dict[str, Any]) -> tuple[str, ...]:
     """What a model needs of a format, before its config.json is here."""
-    return tuple(entry.get("needs", ())) if entry["architecture"] in FAMILIES else NEEDS
+    return tuple(entry.get("needs", ())) if entry["architecture"] in FAMILIES else (NO_TABLE,)
 
 
 class Model:
@@ -137,12 +137,15 @@ class Model:
         self.entry: dict[str, Any] = catalogue["models"].get(name, {})
         self.refusal = ""  # of its config.json
         self.here = False  # is its config.json?  Else what the catalogue says is planned by
-        self.numbers = self._numbers(folders)
+        self.folders = [*folders]
+        found = self._numbers()
         # None where nothing is known yet, and of a model that none of our tables is for
-        self.config = self.numbers if isinstance(self.numbers, ModelConfig) else None
+        self.config = found if isinstance(found, ModelConfig) else None
+        # of one without a table nothing can be planned before its bytes are known
+        self.numbers = found if self.config or self.parameters() else None
 
-    def _numbers(self, folders: Iterable[Path]) -> ModelConfig | Outline | None:
-        others = (folder / f"{self.name}.json" for folder in folders)
+    def _numbers(self) -> ModelConfig | Outline | None:
+        others = (folder / f"{self.name}.json" for folder in self.folders)
         found = config_of(self.name, self.entry, self.root)
         found = found or next((place for place in others if place.is_file()), None)
         said = self.entry.get("dimensions")
@@ -154,10 +157,10 @@ class Model:
         except Refused as reason:  # the step that needs it will say so
             self.refusal = str(reason)
             return None
+        if not isinstance(config, ModelConfig):  # it may leave numbers to transformers
+            return planned(self.entry) if said else config
         for key, value in (said or {}).items():
-            if key in POLICY or not hasattr(config, key):
-                continue
-            if getattr(config, key) != value:
+            if key not in POLICY and getattr(config, key) != value:
                 raise Refused(
                     f"models.{self.name}.dimensions.{key}: {value}, but {found} says "
                     f"{getattr(config, key)}"
@@ -173,8 +176,10 @@ class Model:
 
     def listed(self) -> dict[str, dict]:
         """The hub's list of files, by name; empty while nobody fetched it."""
-        listing = Path("artifacts", f"{self.name}.hf", "listing.json")
-        return read_listing(listing)["files"] if listing.is_file() else {}
+        fetched = Path("artifacts", f"{self.name}.hf", "listing.json")
+        others = (folder / f"{self.name}.listing.json" for folder in self.folders)
+        found = next((place for place in (fetched, *others) if place.is_file()), None)
+        return read_listing(found)["files"] if found else {}
 
     def parameters(self) -> int:
         """How many weights it has; without a table of its tensors, by its bytes."""

@@ -61,10 +61,6 @@ def run(root: Path, options: Namespace) -> None:
             entry, size = of_hub(root, hub, revision, Path(scratch), title)
     if not machine.has_gpu():  # else a plain M_tp1.vmfb would be for a GPU that is not here
         entry["hardware"] = "cpu"
-    if (
-        "ffn" not in entry["dimensions"]
-    ):  # without a table of its tensors; published ones have 16 bits
-        entry["dimensions"]["parameters"] = size // 2
     text = yaml_of(name, entry)
     write(root, name, text)
     catalogue = schema.load(root, None)
@@ -80,7 +76,7 @@ def of_folder(folder: Path, title: str) -> tuple[dict[str, Any], int]:
     inside = path.is_relative_to(Path.cwd())
     source = {"path": os.path.relpath(path) if inside else str(path)}
     size = sum(one.stat().st_size for one in folder.glob("model*.safetensors"))
-    entry = found_of.entry(str(folder), names, folder, source, title)
+    entry = with_weights(found_of.entry(str(folder), names, folder, source, title), folder, size)
     expected = FLOATS if entry["architecture"] in FAMILIES else STORED
     read_checkpoint(Checkpoint([path for path in folder.iterdir() if path.is_file()]), expected)
     return entry, size
@@ -99,11 +95,19 @@ def of_hub(
     for name in found_of.wanted(found["files"]):
         step(root, "fetch_file.py", "--listing", listing, "--name", name, "--file", folder / name)
     source = {"hub": hub, "revision": found["revision"]}
-    sizes = [one["size"] for name, one in found["files"].items() if found_of.SHARD.fullmatch(name)]
+    sizes = [one["size"] for name, one in found["files"].items() if found_of.is_weights(name)]
     try:
-        return found_of.entry(hub, found["files"], folder, source, title), sum(sizes)
+        entry = found_of.entry(hub, found["files"], folder, source, title)
+        return with_weights(entry, folder, sum(sizes)), sum(sizes)
     except Refused as reason:  # of a file that nobody finds in the folder that it was fetched into
         raise Refused(str(reason).replace(f"{folder}/", f"{hub}/")) from reason
+
+
+def with_weights(entry: dict[str, Any], folder: Path, size: int) -> dict[str, Any]:
+    """The entry of a model without a table with the number of its weights, by their bytes."""
+    if entry["architecture"] not in FAMILIES:
+        entry["dimensions"] |= found_of.counted(folder / "config.json", size)
+    return entry
 
 
 def step(root: Path, script: str, *words: Any) -> None:
@@ -170,18 +174,20 @@ def where(entry: dict[str, Any]) -> str:
 def about(root: Path, name: str, entry: dict[str, Any], size: int, catalogue: dict) -> list[str]:
     """What it is, what can be built of it, and what cannot, with the reason."""
     config = planned(entry)
-    weights = parameters(config) if isinstance(config, ModelConfig) else size // 2
+    own = isinstance(config, ModelConfig)
+    weights = parameters(config) if own else entry["dimensions"].get("parameters")
+    counted = f"{weights / 1e9:.2f} billion parameters, " if weights else ""
     licensed = f", license {entry['license']}" if "license" in entry else ""
-    context = entry["dimensions"]["context"]
+    context = entry["dimensions"].get("context")
+    longest = f"{context:,} tokens" if context else "config.json does not say how many tokens"
     lines = [
-        f"{weights / 1e9:.2f} billion parameters, {size / 1e9:.1f} GB, {context:,} tokens"
-        f"{licensed}",
-        f"tensor parallel sizes: {', '.join(map(str, entry['tp']))}",
+        f"{counted}{size / 1e9:.1f} GB, {longest}{licensed}",
+        f"tensor parallel sizes: {', '.join(map(str, catalogue['models'][name]['tp']))}",
     ]
-    if not isinstance(config, ModelConfig):
+    if not own:
         lines.append(
             f"Ingot has no table of {entry['architecture']}: its GGUF files are written by llama.cpp's "
-            "converter, and verified like all others"
+            "converter; their records say whether they are the model"
         )
     legal = tuple(targets.legal_of(name, catalogue))
     buildable = [row.name for row in OFFERED if any(one.endswith(f".{row.name}") for one in legal)]

@@ -115,8 +115,7 @@ def gathered(
     path = Checkpoint(checkpoint)["config.json"]
     folders = {"onnx": onnx, "openvino": openvino}
     files: Contents = {}
-    known = reading_of.served(reading[0])["vocab"] if reading else _config(path).vocab
-    sizes = {"vocabulary": known}
+    sizes = {"vocabulary": _vocabulary(path, reading)}
     plan, weights = None, 0
     if LLM in ray["apps"]:
         files, own = vllm.model_files(checkpoint, tokenizer, reading)
@@ -131,6 +130,15 @@ def gathered(
             key = f"models.{model}.ray.{name}.max_model_len"
             sizes[engine] = longest(folder, _config(path), ray[name].get("max_model_len"), key)
     return Sources(files, plan, weights, sizes)
+
+
+def _vocabulary(path: Path, reading: list[Path]) -> int:
+    try:
+        return _config(path).vocab
+    except Refused:
+        if not reading:
+            raise
+        return reading_of.served(reading[0])["vocab"]
 
 
 def _config(path: Path) -> ModelConfig:

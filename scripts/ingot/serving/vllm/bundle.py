@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from ingot.base.fields import read_json
 from ingot.base.launch import FOLDER
 from ingot.base.refused import Refused
 from ingot.base.sealed import Contents, Ours
@@ -139,8 +140,11 @@ def model_files(
 
 def numbers(config: Path, weights: int, reading: list[Path]) -> ModelConfig | Shape:
     """By our own table of the family, or else by transformers' reading; `weights` in bytes."""
-    if not reading:
+    try:
         return read_config(config, can=plan_of.CAN)
+    except Refused:
+        if not reading:
+            raise
     found = reading_of.served(reading[0])
     same = ("context", "layers", "heads", "kv_heads", "head_dim", "latent")
     same_named = {name: found[name] for name in same}
@@ -157,11 +161,17 @@ def described(
     reading: list[Path] = (),
 ) -> tuple[Plan, dict[str, Any]]:
     """The plan, and bundle.json: what its programs go by."""
-    said = json.loads(config.read_bytes())
+    said = read_json(config)
+    said = {**said, **(said.get("text_config") or {})}
     stored = said.get("dtype") or said.get("torch_dtype") or "bfloat16"
     dtype = stored if settings["dtype"] == "auto" else settings["dtype"]
+    if dtype not in ITEMSIZE:
+        raise Refused(
+            f"{config}: dtype is {dtype}, expected one of {', '.join(ITEMSIZE)}; set "
+            f"models.{model}.vllm.dtype"
+        )
     held = sum(weights.values())
-    if not said.get("quantization_config"):
+    if stored in ITEMSIZE and not said.get("quantization_config"):
         held = held // ITEMSIZE[stored] * ITEMSIZE[dtype]
     found = numbers(config, held, reading)
     plan = plan_of.planned(found, settings, tp, dtype, f"models.{model}.vllm")

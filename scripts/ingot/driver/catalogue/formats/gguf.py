@@ -16,7 +16,7 @@ from ingot.driver.catalogue.formats.table import (  # fmt: skip
 )
 from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import UPSTREAM, Model
-from ingot.formats.gguf import converter, quantisations
+from ingot.formats.gguf import converter, metadata, quantisations
 from ingot.formats.iree import irpa
 from ingot.model import features
 
@@ -94,16 +94,25 @@ def why_not(target: Target) -> str | None:
     architecture = target.entry["architecture"]
     if target.entry["way"] == UPSTREAM and architecture not in converter.ARCHITECTURES:
         return f"llama.cpp's converter, as it is pinned, does not know {architecture}"
+    if target.entry["way"] == UPSTREAM and target.entry.get("imatrix"):
+        key = f"models.{target.model}.imatrix"
+        return f"{key}: set, expected none with way upstream: it would lack experts and states"
     row = quantisations.ROWS.get(target.variant or "")
     if row and row.by_imatrix and not target.entry.get("imatrix"):
+        if target.entry["way"] == UPSTREAM:
+            return f"{target.variant} needs an importance matrix, which there is none of with way upstream"
         return f"{target.variant} needs an importance matrix; set models.{target.model}.imatrix to a text"
     return None
 
 
 def why_not_imatrix(target: Target) -> str | None:
+    if target.entry["way"] == UPSTREAM:
+        return (
+            "no importance matrix is computed with way upstream: it would lack experts and states"
+        )
     if not target.entry.get("imatrix"):
         return f"models.{target.model}.imatrix: missing, expected a text; name one"
-    return why_not(target)
+    return None
 
 
 def why_not_quants(target: Target) -> str | None:
@@ -161,6 +170,7 @@ ROWS = (
         name="imatrix",
         what="an importance matrix, by which libllama's types are made",
         steps={"compute_imatrix": imatrix},
+        can=always(metadata.CAN),
         whole="an importance matrix is of the whole model",
         chart="other",
         why_not=why_not_imatrix,

@@ -10,7 +10,7 @@ from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model, planned
 from ingot.formats.onnx import weights
 from ingot.model.config import ModelConfig
-from ingot.model.outline import NEEDS
+from ingot.model.outline import NO_TABLE
 from ingot.serving.vllm import plan, registry
 
 LAUNCH = 90_000  # bytes of a bundle beside its model
@@ -25,7 +25,7 @@ def bundle(job: Job, model: Model) -> Work:
 def why_not(target: Target) -> str | None:
     settings, gpus = target.entry["vllm"], target.catalogue["gpus"]
     architecture = target.entry["architecture"]
-    if NEEDS[0] in target.entry["needs"] and architecture not in registry.ARCHITECTURES:
+    if NO_TABLE in target.entry["needs"] and architecture not in registry.ARCHITECTURES:
         return f"vLLM, as it is pinned, does not serve {architecture}"
     if settings["device"] != "cpu" and settings["device"] not in gpus:
         key = f"models.{target.model}.vllm.device: {settings['device']}"

@@ -10,13 +10,18 @@ from ingot.base.atomic import replacing
 from ingot.driver.catalogue.formats import rows
 from ingot.driver.catalogue.formats.iree import archives
 from ingot.driver.catalogue.formats.serving import memory_of
-from ingot.driver.catalogue.model import REFUSED, SMALL_FILES, hub_files, shard_names
+from ingot.driver.catalogue.model import (
+    REFUSED,
+    SMALL_FILES,
+    UPSTREAM,
+    hub_files,
+    shard_names,
+)
 from ingot.driver.catalogue.rules.sources import sources_of
 from ingot.driver.toolchains import toolchains
 from ingot.formats.gguf import quantisations
 from ingot.model.checkpoint.files import TEMPLATES
 from ingot.model.checkpoint.safetensors import INDEX
-from ingot.model.outline import NEEDS
 from ingot.serving.rayserve.applications import LLM
 from ingot.serving.rayserve.bundle import PARTS
 
@@ -160,10 +165,10 @@ class Inputs:
         asking = [path for path in self.runtime("vllm") if Path(path).name in PARTS]
         return self.runtime("rayserve") + asking
 
-    def outline(self, wildcards) -> list[str]:
-        """transformers' reading of a model without a table, which servers' plans go by."""
-        lacks = NEEDS[0] in self.model(wildcards)["needs"]
-        return [f"artifacts/{wildcards.model}.reading.json"] if lacks else []
+    def served_reading(self, wildcards) -> list[str]:
+        """transformers' reading of a model that may have no table, which servers' plans go by then."""
+        upstream = self.model(wildcards)["way"] == UPSTREAM
+        return [f"artifacts/{wildcards.model}.reading.json"] if upstream else []
 
     def smoke_reference(self, wildcards) -> list[str]:
         """What a server is held to, where it can be computed: transformers holds all in float32."""

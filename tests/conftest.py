@@ -41,7 +41,10 @@ def settings_end_with_their_test():
 
 
 # minutes, by one core or two
-LONGEST = ("test_tensor_parallel", "test_iree", "test_triton", "test_rayserve", "test_serving")
+LONGEST = (
+    "test_matrix", "test_benches", "test_tensor_parallel", "test_iree", "test_triton", "test_rayserve",
+    "test_serving",
+)  # fmt: skip
 
 CAN_MOUNT = (
     subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode == 0

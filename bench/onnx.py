@@ -49,7 +49,8 @@ from ingot.formats.onnx import decoder
 from ingot.formats.onnx.weights import Form
 started, folder = time.process_time(), Path(sys.argv[1])
 sizes = dict(layers=126, hidden=16384, ffn=53248, heads=128, kv_heads=8, head_dim=128)
-config = planned("LlamaForCausalLM", {**sizes, "vocab": 128256, "context": 131072})
+said = {**sizes, "vocab": 128256, "context": 131072}
+config = planned({"architecture": "LlamaForCausalLM", "dimensions": said})
 content, layout = decoder.build(config, Form("fp32"), decoder.PORTABLE)
 (folder / decoder.GRAPH).write_bytes(content)
 for name, size in layout.sizes.items():

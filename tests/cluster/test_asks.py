@@ -35,6 +35,10 @@ SMALL = (
     "artifacts/demo.int8.openvino.verified.json", "artifacts/demo.torchpipe.verified.json",
     "artifacts/demo_tp1.vllm-slurm.verified.json", "artifacts/demo_tp1.rayserve.verified.json",
 )  # fmt: skip
+OTHER_WAY = (
+    "artifacts/demo.q4_k_m.gguf.verified.json", "artifacts/demo.quants",
+    "--config", "models={demo: {way: upstream}}",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +93,7 @@ def test_every_rule_is_submitted_with_what_its_forecast_says(asked, command):
         for name in re.findall(r"^rule (\w+):", path.read_text(), re.M)
     }
     seen = set()
-    for job in asked(*SMALL):
+    for job in (*asked(*SMALL), *asked(*OTHER_WAY)):
         if "asks" not in job:
             continue
         seen.add(re.sub(r"_tp\d+$", "", job["rule"]))

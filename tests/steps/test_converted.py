@@ -158,7 +158,6 @@ def test_no_other_type_is_verified_without_the_float_files_record(right, verify,
 WRONG = {  # what llama.cpp's converter writes with exit status 0, and is another model
     "qwen3_moe": {"norm_topk_prob": False},
     "smollm3": {"no_rope_layers": [1, 0, 1, 0]},
-    "mixtral": {"sliding_window": 16},
 }
 
 
@@ -171,7 +170,7 @@ def test_what_the_converter_writes_wrong_is_refused_by_its_numbers(
     done = convert(checkpoint)
     assert done.returncode == 0, done.stderr
     said = last(verify(peers(checkpoint, way="upstream")))
-    assert re.search("mean_kl is .*llama.cpp's converter wrote another model", said), said
+    assert re.search("mean_kl is .*llama.cpp computes another model than transformers", said), said
 
 
 @pytest.mark.slow
@@ -213,7 +212,7 @@ def test_no_code_of_the_checkpoint_runs_and_the_license_is_the_catalogues(
 def test_a_window_that_the_file_does_not_say_is_refused_however_long_it_is(
     tiny, convert, peers, verify
 ):
-    """Of a window longer than all that is run, the numbers say nothing."""
+    """The converter drops Mixtral's; of one longer than all that is run, the numbers say nothing."""
     checkpoint = tiny("mixtral", sliding_window=400)
     assert convert(checkpoint).returncode == 0
     said = last(verify(peers(checkpoint, way="upstream")))

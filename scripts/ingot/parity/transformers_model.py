@@ -88,6 +88,10 @@ def _cached(said) -> Reading:
     layers, heads = said.num_hidden_layers, _largest(said, "num_attention_heads")
     usual = "full_attention" if heads else "mamba"
     kinds = getattr(said, "layer_types", None) or [usual] * layers
+    window = getattr(said, "sliding_window", None)
+    # of a family without kinds of layers, such as Mixtral, it is that of each layer
+    slides = "sliding_attention" in kinds or not getattr(said, "layer_types", None)
+    longest = getattr(said, "max_position_embeddings", None)
     heads = heads or 1
     latent = getattr(said, "kv_lora_rank", None)
     return {
@@ -96,7 +100,7 @@ def _cached(said) -> Reading:
         "kv_heads": _largest(said, "num_key_value_heads") or heads,
         "head_dim": _largest(said, "head_dim") or said.hidden_size // heads,
         "attention_layers": sum(kind not in STATES for kind in kinds),
-        "window": said.sliding_window if "sliding_attention" in kinds else None,
+        "window": window if window and slides and window < (longest or ENDLESS) else None,
         "latent": latent + said.qk_rope_head_dim if latent else 0,
     }
 

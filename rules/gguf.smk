@@ -284,7 +284,6 @@ rule quantize_float:
         lock=lock("llamacpp"),
         env=env("llamacpp"),
         gguf="artifacts/{model}.f32.gguf",
-        imatrix=inputs.imatrix,
     output:
         "artifacts/{model}.{quant}.gguf",
     log:
@@ -300,7 +299,6 @@ rule quantize_float:
             --source {input.gguf:q} \
             --quant {wildcards.quant:q} \
             --gguf {output:q} \
-            --imatrix {input.imatrix:q} \
             >{log:q}
         """
 
@@ -311,7 +309,6 @@ rule quantize_floats:
         lock=lock("llamacpp"),
         env=env("llamacpp"),
         gguf="artifacts/{model}.f32.gguf",
-        imatrix=inputs.imatrix,
     output:
         directory("artifacts/{model}.quants"),
     log:
@@ -329,7 +326,6 @@ rule quantize_floats:
             --quant {params.quants:q} \
             --folder {output:q} \
             --stem {wildcards.model:q} \
-            --imatrix {input.imatrix:q} \
             >{log:q}
         """
 

@@ -68,9 +68,8 @@ def in_its_words(checkpoint: Checkpoint, *folders: Path) -> Iterator[None]:
         said = said_by(error)
         for folder in folders:
             said = said.replace(f"{folder}/", "")
-        traceback.clear_frames(
-            error.__traceback__
-        )  # a bar would be drawn once more, behind our last word
+        # else a bar would be drawn once more, behind our last word
+        traceback.clear_frames(error.__traceback__)
         raise Refused(
             f"{checkpoint}: llama.cpp's converter stops ({said:.200}), expected a checkpoint that it "
             "knows; its log says more"

@@ -83,7 +83,7 @@ def greedy(checkpoint: Checkpoint, prompts: list[list[int]]):
 
     model = transformers_model.load(checkpoint)
     ends = end_tokens(checkpoint)
-    # Mamba takes its state by another name, and starts anew without a word: then all is read each time
+    # Mamba takes its state by another name, and begins again without a word: then all is read each time
     cached = "past_key_values" in inspect.signature(model.forward).parameters
     tokens, logits = [], []
     for number, prompt in enumerate(prompts, 1):

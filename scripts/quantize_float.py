@@ -26,31 +26,30 @@ def quantize_float(
     gguf: Annotated[Path | None, "the file to write, of one type"] = None,
     folder: Annotated[Path | None, "artifacts/M.quants to write: M.TYPE.gguf each"] = None,
     stem: Annotated[str, "of the folder's files: M"] = "model",
-    imatrix: Annotated[Path | None, "by compute_imatrix.py"] = None,
 ) -> None:
-    if (gguf is None) == (folder is None):
-        raise Refused("--gguf and --folder: expected one of them, a file or a folder to write")
-    if gguf and len(quant) > 1:
-        raise Refused(f"--gguf: {len(quant)} types, expected one per file; give --folder")
+    quantisations.stop_on_wrong_outputs(gguf, folder, quant)
     named = gguf or folder
     with replacing(named) as partial, stderr_to_log(f"{named}: quantising by llama-quantize"):
         if folder:
             partial.mkdir()
         for word in quant:
             out = partial / f"{stem}.{word}.gguf" if folder else partial
-            quantised(named, source, out, word, imatrix)
+            quantised(named, source, out, word)
         if folder:
             sealed.seal(partial)
 
 
-def quantised(named: Path, source: Path, out: Path, quant: str, imatrix: Path | None) -> None:
+def quantised(named: Path, source: Path, out: Path, quant: str) -> None:
     """One file; `named` is the target.  Refused: what the tool cannot do, in its own words."""
-    by = ["--imatrix", imatrix.name] if imatrix else []  # its name goes into the header
-    words = [*by, source.absolute(), out.absolute(), quant, libllama.THREADS]
+    words = [str(word) for word in (TOOL, source, out, quant, libllama.THREADS)]
     done = subprocess.run(
-        [str(word) for word in (TOOL, *words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        cwd=imatrix and imatrix.parent, text=True, errors="replace", check=False,
-    )  # fmt: skip
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
     print(done.stdout, flush=True)
     if done.returncode:
         lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]

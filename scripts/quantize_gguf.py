@@ -18,7 +18,6 @@ import numpy as np
 from ingot.base import sealed, stream
 from ingot.base.atomic import replacing_hashed
 from ingot.base.options import Architecture, step
-from ingot.base.refused import Refused
 from ingot.formats.gguf import header, libllama, metadata, quantisations, quants
 from ingot.formats.gguf.file import TensorInfo
 from ingot.formats.gguf.file import layout as gguf_layout
@@ -54,10 +53,7 @@ def quantize_gguf(
     architecture: Architecture = None,
     imatrix: Annotated[Path | None, "by compute_imatrix.py"] = None,
 ) -> None:
-    if (gguf is None) == (folder is None):
-        raise Refused("--gguf and --folder: expected one of them, a file or a folder to write")
-    if gguf and len(quant) > 1:
-        raise Refused(f"--gguf: {len(quant)} types, expected one per file; give --folder")
+    quantisations.stop_on_wrong_outputs(gguf, folder, quant)
     config = read_config(checkpoint["config.json"], architecture, metadata.CAN)
     matrix = quants.read_imatrix(imatrix) if imatrix else None
     kvs = header.pairs(checkpoint, config, "f32", name, pre_tokenizer, license)

@@ -29,7 +29,7 @@ def score_corpus(
 
         model = transformers_model.load(checkpoint)
         rows = sum(len(ids) - 1 for ids in windows)
-        vocab = transformers_model.outline(model)["vocab"]
+        vocab = model.get_input_embeddings().num_embeddings
         with partial.open("wb") as file:  # [rows, vocabulary]: a window after the other
             head = {
                 "descr": "<f4",

@@ -96,7 +96,7 @@ def config_of(kind: str, tokens: int, ends: dict, more: dict):
         said["vocab_size_per_layer_input"] = said["vocab_size"]
     if "rope_parameters" in vars(inner) and inner.rope_parameters:
         said["rope_parameters"] = more.get("rope_parameters", inner.rope_parameters)
-    # lists that are one item per layer are made anew by the configuration
+    # lists of one item per layer: the configuration makes them by itself
     lists = (
         "layer_types",
         "mlp_layer_types",

@@ -65,12 +65,10 @@ class Expected:
     texts: Texts
     scores: Path
     limits: dict[str, float]  # of divergence's numbers
-    computed: (
-        str | None
-    )  # what libllama multiplies in; None: quantised, greedy tokens may be others
-    tolerance: (
-        float | None
-    )  # of a logit, as a share of the largest; None: the divergence alone says it
+    # what libllama multiplies in; None: quantised, greedy tokens may be others
+    computed: str | None
+    # of a logit, as a share of the largest; None: the divergence alone says it
+    tolerance: float | None
     advice: str = divergence.ADVICE
 
 

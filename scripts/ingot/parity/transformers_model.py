@@ -12,9 +12,8 @@ from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.outline import ENDLESS
 from ingot.parity.reading import Reading
 
-OURS = {
-    "trust_remote_code": False
-}  # or transformers asks at a terminal, and would run the checkpoint's
+# or transformers asks at a terminal, and would run the checkpoint's code
+OURS = {"trust_remote_code": False}
 
 
 def load(checkpoint: Checkpoint):

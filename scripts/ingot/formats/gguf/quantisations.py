@@ -6,6 +6,9 @@ tools/quantize/README.md, divergence in tools/perplexity/README.md (by an import
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from ingot.base.refused import Refused
 
 
 @dataclass(frozen=True)
@@ -43,3 +46,11 @@ ROWS = {
     "iq4_xs": Row(30, 4.4, 0.036334),
     "iq1_m": Row(31, 2.2, 1.393084, by_imatrix=True),
 }
+
+
+def stop_on_wrong_outputs(gguf: Path | None, folder: Path | None, quant: list[str]) -> None:
+    """Refused: neither a file nor a folder to write, or both; several types for one file."""
+    if (gguf is None) == (folder is None):
+        raise Refused("--gguf and --folder: expected one of them, a file or a folder to write")
+    if gguf and len(quant) > 1:
+        raise Refused(f"--gguf: {len(quant)} types, expected one per file; give --folder")

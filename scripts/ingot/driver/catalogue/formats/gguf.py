@@ -20,10 +20,8 @@ from ingot.formats.gguf import converter, metadata, quantisations
 from ingot.formats.iree import irpa
 from ingot.model import features
 
-CONVERTER, HELD = (
-    370,
-    6,
-)  # MB of llama.cpp's converter, and bytes that it holds of each value of a tensor
+# MB of llama.cpp's converter, and bytes that it holds of each value of a tensor
+CONVERTER, HELD = 370, 6
 FLOATS = ("f32", "f16", "bf16", "q8_0")  # dtypes that the converter writes
 
 
@@ -48,9 +46,8 @@ def convert_upstream(job: Job, model: Model) -> Work | None:
     if not model.numbers:
         return None
     c, size = model.numbers, file_bytes(model, model.dtype(job.wildcards.get("dtype", "")))
-    largest = max(
-        c.vocab * c.hidden, model.parameters() / c.layers / 3
-    )  # or a layer's experts, stacked
+    # the embedding, or the experts of a layer, stacked
+    largest = max(c.vocab * c.hidden, model.parameters() / c.layers / 3)
     memory = CONVERTER + HELD * largest / 1e6
     return Work(Cost(5.0, 6.0, memory), model.checkpoint_bytes() / GB, {job.writes[0]: size})
 
@@ -81,10 +78,10 @@ def split(job: Job, model: Model) -> Work | None:
 
 def imatrix(job: Job, model: Model) -> Work | None:
     """Unit: a thousand tokens times a billion weights."""
-    if not model.numbers:
+    if not model.config:
         return None
     c = model.config
-    columns = c.layers * (4 * c.hidden + c.heads * c.head_dim + 2 * c.hidden + c.ffn) if c else 0
+    columns = c.layers * (4 * c.hidden + c.heads * c.head_dim + 2 * c.hidden + c.ffn)
     units = 4000 * model.parameters() / 1e12
     memory = 800 + file_bytes(model, model.dtype("")) / 1e6  # MB: the file is mapped
     return Work(Cost(1.0, 60.0, memory), units, {job.writes[0]: 4 * columns})

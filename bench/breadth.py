@@ -1,10 +1,11 @@
-"""Build GGUF of a tiny random checkpoint of each family that transformers knows, and verify it.
+"""Build GGUF of a tiny random checkpoint of each family that transformers knows, and serve it by vLLM.
 
     python bench/breadth.py [FAMILY ...] [--most N [--seed N]] [--page docs/breadth.md] [--json]
 
 Each goes through the rules' own scripts: transformers' reading, reference, texts and scores; llama.cpp's
-converter at float32; libllama beside transformers.  What is refused is named with its line; a traceback, or
-a wrong file that passes, is a fault of ours.  --page writes the table; docs/breadth.md is that of all.
+converter at float32; libllama beside transformers; vLLM beside transformers, and its cache beside the plan.
+What is refused is named with its line; a traceback, or a wrong file that passes, is a fault of ours.
+--page writes the table; docs/breadth.md is that of all.
 """
 
 import argparse
@@ -24,6 +25,7 @@ sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 from forking import Forking  # noqa: E402
 from ingot.driver.toolchains import toolchains  # noqa: E402
 from ingot.formats.gguf.converter import ARCHITECTURES  # noqa: E402
+from ingot.serving.vllm.registry import ARCHITECTURES as SERVED  # noqa: E402
 
 DEMO, CORPUS = ROOT / "models/demo", ROOT / "models/corpus.txt"
 SLOW = 300  # seconds that a step may take
@@ -36,9 +38,14 @@ MAKE, READ, COMPUTE, CONVERT, VERIFY = (
     "no checkpoint made", "not read by transformers", "not run by transformers", "not converted",
     "not verified",
 )  # fmt: skip
-PASSED = "verified"
+SERVE, NOT_KNOWN = "not served", "not in its list"
+STOPS = "vLLM stops"  # its tracebacks are its own
+PASSED, SAME = "verified", "the same tokens"
 NAME = "A model"  # libllama goes by a name that holds phi3
-HEAD = ("| family | architecture | GGUF | mean KL, or what stops it |", "| --- | --- | --- | --- |")
+HEAD = (
+    "| family | architecture | GGUF | mean KL, or what stops it | vLLM | its cache in tokens, or why not |",
+    "| --- | --- | --- | --- | --- | --- |",
+)
 BEGIN, END = "<!-- by bench/breadth.py -->\n", "<!-- end -->\n"  # of the table in the page
 PIECES = {  # families whose converter asks for a tokenizer.model: with a blank before each text, or none
     "plain": ("gemma", "ernie4_5"),
@@ -50,22 +57,23 @@ class Toolchains:
     """An interpreter of each, which forks per step."""
 
     def __init__(self) -> None:
-        names = ("transformers", "llamacpp", "llamacpp-hf")
+        names = ("transformers", "llamacpp", "llamacpp-hf", "vllm")
         self.of = {
             name: Forking(toolchains.build(ROOT, name) / "bin/python", SLOW_IMPORTS[name])
             for name in names
         }
 
-    def run(self, name: str, script: str | Path, *words) -> str | None:
-        """Why the step failed, or None."""
+    def run(self, name: str, script: str | Path, *words) -> tuple[str | None, str]:
+        """Why the step failed, or None; and what it printed."""
         with self.of[name].free:
             done = self.of[name].run(ROOT / "scripts" / script, *words, seconds=SLOW)
         if done.returncode == 0:
-            return None
+            return None, done.stdout
         if done.returncode < 0:
-            return f"ended by signal {-done.returncode}"
+            return f"ended by signal {-done.returncode}", ""
         said = " ".join(done.stderr.splitlines()[-1:])
-        return f"TRACEBACK {said}" if "Traceback (most recent" in done.stderr else said
+        ours = "Traceback (most recent" in done.stderr and not said.startswith(STOPS)
+        return f"TRACEBACK {said}" if ours else said, ""
 
     def close(self) -> None:
         for one in self.of.values():
@@ -79,6 +87,7 @@ SLOW_IMPORTS = {
     ),
     "llamacpp": ("numpy", "gguf.quants"),
     "llamacpp-hf": ("numpy", "torch", "transformers.models.auto.tokenization_auto"),
+    "vllm": ("numpy", "torch", "vllm", "vllm.entrypoints.llm"),
 }  # fmt: skip
 
 
@@ -89,8 +98,8 @@ def known(place: Path) -> dict[str, str]:
     return dict(sorted(json.loads(said).items()))
 
 
-def tried(kind: str, folder: Path, run) -> dict:
-    """One family through the steps; how far it came, and the line that stopped it."""
+def tried(kind: str, architecture: str, folder: Path, run) -> dict:
+    """One family through the steps; how far it came each way, and the line that stopped it."""
     checkpoint, place = folder / kind, folder / f"{kind}.made"
     place.mkdir()
     base = ("--checkpoint", checkpoint)
@@ -102,26 +111,52 @@ def tried(kind: str, folder: Path, run) -> dict:
     gguf, record = place / "m.f32.gguf", place / "m.f32.gguf.verified.json"
     converter = toolchains.place(ROOT, "llamacpp") / "llama.cpp"
     corpus = ("--corpus", CORPUS, "--tokens", 1024)
-    steps = [
+    first = [
         (READ, "transformers", "read_config.py", "--config", checkpoint / "config.json",
          "--way=upstream", *option("reading")),
-        (CONVERT, "llamacpp-hf", "convert_gguf.py", *base, "--converter", converter, "--gguf", gguf,
-         "--dtype=f32", "--name", NAME, "--pre-tokenizer=llama-bpe"),
         (COMPUTE, "transformers", "generate_reference.py", *base, *option("reading", "reference"),
          "--prompts"),
+    ]  # fmt: skip
+    to_gguf = [
+        (CONVERT, "llamacpp-hf", "convert_gguf.py", *base, "--converter", converter, "--gguf", gguf,
+         "--dtype=f32", "--name", NAME, "--pre-tokenizer=llama-bpe"),
         (COMPUTE, "transformers", "encode_texts.py", *base, *option("reading", "texts"), *corpus),
         (COMPUTE, "transformers", "score_corpus.py", *base, *option("texts", "scores")),
         (VERIFY, "llamacpp", "verify_converted.py", "--gguf", gguf, "--dtype=f32", "--record", record,
          *option("reading", "reference", "texts", "scores")),
     ]  # fmt: skip
-    try:
+    to_vllm = [
+        (SERVE, "vllm", ROOT / "tests/doubles/vllm_answers.py", checkpoint, told["reading"],
+         told["reference"]),
+    ]  # fmt: skip
+
+    def through(steps: list) -> dict:
+        said = ""
         for what, toolchain, script, *words in steps:
-            if why := run(toolchain, script, *words):
+            why, said = run(toolchain, script, *words)
+            if why:
                 for path in (f"{checkpoint}/", f"{place}/", f"{checkpoint}: "):
                     why = why.replace(path, "")
                 return {"end": what, "why": why}
-        numbers = json.loads(record.read_bytes())["checks"]["numbers"]
-        return {"end": PASSED, "kl": numbers["mean_kl"], "same_top": numbers["same_top"]}
+        return {"end": PASSED, "said": said}
+
+    try:
+        if (found := through(first))["end"] != PASSED:
+            return found
+        found, served = {"end": NOT_KNOWN, "why": ""}, {"end": NOT_KNOWN, "why": ""}
+        if architecture in ARCHITECTURES:
+            found = through(to_gguf)
+        if architecture in SERVED:
+            served = through(to_vllm)
+        if found["end"] == PASSED:
+            found["kl"] = json.loads(record.read_bytes())["checks"]["numbers"]["mean_kl"]
+        if served["end"] == PASSED:
+            said = json.loads(served["said"])
+            had, planned = said["cache"], said["planned"]
+            cache = f"{had:,}" if had == planned else f"{had:,}, planned {planned:,}"
+            why = said.get("why", "").replace(f"{checkpoint}: ", "")
+            served = {"end": SERVE if why else SAME, "cache": cache, "why": f"{why}; cache {cache}"}
+        return {**found, "vllm": served}
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
         shutil.rmtree(place)
@@ -148,7 +183,7 @@ def main() -> None:
 
         for name, more in (("prefixed", []), ("plain", ["--plain"])):
             words = ("tests/doubles/sentencepieces.py", folder / name, CORPUS, *more)
-            if why := tools.run("llamacpp-hf", ROOT / words[0], *words[1:]):
+            if why := tools.run("llamacpp-hf", ROOT / words[0], *words[1:])[0]:
                 sys.exit(why)
 
         def one(kind: str) -> None:
@@ -163,11 +198,11 @@ def main() -> None:
             if why := said.get("why"):
                 found[kind] = {"end": MAKE, "why": why}
             else:
-                found[kind] = tried(kind, folder, tools.run)
+                found[kind] = tried(kind, said["architecture"], folder, tools.run)
             found[kind]["architecture"] = architectures.get(kind, "")
             if not options.json:
                 said = found[kind]
-                print(f"{kind:24} {said['end']}  {said.get('kl') or said['why']}", flush=True)
+                print(f"{kind:24} " + "  ".join(cells(said)), flush=True)
 
         with ThreadPoolExecutor(2) as threads:
             list(threads.map(one, kinds))
@@ -177,14 +212,27 @@ def main() -> None:
     if options.page:
         options.page.write_text(rewritten(options.page, found))
     ends = [one["end"] for one in found.values()]
-    odd = [kind for kind, one in found.items() if one.get("why", "").startswith("TRACEBACK")]
-    print(f"{len(ends)} tried, {ends.count(PASSED)} verified, {len(odd)} tracebacks")
+    served = [one["vllm"]["end"] for one in found.values() if "vllm" in one]
+    odd = [kind for kind, one in found.items() if any("TRACEBACK" in cell for cell in cells(one))]
+    print(
+        f"{len(ends)} tried, {ends.count(PASSED)} verified, {served.count(SAME)} served alike, "
+        f"{len(odd)} tracebacks"
+    )
     sys.exit(bool(odd))
 
 
+def cells(one: dict) -> list[str]:
+    """Of a row: how GGUF ended, its number or why, how vLLM ended, its cache or why."""
+    served = one.get("vllm", {"end": "", "why": ""})
+    return [
+        one["end"], f"{one['kl']:.1e}" if one["end"] == PASSED else one["why"],
+        served["end"], served["cache"] if served["end"] == SAME else served["why"],
+    ]  # fmt: skip
+
+
 def row(kind: str, one: dict) -> str:
-    said = f"{one['kl']:.1e}" if one["end"] == PASSED else one["why"].replace("|", "\\|")
-    return f"| {kind} | {one['architecture']} | {one['end']} | {said} |"
+    said = [cell.replace("|", "\\|") for cell in cells(one)]
+    return f"| {kind} | {one['architecture']} | {' | '.join(said)} |"
 
 
 def rewritten(page: Path, found: dict) -> str:
@@ -195,8 +243,9 @@ def rewritten(page: Path, found: dict) -> str:
     rows = {kind: line for kind, line in rows.items() if kind not in ("family", "---")}
     rows |= {kind: row(kind, one) for kind, one in found.items()}
     passed = sum(f" | {PASSED} | " in line for line in rows.values())
-    head = [f"{len(rows)} families tried, {passed} verified.", "", *HEAD]
-    lines = [*head, *(rows[kind] for kind in sorted(rows))]
+    served = sum(f" | {SAME} | " in line for line in rows.values())
+    said = f"{len(rows)} families tried: {passed} verified as GGUF, {served} served alike by vLLM."
+    lines = [said, "", *HEAD, *(rows[kind] for kind in sorted(rows))]
     return before + BEGIN + "\n".join(lines) + "\n" + END + after
 
 

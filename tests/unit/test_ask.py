@@ -1,6 +1,7 @@
 """What a job asks of a cluster, from its forecast alone."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -111,3 +112,26 @@ def test_why_a_job_of_slurm_ended(state, log, cause, words, tmp_path, monkeypatc
     monkeypatch.setattr(slurm, "call", lambda *_: SHOWN.format(state))
     (tmp_path / "log").write_text(f"first\n{log}\n")
     assert slurm.failure("7", tmp_path / "log") == (cause, f"SLURM job 7 on n3: {words}")
+
+
+def test_a_run_that_ends_cancels_what_it_submitted_whatever_snakemake_knows(monkeypatch, capsys):
+    """Snakemake empties its list of jobs while it asks SLURM for their states."""
+    states, said = {"7": "RUNNING", "8": "COMPLETED", "9": "PENDING"}, []
+
+    def call(command, *words):
+        said.append((command, *words))
+        if command == "scancel":
+            states.update({one: "CANCELLED" for one in words if states.get(one) in slurm.ALIVE})
+        return "\n".join(f"{one}|{state}" for one, state in states.items())
+
+    monkeypatch.setattr(slurm, "call", call)
+    monkeypatch.setattr(slurm.signal, "signal", lambda *_: None)
+    cluster = SimpleNamespace(submitted=["7", "8", "9"])
+    executor = SimpleNamespace(
+        run_uuid="u",
+        _job_submission_executor=SimpleNamespace(shutdown=lambda wait: None),
+        workflow=SimpleNamespace(dag=SimpleNamespace(ingot=SimpleNamespace(cluster=cluster))),
+    )
+    slurm.cancel_jobs(executor, [])
+    assert "SLURM jobs cancelled: 2, none is left" in capsys.readouterr().err
+    assert ("scancel", "--name", "u") in said and set(states.values()) == {"CANCELLED", "COMPLETED"}

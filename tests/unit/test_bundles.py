@@ -68,7 +68,7 @@ def test_the_guides_models_lie_on_as_many_nodes_as_hold_them(
 
 def test_405b_with_the_guides_numbers_beside_the_right_ones(config):
     plan = planned(config("llama405b"), 8)
-    whole = plan.kv_per_token * plan.tp * plan.pp * 128_000 / GIB
+    whole = plan.cache.bytes(128_000) * plan.tp * plan.pp / GIB
     assert round(whole, 1) == 61.5  # the guide's 123.05 is of 16 KV heads
     assert plan_of.asked(plan, 811_706_908_672, 150)["time"] == "11:15:00"
 

@@ -91,6 +91,7 @@ def test_a_store_that_is_a_file_and_a_folder_without_a_snakefile_are_said(folder
             "error: another run works in this folder",
         ),
         ("Building DAG of jobs...", ""),
+        ("Benchmark: unable to collect cpu and memory benchmark statistics: (pid=3)", ""),
         ("WorkflowError:\nwhat happened", "what happened"),
     ],
 )

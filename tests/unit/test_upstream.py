@@ -18,6 +18,8 @@ from ingot.formats.gguf import converter
 from ingot.model import gpu_layout, outline
 from ingot.model.families.table import FAMILIES
 from ingot.model.gpu_layout import Shape
+from ingot.serving.vllm import plan as plan_of
+from ingot.serving.vllm.kv_cache import KvCache
 
 SIZES = {
     "vocab_size": 1088,
@@ -286,6 +288,45 @@ def test_a_shape_that_does_not_divide_is_refused():
     wide = replace(SHAPE, heads=12, kv_heads=3)
     assert "3 KV heads" in gpu_layout.of_shape(wide, 2, 1, 80 << 30, 512).wrong
     assert not gpu_layout.of_shape(replace(wide, latent=8), 2, 1, 80 << 30, 512).wrong
+
+
+@pytest.mark.parametrize(
+    "kinds, held, length, tokens",
+    [  # as vLLM 0.32.0 said them of tiny checkpoints of 4 layers, 64 tokens computed at once
+        ({"layers": 4, "layer_bytes": 1024}, 64 << 20, 500, 16_000),  # Phi-3
+        ({"layers": 4, "layer_bytes": 512}, 64 << 20, 500, 32_000),  # Qwen3-MoE
+        ({"layers": 4, "layer_bytes": 512, "sliding": 2, "window": 16}, 64 << 20, 500, 42_666),  # gpt-oss
+        ({"layers": 4, "layer_bytes": 512, "sliding": 4, "window": 16}, 64 << 20, 500, 64_000),  # Gemma 3
+        ({"layers": 4, "layer_bytes": 1024, "sliding": 2, "window": 16}, 64 << 20, 500, 21_333),  # Exaone 4
+        ({"layers": 4, "layer_bytes": 2304, "block": 16}, 64 << 20, 500, 7_109),  # DeepSeek V3
+        ({"layers": 2, "layer_bytes": 512, "states": 2}, 64 << 20, 500, 42_666),  # Qwen3-Next
+    ],
+)  # fmt: skip
+def test_the_cache_holds_as_many_tokens_as_vllm_says(kinds, held, length, tokens):
+    cache = KvCache(**{"sliding": 0, "window": 0, "block": 128, "at_once": 64, **kinds})
+    assert cache.tokens(held, length) == tokens
+    longest = cache.longest(cache.bytes(length))
+    assert cache.bytes(longest) <= cache.bytes(length) and longest >= length
+
+
+def test_a_model_that_slides_is_told_how_much_to_compute_at_once():
+    shape = replace(SHAPE, sliding=2, window=16)
+    settings = {"arguments": [], "memory": 80}
+    plan = plan_of.planned(shape, settings, 1, "bfloat16", "models.m.vllm")
+    words = plan_of.arguments(plan, "m", settings)
+    assert words[words.index("--max-num-batched-tokens") + 1] == "8192"
+    own = {**settings, "arguments": ["--max-num-batched-tokens=4096"]}
+    plan = plan_of.planned(shape, own, 1, "bfloat16", "models.m.vllm")
+    assert plan.cache.at_once == 2 * 4096
+    assert "8192" not in plan_of.arguments(plan, "m", own)
+
+
+def test_latent_attention_has_blocks_that_its_kernels_take():
+    for memory, size in ((80, 64), (0, 16)):
+        settings = {"arguments": [], "memory": memory}
+        plan = plan_of.planned(replace(SHAPE, latent=576), settings, 1, "bfloat16", "models.m.vllm")
+        words = plan_of.arguments(plan, "m", settings)
+        assert words[words.index("--block-size") + 1] == str(size)
 
 
 def test_what_vllm_does_not_serve_is_refused_as_a_bundle_alone(catalogue):

@@ -102,6 +102,7 @@ class ModelConfig:
     tied: bool
     attention_bias: bool = False  # of q, k, v and o
     mlp_bias: bool = False  # of gate, up and down
+    window: int | None = None  # tokens that each layer sees, of a family whose context ends there
 
     @property
     def family(self) -> Family:
@@ -168,6 +169,7 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
         rope_theta=theta,
         rope=rope,
         tied=bool(config.get("tie_word_embeddings")),
+        window=_window(config, family),
         **biases,
     )
     if lacks := features.lacking(found.needs, can):
@@ -175,11 +177,15 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
     return found
 
 
+def _window(config: dict, family: Family) -> int | None:
+    return config.get("sliding_window", family.default_window) if family.ends_at_window else None
+
+
 def _context(path: Path, config: dict, family: Family) -> int:
     """Tokens; up to the window, of a family whose context ends there."""
     context = config["max_position_embeddings"]
-    window = config.get("sliding_window", family.default_window)
-    if not family.ends_at_window or window is None:
+    window = _window(config, family)
+    if window is None:
         return context
     if "sliding_window" not in config and context > window:
         raise Refused(

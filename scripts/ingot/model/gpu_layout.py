@@ -42,8 +42,9 @@ SERVERS = {server.name: server for server in (SHORTFIN, VLLM, TRTLLM)}
 class Shape:
     """What lies on GPUs of a model that there is no table of, by transformers' own reading of config.json.
 
-    `cached` are the layers that keep keys and values, `latent` the values of a token in one of them where
-    they are joined, else 0; `weights` are the checkpoint's bytes.  States of other layers are not counted.
+    `cached` are the layers that keep keys and values, `sliding` those of them that see no further than
+    `window` tokens; `latent` are the values of a token in one of them where they are joined, else 0;
+    `states` are the layers that keep a state instead; `weights` are the checkpoint's bytes.
     """
 
     context: int  # tokens
@@ -54,6 +55,9 @@ class Shape:
     cached: int
     latent: int
     weights: int
+    sliding: int = 0
+    window: int = 0
+    states: int = 0
 
 
 @dataclass(frozen=True)

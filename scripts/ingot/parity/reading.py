@@ -22,7 +22,7 @@ COUNT = Whole(low=0)
 SERVED = {  # of a model without a table, what a server's plan goes by
     **OUTLINE,
     **dict.fromkeys(("layers", "heads", "kv_heads", "head_dim"), Whole()),
-    **dict.fromkeys(("attention_layers", "latent"), COUNT),
+    **dict.fromkeys(("attention_layers", "sliding_layers", "state_layers", "latent"), COUNT),
 }
 FORM = {
     **OUTLINE,

@@ -78,18 +78,20 @@ def outline_of(config: Path) -> Reading:
         return outline(without_weights(config))
 
 
-# layer types of transformers' configurations that keep no keys and values
-STATES = ("linear_attention", "mamba", "conv", "recurrent", "moe", "mlp")
+SLIDING = "sliding_attention"
+# layer types of transformers' configurations that keep no keys and values: a state, or nothing
+STATES = ("linear_attention", "mamba", "conv", "recurrent")
+NEITHER = ("moe", "mlp")
 
 
 def _cached(said) -> Reading:
     """What decides how much memory a token takes; `latent`: its values in a layer where they are joined."""
     layers, heads = said.num_hidden_layers, _largest(said, "num_attention_heads")
     usual = "full_attention" if heads else "mamba"
-    kinds = getattr(said, "layer_types", None) or [usual] * layers
     window = getattr(said, "sliding_window", None)
-    # of a family without kinds of layers, such as Mixtral, it is that of each layer
-    slides = "sliding_attention" in kinds or not getattr(said, "layer_types", None)
+    if window and heads:  # of a family without kinds of layers, such as Mixtral, each has it
+        usual = SLIDING
+    kinds = getattr(said, "layer_types", None) or [usual] * layers
     longest = getattr(said, "max_position_embeddings", None)
     heads = heads or 1
     latent = getattr(said, "kv_lora_rank", None)
@@ -98,8 +100,10 @@ def _cached(said) -> Reading:
         "heads": heads,
         "kv_heads": _largest(said, "num_key_value_heads") or heads,
         "head_dim": _largest(said, "head_dim") or said.hidden_size // heads,
-        "attention_layers": sum(kind not in STATES for kind in kinds),
-        "window": window if window and slides and window < (longest or ENDLESS) else None,
+        "attention_layers": sum(kind not in (*STATES, *NEITHER) for kind in kinds),
+        "state_layers": sum(kind in STATES for kind in kinds),
+        "sliding_layers": kinds.count(SLIDING),
+        "window": window if window and SLIDING in kinds and window < (longest or ENDLESS) else None,
         "latent": latent + said.qk_rope_head_dim if latent else 0,
     }
 

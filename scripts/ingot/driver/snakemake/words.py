@@ -7,7 +7,8 @@ NOISE = re.compile(
     r"Building DAG of jobs|Using shell|Provided (cores|resources)|Rules claiming more|Select jobs|"
     r"Execute \d+ jobs|Shutting down|Exiting because a job|Removing output files of failed|Reasons:|"
     r"Elapsed time|SLURM run ID|Cleaning up SLURM log files|Will exit after finishing|"
-    r"WorkflowError:\s+At least one job did|Missing metadata for file logs/toolchain/|Complete log"
+    r"WorkflowError:\s+At least one job did|Missing metadata for file logs/toolchain/|Complete log|"
+    r"Benchmark: unable to collect"  # of a job that ended before its first sample: its numbers are NA
 )
 MISSING = re.compile(
     r"MissingInputException in rule (\w+) in file (?s:.*) output: (\S+?),?\n(?s:.*)affected files:\s+(\S+)"

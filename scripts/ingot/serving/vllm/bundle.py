@@ -148,7 +148,15 @@ def numbers(config: Path, weights: int, reading: list[Path]) -> ModelConfig | Sh
     found = reading_of.served(reading[0])
     same = ("context", "layers", "heads", "kv_heads", "head_dim", "latent")
     same_named = {name: found[name] for name in same}
-    return Shape(**same_named, cached=found["attention_layers"], weights=weights)
+    window = found.get("window") or 0
+    return Shape(
+        **same_named,
+        cached=found["attention_layers"],
+        states=found["state_layers"],
+        sliding=found["sliding_layers"] if window else 0,
+        window=window,
+        weights=weights,
+    )
 
 
 def described(
@@ -190,7 +198,7 @@ def described(
         "environment": plan_of.environment(plan),
         "weights": {f"model/{name}": size for name, size in sorted(weights.items())},
         "kv_tokens": plan.kv_tokens,
-        "kv_exact": plan.kv_exact,
+        "kv_exact": plan.kv_exact and not (plan.cache and plan.cache.states),
         "shm_bytes": plan_of.SHM_PER_RANK * plan.ranks_per_node,
         "start_seconds": START_SECONDS,
         "read_mb_s": READ_MB_S,
@@ -248,7 +256,7 @@ def launchers(model: str, plan: Plan, weights: int) -> dict[str, str]:
 
 def readme(model: str, plan: Plan, weights: int) -> str:
     kind = "GPUs" if plan.device == "gpu" else "ranks on CPUs"
-    cache = plan.kv_per_token * plan.max_model_len / 1e9
+    cache = plan.kv_needed / 1e9
     shape = f"{plan.nodes} nodes, {plan.ranks_per_node} {kind} each"
     mended = (
         ""

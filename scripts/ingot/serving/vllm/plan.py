@@ -11,12 +11,19 @@ from typing import Any
 from ingot.base.refused import Refused
 from ingot.model import features, gpu_layout
 from ingot.model.config import ModelConfig
-from ingot.model.gpu_layout import GIB, VLLM, Shape
-from ingot.serving.vllm.arguments import stop_on_wrong
+from ingot.model.gpu_layout import GIB, VLLM, GpuLayout, Shape
+from ingot.serving.vllm.arguments import name_of, stop_on_wrong
+from ingot.serving.vllm.kv_cache import KvCache
 
 CAN = features.ALL  # the checkpoint goes as it is
 ITEMSIZE = {"float32": 4, "float16": 2, "bfloat16": 2}
 BLOCK = {"cpu": 128, "gpu": 16}  # tokens of a KV block: vLLM's own defaults
+JOINED = {"cpu": 16, "gpu": 64}  # of latent attention: what its kernels take
+BATCHED = {
+    "cpu": 2048,
+    "gpu": 8192,
+}  # tokens computed at once, of a rank on CPUs: its own defaults, too
+BATCHED_NAME = "max-num-batched-tokens"
 CPU_CACHE = GIB  # bytes per rank, where the catalogue names none
 PER_GPU_CPUS, HOST_GB = 8, 16  # cores and GB of a node for each GPU, beside what is read
 CPU_RANK_GB = 5  # of a rank on CPUs, beside weights and cache: 1.8 resident, 3 while it is loaded
@@ -35,7 +42,7 @@ class Plan:
     dtype: str
     max_model_len: int  # tokens
     weights: int
-    kv_per_token: int
+    cache: KvCache | None  # None: no layer keeps keys and values
     kv_bytes: int
     kv_exact: bool  # the server is told so many bytes, instead of the memory that it may fill
     memory: int  # of a GPU; 0: a CPU
@@ -47,9 +54,13 @@ class Plan:
 
     @property
     def kv_tokens(self) -> int:
-        """What the server's own line says: whole blocks."""
-        block = BLOCK[self.device]
-        return self.kv_bytes // (self.kv_per_token * block) * block if self.kv_per_token else 0
+        """What the server's own line says."""
+        return self.cache.tokens(self.kv_bytes, self.max_model_len) if self.cache else 0
+
+    @property
+    def kv_needed(self) -> int:
+        """Bytes that one request of the longest length takes."""
+        return self.cache.bytes(self.max_model_len) if self.cache else 0
 
 
 def planned(
@@ -86,15 +97,46 @@ def planned(
         room = int(memory * gpu_layout.UTILIZATION) - found.weights - gpu_layout.REST
         fits = not memory or kv_bytes <= room
         held = kv_bytes if kv_bytes and fits else max(0, room)
+        device = "gpu" if memory else "cpu"
+        # on CPUs, and with Ray's executor, the next batch is not scheduled while one is computed
+        batches = pp + (bool(memory) and executor != "ray")
+        batched = batched_of(settings["arguments"]) or BATCHED[device] * (1 if memory else tp * pp)
+        block = (JOINED if isinstance(config, Shape) and config.latent else BLOCK)[device]
+        cache = cache_of(config, found, block, batches * batched)
         best = Plan(
-            tp, pp, settings.get("nodes", pp), "gpu" if memory else "cpu", dtype, length,
-            found.weights, found.kv_per_token, held, bool(kv_bytes), memory, executor,
+            tp, pp, settings.get("nodes", pp), device, dtype, length, found.weights, cache, held,
+            bool(kv_bytes), memory, executor,
         )  # fmt: skip
-        if fits and (best.kv_tokens >= length or not best.kv_per_token):
+        if fits and best.kv_needed <= held:
             return _placed(best, key)
         if kv_bytes and fits:
             break  # more stages would only make up for a cache that was asked for too small
     raise Refused(_too_long(best, key))
+
+
+def batched_of(words: list[str]) -> int:
+    """Tokens computed at once, where the catalogue's arguments say it; else 0."""
+    for word, value in zip(words, [*words[1:], ""], strict=False):
+        if word.startswith("--") and name_of(word) == BATCHED_NAME:
+            said = word.partition("=")[2] or value
+            return int(said) if said.isdecimal() else 0
+    return 0
+
+
+def cache_of(
+    config: ModelConfig | Shape, found: GpuLayout, block: int, at_once: int
+) -> KvCache | None:
+    """Of the model laid out so."""
+    if isinstance(config, Shape):
+        layers, sliding, window = config.cached, config.sliding, config.window
+        states = config.states
+    else:
+        layers, window, states = config.layers, config.window or 0, 0
+        sliding = layers if window else 0
+    if not layers:
+        return None
+    each = found.kv_per_token // ceil(layers / found.pp)
+    return KvCache(layers, sliding, window, each, block, found.pp, at_once, states)
 
 
 def _placed(plan: Plan, key: str) -> Plan:
@@ -109,7 +151,7 @@ def _too_long(plan: Plan, key: str) -> str:
         if plan.memory
         else "the KV cache"
     )
-    longest = plan.kv_tokens
+    longest = plan.cache.longest(plan.kv_bytes) if plan.cache else 0
     remedy = f"the longest that fits is {longest}" if longest else "the weights alone do not fit"
     return (
         f"{key}: {plan.max_model_len} tokens do not fit into {where} at pp {plan.pp}; {remedy}: set "
@@ -125,12 +167,15 @@ def arguments(plan: Plan, model: str, settings: dict[str, Any]) -> list[str]:
         "max-model-len": plan.max_model_len,
         "tensor-parallel-size": plan.tp,
         "pipeline-parallel-size": plan.pp,
-        "block-size": BLOCK[plan.device],
+        "block-size": plan.cache.block if plan.cache else BLOCK[plan.device],
     }
     if plan.kv_exact:
         found["kv-cache-memory-bytes"] = plan.kv_bytes
     else:
         found["gpu-memory-utilization"] = gpu_layout.UTILIZATION
+    if plan.cache and plan.cache.sliding and not batched_of(settings["arguments"]):
+        # what a window's layers keep depends on it, and vLLM's default on the GPU's name
+        found[BATCHED_NAME] = BATCHED[plan.device] * (1 if plan.memory else plan.tp * plan.pp)
     if "max_num_seqs" in settings:
         found["max-num-seqs"] = settings["max_num_seqs"]
     words = [word for name, value in found.items() for word in (f"--{name}", str(value))]

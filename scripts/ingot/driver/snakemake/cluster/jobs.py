@@ -56,6 +56,7 @@ class Cluster:
             Any, dict
         ] = {}  # the claim of an earlier run, whose SLURM job goes on for us
         self.watch = watch.Watch()
+        self.submitted: list[str] = []  # ids of SLURM's jobs, those taken over too
         self.causes: dict[Any, str] = {}  # why the last try ended
         self.more: dict[Job, tuple[float, float]] = {}  # times the memory and the time of the first
 
@@ -122,7 +123,7 @@ class Cluster:
         """The run whose SLURM job builds this already, of the same inputs; one of others is cancelled."""
         before = claim.claimed(job.writes[0]) if job.writes else {}
         known = "slurm" in before and before.get("run") != found["run"]
-        if not known or not slurm.alive(before["slurm"]):
+        if not known or not slurm.living([before["slurm"]]):
             return None
         words = f"{job.writes[0]}: SLURM job {before['slurm']} of an earlier run"
         if {**before, "key": found["key"], "inputs": found["inputs"]} == before:

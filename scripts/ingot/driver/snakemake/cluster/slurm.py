@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +83,18 @@ def minutes(limit: str) -> int | None:
     return (days * 24 + hours) * 60 + rest
 
 
-def alive(job_id: str) -> bool:
-    return call("squeue", "-h", "-j", job_id, "-o", "%T").strip() in ALIVE
+def living(ids: Iterable[str]) -> list[str]:
+    """Those of these jobs that have not ended."""
+    rows = call("squeue", "-h", "-t", "all", "-u", str(os.getuid()), "-o", "%i|%T").splitlines()
+    shown = dict(row.split("|") for row in rows)
+    return [one for one in ids if shown.get(one) in ALIVE]
 
 
 def cancel(job_id: str) -> None:
     """Cancel a job and wait until it is gone."""
     call("scancel", job_id)
     end = time.monotonic() + WAIT
-    while alive(job_id) and time.monotonic() < end:
+    while living([job_id]) and time.monotonic() < end:
         time.sleep(0.5)
 
 
@@ -134,6 +138,7 @@ def report_job_submission(executor: Any, info: Any) -> None:
     """A later run finds this one's jobs by what stands in their claims."""
     session = executor.workflow.dag.ingot
     more = {"slurm": info.external_jobid, "log": str(info.aux["slurm_logfile"])}
+    session.cluster.submitted.append(str(info.external_jobid))
     for path in session.job(info.job).writes:
         claim.add(path, more)
     ORIGINAL["report_job_submission"](executor, info)
@@ -174,18 +179,22 @@ def failure(job_id: str, log: Path) -> tuple[str, str]:
     return cause, f"SLURM job {job_id} on {node or 'no node'}: {words}"
 
 
-def cancel_jobs(executor: Any, active_jobs: list[Any]) -> None:
-    """All of this run, those just being submitted too, whatever is pressed meanwhile."""
+def cancel_jobs(executor: Any, _: list[Any]) -> None:
+    """All of this run, those just being submitted too, whatever is pressed meanwhile.
+
+    Snakemake's own list is empty while it asks SLURM what became of the jobs.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with contextlib.suppress(ValueError):
             signal.signal(number, signal.SIG_IGN)
     executor._job_submission_executor.shutdown(wait=True)
-    ids = [info.external_jobid for info in active_jobs if info.external_jobid]
+    submitted = executor.workflow.dag.ingot.cluster.submitted
+    ids = left = living(submitted)
     call("scancel", "--name", executor.run_uuid)
-    if ids:
-        call("scancel", *ids)
+    if submitted:
+        call("scancel", *submitted)
     end = time.monotonic() + WAIT / 2
-    while (left := [one for one in ids if alive(one)]) and time.monotonic() < end:
+    while (left := living(left)) and time.monotonic() < end:
         time.sleep(0.5)
     state = f"{len(left)} are not gone yet: {' '.join(left)}" if left else "none is left"
     print(f"stopped: SLURM jobs cancelled: {len(ids)}, {state}", file=sys.stderr, flush=True)

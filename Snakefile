@@ -8,6 +8,7 @@
     artifacts/M.quants                  GGUF of several types, from one read of the checkpoint
     artifacts/M.split, M.q4_k_m.split   a GGUF file as a set of files that hubs take
     artifacts/M.imatrix                 an importance matrix, by which quantised files are made
+    artifacts/M.mmproj.gguf             the part of a model for images, beside its GGUF
     artifacts/M.irpa, M.bf16.irpa       unsharded IRPA
     artifacts/M_tpN.irpa                a root, and an archive for each of N ranks beside it
     artifacts/M_tpN.mlir, .config.json  the exported program, and the server's config

@@ -366,3 +366,88 @@ rule verify_converted:
             --record {output:q} \
             >{log:q}
         """
+
+
+rule convert_mmproj:
+    input:
+        code=code("convert_gguf.py"),
+        lock=lock("llamacpp-hf") + lock("llamacpp"),
+        env=env("llamacpp-hf"),
+        converter=env("llamacpp"),
+        config=inputs.config_json,
+        tokenizer=inputs.tokenizer,
+        weights=inputs.weights,
+    output:
+        "artifacts/{model}.mmproj.gguf",
+    log:
+        "logs/convert_mmproj/{model}.log",
+    benchmark:
+        "logs/convert_mmproj/{model}.tsv"
+    params:
+        name=setting("name"),
+        license=setting("license"),
+    shell:
+        """
+        {PYTHON[llamacpp-hf]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
+            --converter "$(dirname {PYTHON[llamacpp]:q})/../llama.cpp" \
+            --gguf {output:q} \
+            --dtype f16 \
+            --name {params.name:q} \
+            --license={params.license:q} \
+            --mmproj \
+            >{log:q}
+        """
+
+
+rule see_images:
+    input:
+        code=code("see_images.py"),
+        lock=lock("llamacpp"),
+        env=env("llamacpp"),
+        mmproj="artifacts/{model}.mmproj.gguf",
+        gguf="artifacts/{model}.f32.gguf",
+    output:
+        "artifacts/{model}.seen.npz",
+    log:
+        "logs/see_images/{model}.log",
+    benchmark:
+        "logs/see_images/{model}.tsv"
+    shell:
+        """
+        {PYTHON[llamacpp]:q} {input.code[0]:q} \
+            --mmproj {input.mmproj:q} \
+            --gguf {input.gguf:q} \
+            --seen {output:q} \
+            >{log:q}
+        """
+
+
+rule verify_mmproj:
+    input:
+        code=code("verify_mmproj.py"),
+        lock=lock("transformers"),
+        env=env("transformers"),
+        config=inputs.config_json,
+        tokenizer=inputs.tokenizer,
+        weights=inputs.weights,
+        mmproj="artifacts/{model}.mmproj.gguf",
+        seen="artifacts/{model}.seen.npz",
+    output:
+        "artifacts/{model}.mmproj.gguf.verified.json",
+    log:
+        "logs/verify_mmproj/{model}.log",
+    benchmark:
+        "logs/verify_mmproj/{model}.tsv"
+    params:
+        limits=inputs.mmproj_limits,
+    shell:
+        """
+        {PYTHON[transformers]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
+            --mmproj {input.mmproj:q} \
+            --seen {input.seen:q} \
+            --limit {params.limits:q} \
+            --record {output:q} \
+            >{log:q}
+        """

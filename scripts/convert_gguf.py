@@ -1,8 +1,8 @@
 """Convert a checkpoint to GGUF by llama.cpp's own converter.  Runs in envs/llamacpp-hf.
 
-For the architectures that Ingot has no table of.  The file is the one that convert_hf_to_gguf.py writes of
-the same folder with the same --model-name; it is told only a pre-tokenizer that it does not know.  It runs
-no code of the checkpoint and asks no hub.
+For the architectures that Ingot has no table of; with --mmproj the part of a model for images and sounds.
+The file is the one that convert_hf_to_gguf.py writes of the same folder with the same --model-name; it is
+told only a pre-tokenizer that it does not know.  It runs no code of the checkpoint and asks no hub.
 """
 
 import errno
@@ -38,6 +38,7 @@ def convert_gguf(
         str | None, "where the converter knows none for the vocabulary"
     ] = None,
     license: Annotated[str | None, "general.license"] = None,
+    mmproj: Annotated[bool, "the part for images and sounds"] = False,
 ) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     sys.path[:0] = [str(converter), str(converter / "gguf-py")]
@@ -51,7 +52,9 @@ def convert_gguf(
         named = Path(scratch, "model")  # it looks for a version and a size in the folder's name
         named.symlink_to(folder)
         words = [str(named), "--outfile", str(partial), "--outtype", dtype, "--model-name", name]
-        if not predicts_several(folder):
+        if mmproj:
+            words.append("--mmproj")
+        elif not predicts_several(folder):
             words.append(ALONE)
         run(checkpoint, words, pre_tokenizer, license)
 

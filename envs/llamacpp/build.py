@@ -7,7 +7,8 @@ The source is taken from the folder WHEELS where it lies there, and kept in FOLD
 The source is the llama-cpp-python package, which carries llama.cpp at commit
 0c1e57098bba43ac29e6e3b677cdceebdd22334f; the compiler is clang out of ziglang, so that none need
 be installed on the machine.  Leaves FOLDER/llama.cpp: the converter, and in bin/ libllama.so, with ggml
-and, by chat.cpp beside this file, llama.cpp's engine for chat templates; and the tests' oracles.
+and, by the sources beside this file, llama.cpp's engine for chat templates and its library for images;
+and the tests' oracles.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from pathlib import Path
 
 SOURCE, ARCHIVE = "llama-cpp-python==0.3.36", "llama_cpp_python-0.3.36.tar.gz"
 DIGEST = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
-CHAT = Path(__file__).resolve().parent / "chat.cpp"
+OWN = [Path(__file__).resolve().parent / name for name in ("chat.cpp", "see.cpp")]
 KEPT = ("conversion", "gguf-py", "convert_hf_to_gguf.py", "LICENSE")  # for the tests' oracle
 # the same code on every machine: clang out of zig compiles for the one it runs on, and the last bits of a
 # quantised block depend on whether a product and a sum are fused
@@ -114,19 +115,22 @@ def compile_all(tree: Path, scratch: Path) -> Path:
     archivers = (f"CMAKE_AR={programs['ar']}", f"CMAKE_RANLIB={programs['ranlib']}")
     settings = [f"-D{flag}" for flag in (*FLAGS, *archivers)]
     run("cmake", "-G", "Ninja", "-S", tree, "-B", out, *settings, env=environment)
-    run("cmake", "--build", out, "--target", *TOOLS, env=environment)
+    run("cmake", "--build", out, "--target", *TOOLS, "mtmd", env=environment)
     bundle(programs["c++"], tree, out, environment)
     return out / "bin"
 
 
 def bundle(compiler: str, tree: Path, out: Path, environment: dict) -> None:
     """One shared library of all: each that clang out of zig links has a C++ runtime of its own."""
-    folders = [f"-I{tree / name}" for name in ("common", "ggml/include", "include", "vendor")]
+    names = ("common", "ggml/include", "include", "vendor", "tools/mtmd")
+    folders = [f"-I{tree / name}" for name in names]
     archives = {path.name: path for path in out.rglob("lib*.a")}
-    whole = [archives[f"lib{name}.a"] for name in ("llama", "ggml", "ggml-cpu", "ggml-base")]
+    # of mtmd's helper and the common parts what our own sources call, and what those need of vendor/
+    whole = [archives.pop(f"lib{name}.a") for name in ("llama", "ggml", "ggml-cpu", "ggml-base")]
     run(
-        compiler, "-std=c++17", "-O1", "-fPIC", "-shared", "-s", *folders, CHAT,
-        archives["libllama-common.a"], "-Wl,--whole-archive", *whole, "-Wl,--no-whole-archive",
+        compiler, "-std=c++17", "-O1", "-fPIC", "-shared", "-s", *folders, *OWN,
+        "-Wl,-z,defs", "-Wl,--whole-archive", *whole, "-Wl,--no-whole-archive",
+        "-Wl,--start-group", *archives.values(), "-Wl,--end-group", "-lpthread", "-ldl", "-lm",
         "-o", out / "bin/libllama.so", env=environment,
     )  # fmt: skip
 

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 SPARE = 64  # rows of the embedding beyond the tokenizer's: some classes add tokens of their own
@@ -56,6 +58,11 @@ OWN: dict[str, dict] = {  # of a family, where its configuration asks for more
     "mamba": {"intermediate_size": 256},
     "falcon_mamba": {"intermediate_size": 256},
     "mamba2": {"num_heads": 8, "head_dim": 32},
+    "gemma3_text": {"num_hidden_layers": 6},  # every sixth sees all, whatever config.json says
+    "qwen3_vl_text": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [6, 5, 5],
+                            "mrope_interleaved": True},
+    },
     "exaone4": {"layer_types": ["sliding_attention", "full_attention"] * 2},
     "granitemoehybrid": {"layer_types": ["mamba", "attention"] * 2},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2, "block_auto_adjust_ff_dim": False},
@@ -67,10 +74,43 @@ OWN: dict[str, dict] = {  # of a family, where its configuration asks for more
     "deepseek_v2": {"n_group": None, "topk_group": None, "first_k_dense_replace": 1},
 }  # fmt: skip
 
+EYES = {  # of a vision_config, by the names that families give them
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "depth": 2,
+    "num_attention_heads": 4, "num_heads": 4, "image_size": 112, "patch_size": 14,
+    "deepstack_visual_indexes": [0], "num_position_embeddings": 64,
+}  # fmt: skip
+SHOWN = {"do_rescale": True, "do_normalize": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+PICTURES = {  # what a preprocessor_config.json says of a family's pictures
+    "gemma3": {"image_processor_type": "Gemma3ImageProcessor", "do_resize": True, "image_seq_length": 16,
+               "size": {"height": 112, "width": 112}},
+    "qwen3_vl": {"image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2,
+                 "temporal_patch_size": 2, "do_resize": True,
+                 "size": {"shortest_edge": 3136, "longest_edge": 12845056}},
+}  # fmt: skip
+PICTURES |= dict.fromkeys(("qwen3_5", "qwen3_vl_moe", "qwen3_5_moe"), PICTURES["qwen3_vl"])
+SEEING = {  # of such a configuration
+    "gemma3": {"mm_tokens_per_image": 16},
+    "qwen3_vl": {"image_token_id": 1030, "video_token_id": 1031, "vision_start_token_id": 1032,
+                 "vision_end_token_id": 1033},
+}  # fmt: skip
+SEEING |= dict.fromkeys(("qwen3_5", "qwen3_vl_moe", "qwen3_5_moe"), SEEING["qwen3_vl"])
+
 PUBLISHED = {  # what published files say and transformers does not write
     "deepseek_v3": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
     "sarvam_mla": {"scoring_func": "sigmoid"},
 }
+
+
+NAMED = {
+    "gemma3": ("vision_tower.", "vision_tower.vision_model.")
+}  # tensors, as published files do
+
+
+def rename(file: Path, before: str, after: str) -> None:
+    """The names in a safetensors header that hold `before`."""
+    with safe_open(file, "pt") as opened:
+        found = {name.replace(before, after): opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    save_file(found, file, {"format": "pt"})
 
 
 def config_of(kind: str, tokens: int, ends: dict, more: dict):
@@ -95,7 +135,7 @@ def config_of(kind: str, tokens: int, ends: dict, more: dict):
     if "vocab_size_per_layer_input" in said:
         said["vocab_size_per_layer_input"] = said["vocab_size"]
     if "rope_parameters" in vars(inner) and inner.rope_parameters:
-        said["rope_parameters"] = more.get("rope_parameters", inner.rope_parameters)
+        said["rope_parameters"] = fresh.get("rope_parameters", inner.rope_parameters)
     # lists of one item per layer: the configuration makes them by itself
     lists = (
         "layer_types",
@@ -111,7 +151,14 @@ def config_of(kind: str, tokens: int, ends: dict, more: dict):
     text = type(inner)(**{**before, **said, **ends})
     if inner is config:
         return text
-    return type(config)(text_config=text.to_dict())
+    eyes, more = {}, SEEING.get(kind, {})
+    if hasattr(config, "vision_config"):
+        said = config.vision_config.to_dict()
+        eyes = said | {key: value for key, value in EYES.items() if key in said}
+        if "out_hidden_size" in eyes:
+            eyes["out_hidden_size"] = text.hidden_size
+        more = {**more, "vision_config": eyes}
+    return type(config)(text_config=text.to_dict(), **more)
 
 
 def _has(config, key: str) -> bool:
@@ -144,9 +191,13 @@ def write(kind: str, out: Path, tokenizer: Path, more: dict) -> str:
     for name in ("tokenizer_config.json", "generation_config.json", "tokenizer.model"):
         if (tokenizer / name).exists():
             shutil.copy(tokenizer / name, out)
+    if names := NAMED.get(kind):
+        rename(out / "model.safetensors", *names)
     if more_said := PUBLISHED.get(kind):
         place = out / "config.json"
         place.write_text(json.dumps(json.loads(place.read_bytes()) | more_said))
+    if pictures := PICTURES.get(kind):
+        (out / "preprocessor_config.json").write_text(json.dumps({**SHOWN, **pictures}))
     asked = next((words for kinds, words in ADDED.items() if kind.startswith(kinds)), ())
     plain = {
         "single_word": False,

@@ -60,6 +60,19 @@ def test_a_family_without_a_table_is_added_planned_built_and_verified(
     assert "convert_gguf" in (folder / "page.html").read_text()
 
 
+def test_a_model_that_sees_has_a_part_for_images(tiny, ingot, snakemake, store):
+    folder = tiny("gemma3")
+    done = ingot("add", "gemma3", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    target = "artifacts/gemma3.mmproj.gguf"
+    words = ("--", f"{target}.verified.json")
+    done = snakemake(folder, *words, environment={"INGOT_STORE": str(store)})
+    assert done.returncode == 0, done.stderr
+    assert f"done     {target}.verified.json" in done.stdout + done.stderr
+    record = json.loads((folder / f"{target}.verified.json").read_bytes())
+    assert record["result"] == "passed" and record["checks"]["picture_tokens"] == 16
+
+
 def test_both_ways_give_one_models_numbers(clone, build, store):
     """The demo by llama.cpp's converter: its values are those of our own writer's file."""
     folder = clone("a")

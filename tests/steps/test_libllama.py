@@ -50,6 +50,24 @@ def test_a_file_that_libllama_cannot_load_is_one_line(ask, tmp_path):
     assert "no.gguf: libllama cannot load it, expected a whole model" in done.stderr
 
 
+ABORT = f"""
+import sys; sys.path.insert(0, {str(ROOT / "scripts")!r})
+from {libllama.__name__} import library
+library().ggml_abort(b"/tmp/x/llama.cpp/src/llama-graph.cpp", 7, b"GGML_ASSERT(%s) failed", b"n > 0")
+print("asked: goes on")
+"""
+
+
+def test_an_assertion_of_llama_cpp_is_one_line_and_no_signal(python):
+    words = [str(python("llamacpp")), "-c", ABORT]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "goes on" not in done.stdout
+    assert done.stderr.splitlines() == [
+        "llama.cpp stops (GGML_ASSERT(n > 0) failed, src/llama-graph.cpp:7), expected a model that "
+        "it runs; its log says more"
+    ]
+
+
 LAYOUT = f"""
 import ctypes, sys; sys.path.insert(0, {str(ROOT / "scripts")!r})
 from {libllama.__name__} import library

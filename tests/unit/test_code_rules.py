@@ -99,6 +99,7 @@ REACH = {  # what an edit of a module rebuilds: all steps, none of these, or onl
         "split_gguf",
         "compute_imatrix",
         "verify_converted",
+        "see_images",
         "verify_gguf",
         "verify_split",
     },

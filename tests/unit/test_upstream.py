@@ -1,6 +1,5 @@
 """A model that Ingot has no table of: what is known of it, which way it goes, what may be asked of it."""
 
-import json
 from dataclasses import dataclass, replace
 
 import pytest
@@ -336,6 +335,15 @@ def test_what_vllm_does_not_serve_is_refused_as_a_bundle_alone(catalogue):
     assert targets.why_not("artifacts/m_tp1.vllm-slurm", found) == said
 
 
+def test_the_part_for_images_is_a_target_of_models_that_have_one(catalogue):
+    found = catalogue({**QWEN, "architectures": ["Gemma3ForConditionalGeneration"]})
+    for name in ("m.mmproj.gguf", "m.mmproj.gguf.verified.json", "m.q4_k_m.gguf"):
+        assert targets.why_not(f"artifacts/{name}", found) is None
+    said = "unknown variant q4_0, expected one of none"
+    assert targets.why_not("artifacts/m.q4_0.mmproj.gguf", found) == said
+    said = "Qwen3ForCausalLM has no part for images or sounds that llama.cpp's converter writes"
+    assert targets.why_not("artifacts/m.mmproj.gguf", catalogue(QWEN)) == said
+
+
 def test_no_family_of_ours_is_left_to_the_converter():
     assert {*FAMILIES} <= converter.ARCHITECTURES
-    assert json.dumps(sorted(converter.PROJECTORS - converter.ARCHITECTURES))

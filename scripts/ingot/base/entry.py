@@ -68,6 +68,16 @@ def end_at_once(status: int) -> NoReturn:
     os._exit(status)
 
 
+def give_up(reason: str) -> NoReturn:
+    """End at once with a refusal: where a library is about to abort, from a thread of its own."""
+    words = str(Refused(reason))
+    _log(words)
+    record.refused(words)
+    if not record.shown():
+        print(words, file=sys.stderr, flush=True)
+    os._exit(1)
+
+
 def lives(pid: str) -> bool:
     """Does this process go on?  One that nobody has waited for is still listed, as a zombie."""
     try:

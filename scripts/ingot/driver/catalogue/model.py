@@ -15,7 +15,8 @@ from ingot.model.specs import parameters, specs_of
 from ingot.model.tensors.dtypes import TYPES
 
 REFUSED = "refused"  # of a completed catalogue
-POLICY = ("context", "parameters")  # dimensions that config.json need not say
+COUNTS = ("parameters", "bytes")  # dimensions that are of the weights, and no number of config.json
+POLICY = ("context", *COUNTS)  # that config.json need not say
 OWN, UPSTREAM = "own", "upstream"  # ways: Ingot's writer, or the tool of the format's makers
 SMALL_FILES = (
     "added_tokens.json",
@@ -23,9 +24,12 @@ SMALL_FILES = (
     "chat_template.json",
     "config.json",
     "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",
+    "video_preprocessor_config.json",
 )
 
 
@@ -58,7 +62,7 @@ def way_of(entry: dict[str, Any]) -> str:
 
 def planned(entry: dict[str, Any]) -> ModelConfig | Outline:
     """Numbers by the catalogue's `dimensions`: what sizes and times need, and nothing is built from."""
-    said = {key: value for key, value in entry["dimensions"].items() if key != "parameters"}
+    said = {key: value for key, value in entry["dimensions"].items() if key not in COUNTS}
     architecture = entry["architecture"]
     if architecture not in FAMILIES:
         return outline.planned(architecture, said)
@@ -195,7 +199,7 @@ class Model:
         files = self.listed()
         if files:
             return sum(f["size"] for name, f in files.items() if name.endswith(".safetensors"))
-        return 2 * self.parameters()
+        return self.entry.get("dimensions", {}).get("bytes") or 2 * self.parameters()
 
     def tokenizer_bytes(self) -> float:
         """The vocabulary's files, which bundles copy."""

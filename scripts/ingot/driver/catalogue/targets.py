@@ -18,7 +18,7 @@ SHAPE = re.compile(rf"{FOLDER}{MODEL}[._][A-Za-z0-9._-]+(/[A-Za-z0-9_][A-Za-z0-9
 LONGEST = 200  # characters of a name; file systems take 255
 NAME = re.compile(
     rf"{FOLDER}(?P<model>{MODEL})(?:_tp(?P<tp>[1-9][0-9]{{0,4}}))?"
-    r"(?:\.(?P<variant>[a-z0-9_]+(?:\.[a-z0-9_]+)?))?"
+    r"(?:\.(?P<variant>[a-z0-9_]+(?:\.[a-z0-9_]+)??))??"  # none, where the rest is a format's name
     rf"\.(?P<format>{'|'.join(re.escape(row.name) for row in OFFERED)})"
     rf"(?P<record>{re.escape(RECORD)})?/?"
 )

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from ingot.base.entry import give_up
 from ingot.base.refused import Refused
 from ingot.formats.gguf.structures import (
     Batch,
@@ -37,6 +38,7 @@ from ingot.formats.gguf.structures import (
 from ingot.model.tensors.dtypes import TensorType
 
 LOG = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
+ABORTED = ctypes.CFUNCTYPE(None, c_char_p)  # ggml_abort_callback_t
 EVALUATED = ctypes.CFUNCTYPE(c_bool, c_void_p, c_bool, c_void_p)  # ggml_backend_sched_eval_callback
 THREADS = min(len(os.sched_getaffinity(0)), 8)  # beyond, memory is the limit
 F32 = 0  # enum ggml_type
@@ -46,7 +48,7 @@ DEBUG, INFO, CONTINUED = 1, 2, 5  # enum ggml_log_level
 
 POINTERS = {  # functions that give one, which ctypes would cut to an int
     "llama_model_load_from_file", "llama_init_from_model", "llama_model_get_vocab", "llama_get_memory",
-    "llama_model_chat_template", "llama_vocab_get_text",
+    "llama_model_chat_template", "llama_vocab_get_text", "ingot_eyes",
 }  # fmt: skip
 
 
@@ -60,8 +62,8 @@ def library() -> ctypes.CDLL:
     found.llama_context_default_params.restype = ContextParameters
     found.llama_model_quantize_default_params.restype = QuantizeParameters
     found.llama_model_quantize.restype = c_uint32
-    found.llama_get_logits.restype = POINTER(c_float)
-    found.llama_vocab_get_add_bos.restype = c_bool
+    found.llama_get_logits.restype = found.llama_get_logits_ith.restype = POINTER(c_float)
+    found.llama_vocab_get_add_bos.restype = found.ingot_eyes_see.restype = c_bool
     for name in ("llama_version", "ggml_op_name", "ingot_render"):
         getattr(found, name).restype = c_char_p
     found.ggml_quantize_chunk.restype = c_size_t
@@ -70,6 +72,7 @@ def library() -> ctypes.CDLL:
     )  # fmt: skip
     found.ggml_quantize_requires_imatrix.restype = c_bool
     listen(found, to_stdout)
+    found.ggml_set_abort_callback(GAVE_UP)
     os.environ["TZ"] = "UTC"  # a template's date, as strftime_now has it
     time.tzset()
     found.llama_backend_init()
@@ -88,6 +91,18 @@ def listen(found: Any, hear) -> None:
 
     found.hear = LOG(heard)  # kept alive as long as the library
     found.llama_log_set(found.hear, None)
+    found.mtmd_helper_log_set(found.hear, None)
+
+
+def gave_up(message: bytes) -> None:
+    """An assertion of its own that does not hold would end the process by a signal, without a word."""
+    place, _, words = message.decode(errors="replace").rpartition("llama.cpp/")[2].partition(": ")
+    give_up(
+        f"llama.cpp stops ({words:.200}, {place}), expected a model that it runs; its log says more"
+    )
+
+
+GAVE_UP = ABORTED(gave_up)  # kept alive as long as the library
 
 
 def to_stdout(text: str) -> None:
@@ -173,17 +188,22 @@ class Llama:
             self.error = error
             return False
 
-    def logits(self, ids: list[int]) -> np.ndarray:
-        """Float32 [len(ids), vocabulary]: after each of `ids`, from an empty cache."""
-        count = len(ids)
+    def clear(self) -> None:
+        """Forget what was read."""
         self.lib.llama_memory_clear(c_void_p(self.lib.llama_get_memory(self.context)), c_bool(True))
+
+    def logits(self, ids: list[int], start: int = 0) -> np.ndarray:
+        """Float32 [len(ids), vocabulary]: after each of `ids`, from `start` on; 0 empties the cache."""
+        count = len(ids)
+        if not start:
+            self.clear()
         zero = c_int32(0)
         one = ctypes.pointer(zero)
         batch = Batch(
             count,
             (c_int32 * count)(*ids),
             None,
-            (c_int32 * count)(*range(count)),
+            (c_int32 * count)(*range(start, start + count)),
             (c_int32 * count)(*[1] * count),
             (POINTER(c_int32) * count)(*[one] * count),
             (ctypes.c_int8 * count)(*[1] * count),

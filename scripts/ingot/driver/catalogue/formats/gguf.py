@@ -23,6 +23,8 @@ from ingot.model import features
 # MB of llama.cpp's converter, and bytes that it holds of each value of a tensor
 CONVERTER, HELD = 370, 6
 FLOATS = ("f32", "f16", "bf16", "q8_0")  # dtypes that the converter writes
+MMPROJ = "mmproj.gguf"
+EYES = 1_000_000_000  # bytes of it, where nobody knows: Gemma 3's has 850 MB
 
 
 def file_bytes(model: Model, dtype: str) -> int:
@@ -45,6 +47,11 @@ def convert_upstream(job: Job, model: Model) -> Work | None:
     """Unit: a GB of the checkpoint; llama.cpp's converter imports torch, and holds a tensor in float32."""
     if not model.numbers:
         return None
+    if job.writes[0].endswith(MMPROJ):  # config.json does not say how much of it that is
+        size = min(model.checkpoint_bytes(), EYES)
+        return Work(
+            Cost(5.0, 1.0, CONVERTER + 300), model.checkpoint_bytes() / GB, {job.writes[0]: size}
+        )
     c, size = model.numbers, file_bytes(model, model.dtype(job.wildcards.get("dtype", "")))
     # the embedding, or the experts of a layer, stacked
     largest = max(c.vocab * c.hidden, model.parameters() / c.layers / 3)
@@ -102,6 +109,13 @@ def why_not(target: Target) -> str | None:
     return None
 
 
+def why_not_mmproj(target: Target) -> str | None:
+    architecture = target.entry["architecture"]
+    if architecture not in converter.PROJECTORS:
+        return f"{architecture} has no part for images or sounds that llama.cpp's converter writes"
+    return None
+
+
 def why_not_imatrix(target: Target) -> str | None:
     if target.entry["way"] == UPSTREAM:
         return (
@@ -140,12 +154,27 @@ ROWS = (
             "quantize_gguf": quantize,
             "quantize_float": quantize,
             "verify_gguf": read_through(Cost(10, 40.0, 400, 1200)),
-            "verify_converted": run_through(Cost(10, 60, 400, 4500)),
+            "verify_converted": run_through(Cost(10, 60, 400, 1250)),
         },
         variants=every_type,
         why_not=why_not,
         record="the checkpoint, value by value, and key by key; transformers' texts, tokens and "
         "distributions, by libllama",
+    ),
+    row(
+        name=MMPROJ,
+        final=True,
+        serve="llama-server -m MODEL.gguf --mmproj {title}",
+        what="the part of a model for images, which llama.cpp takes beside its GGUF",
+        steps={"verify_mmproj": run_through(Cost(15, 20, 2000, 1400))},
+        why_not=why_not_mmproj,
+        record="transformers' answer about a picture, by llama.cpp's library for images",
+    ),
+    row(
+        name="seen.npz",
+        what="what llama.cpp sees in a picture, by an mmproj file",
+        steps={"see_images": run_through(Cost(10, 20, 1000, 1250), 1e7)},
+        intermediate=True,
     ),
     row(
         name="quants",

@@ -92,8 +92,11 @@ class Inputs:
     def limits(self, wildcards) -> list[str]:
         """The user's own limits of a format's numbers."""
         kind = wildcards.get("variant", "").lstrip(".") or self.gguf_type(wildcards)
-        own = self.model(wildcards)["limits"].get(kind, {})
-        return [f"{name}={value}" for name, value in own.items()]
+        return self._limits_of(wildcards, kind)
+
+    def mmproj_limits(self, wildcards) -> list[str]:
+        """The user's own limits of its numbers."""
+        return self._limits_of(wildcards, "mmproj")
 
     def onnx_options(self, wildcards) -> list[str]:
         """What export_onnx.py is told of the catalogue's `onnx`."""
@@ -124,6 +127,9 @@ class Inputs:
 
     def _own_limits(self, wildcards, variant: str) -> list[str]:
         kind = {"": "f32", ".fp16": "f16", ".prefill": "f16", ".int8": "int8"}[variant]
+        return self._limits_of(wildcards, kind)
+
+    def _limits_of(self, wildcards, kind: str) -> list[str]:
         own = self.model(wildcards)["limits"].get(kind, {})
         return [f"{name}={value}" for name, value in own.items()]
 

@@ -1,6 +1,7 @@
 """A model that only upstream tools know, from `ingot add` to its record; and one that may go both ways."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -55,6 +56,8 @@ def test_a_family_without_a_table_is_added_planned_built_and_verified(
     assert "which .onnx cannot express; nearest: artifacts/qwen3" in run(
         "--", "artifacts/qwen3.onnx", fails=True
     )
+    plan = ingot("plan", "qwen3", "--gpu-memory", "24", cwd=folder)
+    assert plan.returncode == 0 and re.search(r"(?m)^  tp2 +2 GPUs", plan.stdout), plan.stderr
     page = ingot("report", target, "--out", folder / "page.html", cwd=folder)
     assert page.returncode == 0, page.stderr
     assert "convert_gguf" in (folder / "page.html").read_text()

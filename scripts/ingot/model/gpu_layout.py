@@ -172,6 +172,12 @@ def needs(
     real = replace(config, kv_heads=kv_heads or config.kv_heads)
     weights = nominal * 1e9 * 2 if nominal else parameters(config) * 2
     cache = kv_per_token(real) * context
-    unit = memory / GIB * 1e9 if nominal else memory
-    both = weights + (cache / GIB * 1e9 if nominal else cache)
-    return Needs(weights, cache, ceil(weights / unit), ceil(both / unit))
+    if not nominal:
+        return by_bytes(weights, cache, memory)
+    unit = memory / GIB * 1e9
+    return Needs(weights, cache, ceil(weights / unit), ceil((weights + cache / GIB * 1e9) / unit))
+
+
+def by_bytes(weights: float, cache: float, memory: int) -> Needs:
+    """How many GPUs of `memory` bytes hold the weights, and the cache too."""
+    return Needs(weights, cache, ceil(weights / memory), ceil((weights + cache) / memory))

@@ -18,6 +18,7 @@ from ingot.base.refused import Refused
 from ingot.driver.cache.dry_run import dry_run
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import FORMATS
+from ingot.driver.catalogue.model import Model
 from ingot.driver.commands import plan_chart, plan_table
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import schedule
@@ -27,6 +28,8 @@ from ingot.driver.toolchains import toolchains
 from ingot.model import gpu_layout
 from ingot.model.config import ModelConfig
 from ingot.model.specs import parameters
+from ingot.parity import reading as reading_of
+from ingot.serving.vllm import plan as plan_of
 from ingot.store.records import Store
 
 GIB = gpu_layout.GIB
@@ -177,25 +180,29 @@ def of_build(jobs: list[dict], wanted: set[str], cores: int, past: Past) -> dict
 
 
 def known(name: str, costs: Costs) -> bool:
-    """Can its layout over GPUs be told?  Without a table of the model, only its bundle says it."""
+    """Can its layout over GPUs be told?  Without a table of the model, by transformers' reading alone."""
     model = costs.model(name)
-    if model.numbers is None or model.config is not None:
+    if model.numbers is None or model.config is not None or reading(name).is_file():
         return True  # or refused, with the reason
     print(
-        f"{name}: Ingot has no table of {model.entry['architecture']}; the layout over GPUs is in the "
-        "bundle that serves it",
+        f"{name}: Ingot has no table of {model.entry['architecture']}; for its layout over GPUs, "
+        f"`snakemake {reading(name)}` first: transformers reads config.json",
         file=sys.stderr,
     )
     return False
 
 
+def reading(name: str) -> Path:
+    return Path("artifacts", f"{name}.reading.json")
+
+
 def of_serving(name: str, costs: Costs, built: list[str], options: Namespace) -> dict:
     """What serving `name` takes, and how it can be laid over GPUs."""
-    catalogue, config, kv_heads = costs.catalogue, costs.model(name).config, options.kv_heads
-    entry = catalogue["models"][name]
-    if config is None:
+    catalogue, model = costs.catalogue, costs.model(name)
+    entry, config = catalogue["models"][name], model.config
+    if config is None and not reading(name).is_file():
         missing = f"{name}: no config.json to plan by, expected one; see models.{name}"
-        raise Refused(costs.model(name).refusal or missing)
+        raise Refused(model.refusal or missing)
     mine = (target for target in built if targets.model_of(target) == name)
     asked = next((found for one in mine if (found := targets.parsed(one, catalogue))), None)
     row = FORMATS[asked.format if asked else "vmfb"]
@@ -206,25 +213,55 @@ def of_serving(name: str, costs: Costs, built: list[str], options: Namespace) ->
     words = (asked.variant or "").split(".") if asked else []
     hardware = next((word for word in words if word in devices), default)
     room = options.gpu_memory or devices[hardware].get("memory") or DEFAULT_GPU
-    length = options.context or config.context
-    whole = gpu_layout.needs(config, length, int(room * GIB), options.nominal, kv_heads)
-    tables = {
-        server: [
-            {**asdict(one), "gpus": one.gpus}
-            for one in gpu_layout.layouts(
-                config, gpu_layout.SERVERS[server], int(room * GIB), length
-            )
-        ]
-        for server in row.servers
-    }
+    memory = int(room * GIB)
+    by = (
+        by_table(config, row.servers, memory, options)
+        if config
+        else by_reading(model, memory, options)
+    )
     return {
-        "model": name, "parameters": parameters(config), "hardware": hardware,
-        "gpu_gib": room, "context": length, "kv_heads": kv_heads or config.kv_heads,
+        "model": name, "hardware": hardware, "gpu_gib": room,
+        "asked_tp": asked.tp if asked else None, "asked_pp": stages, **by,
+    }  # fmt: skip
+
+
+def by_table(config: ModelConfig, servers: tuple, memory: int, options: Namespace) -> dict:
+    """Weights, cache and layouts by our own table of the family."""
+    length, kv_heads = options.context or config.context, options.kv_heads
+    kinds = {server: gpu_layout.SERVERS[server] for server in servers}
+    return {
+        "parameters": parameters(config), "context": length, "kv_heads": kv_heads or config.kv_heads,
         "kv_per_token": gpu_layout.kv_per_token(_with(config, kv_heads)),
-        "needs": asdict(whole), "layouts": tables,
-        "asked_tp": asked.tp if asked else None, "asked_pp": stages,
+        "needs": asdict(gpu_layout.needs(config, length, memory, options.nominal, kv_heads)),
+        "layouts": {
+            name: [_row(one) for one in gpu_layout.layouts(config, kind, memory, length)]
+            for name, kind in kinds.items()
+        },
         "note": GUIDE_KV if kv_heads == 16 and config.kv_heads == 8 else None,
     }  # fmt: skip
+
+
+def by_reading(model: Model, memory: int, options: Namespace) -> dict:
+    """The same by transformers' reading of config.json; what is served is the checkpoint, by vLLM."""
+    if options.kv_heads or options.nominal:
+        raise Refused(
+            f"{model.name}: --kv-heads and --nominal are of models that Ingot has a table of"
+        )
+    shape = plan_of.shape_of(reading_of.served(reading(model.name)), model.checkpoint_bytes())
+    length = options.context or shape.context
+    rows = [*plan_of.layouts(shape, memory, length)]
+    one = rows[0]
+    cache = one.kv_per_token * length
+    return {
+        "parameters": model.parameters(), "context": length, "kv_heads": shape.kv_heads,
+        "kv_per_token": one.kv_per_token,
+        "needs": asdict(gpu_layout.by_bytes(shape.weights, cache, memory)),
+        "layouts": {"vllm": [_row(one) for one in rows]}, "note": None,
+    }  # fmt: skip
+
+
+def _row(one: gpu_layout.GpuLayout) -> dict:
+    return {**asdict(one), "gpus": one.gpus}
 
 
 def _with(config: ModelConfig, kv_heads: int) -> ModelConfig:

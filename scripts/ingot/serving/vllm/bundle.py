@@ -145,18 +145,7 @@ def numbers(config: Path, weights: int, reading: list[Path]) -> ModelConfig | Sh
     except Refused:
         if not reading:
             raise
-    found = reading_of.served(reading[0])
-    same = ("context", "layers", "heads", "kv_heads", "head_dim", "latent")
-    same_named = {name: found[name] for name in same}
-    window = found.get("window") or 0
-    return Shape(
-        **same_named,
-        cached=found["attention_layers"],
-        states=found["state_layers"],
-        sliding=found["sliding_layers"] if window else 0,
-        window=window,
-        weights=weights,
-    )
+    return plan_of.shape_of(reading_of.served(reading[0]), weights)
 
 
 def described(

@@ -11,7 +11,7 @@ from math import ceil
 
 @dataclass(frozen=True)
 class KvCache:
-    """One rank's.  vLLM makes blocks larger where a state needs it: with `states` this is near."""
+    """One rank's.  vLLM makes blocks larger where a state needs it: with `states` it is an estimate."""
 
     layers: int  # that keep keys and values, of the whole model
     sliding: int  # of these, how many see no further than `window` tokens

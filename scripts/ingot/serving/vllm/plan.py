@@ -4,7 +4,9 @@ tp is the tensor parallel size, pp the number of pipeline stages.  tp ranks shar
 nodes of their own, unless the catalogue's `nodes` says otherwise.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
 from math import ceil
 from typing import Any
 
@@ -112,6 +114,33 @@ def planned(
         if kv_bytes and fits:
             break  # more stages would only make up for a cache that was asked for too small
     raise Refused(_too_long(best, key))
+
+
+def shape_of(reading: dict[str, Any], weights: int) -> Shape:
+    """What lies on GPUs of a model of `weights` bytes, by transformers' reading of its config.json."""
+    same = ("context", "layers", "heads", "kv_heads", "head_dim", "latent")
+    window = reading.get("window") or 0
+    return Shape(
+        **{name: reading[name] for name in same},
+        cached=reading["attention_layers"],
+        states=reading["state_layers"],
+        sliding=reading["sliding_layers"] if window else 0,
+        window=window,
+        weights=weights,
+    )
+
+
+def layouts(shape: Shape, memory: int, context: int) -> Iterator[GpuLayout]:
+    """Every layout that is looked at, legal or not, on GPUs of `memory` bytes, in requests of `context`."""
+    for tp, pp in product(gpu_layout.SIZES, gpu_layout.STAGES):
+        found = gpu_layout.of_shape(shape, tp, pp, memory, context)
+        block = (JOINED if shape.latent else BLOCK)["gpu"]
+        cache = None if found.wrong else cache_of(shape, found, block, (pp + 1) * BATCHED["gpu"])
+        if cache:
+            room = max(0, int(memory * gpu_layout.UTILIZATION - found.weights - gpu_layout.REST))
+            tokens = cache.tokens(room, context)
+            found = replace(found, tokens=tokens, fits=cache.bytes(context) <= room)
+        yield found
 
 
 def batched_of(words: list[str]) -> int:

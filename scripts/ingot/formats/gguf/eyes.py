@@ -64,7 +64,7 @@ class Eyes:
         )  # fmt: skip
         if found < 0:
             raise Refused(
-                f"{self.mmproj}: {WHY[found]}, expected a picture of {self.room} tokens; its log says why"
+                f"{self.mmproj}: {WHY[found]}, expected at most {self.room} tokens; its log says why"
             )
         last = lib.llama_get_logits_ith(context, c_int32(-1))
         rows = [np.ctypeslib.as_array(last, (self.model.tokens,)).copy()]

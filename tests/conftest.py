@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 IRPA = "artifacts/demo.irpa"
 KEY = "ab" * 32  # of an action that nobody ran
 environments.keep_bytecode()
+os.environ.setdefault(environments.WAITS, "passive")  # as steps have it
 schema.LOCAL = "of nobody"  # what a developer has added to this folder is no matter of the tests
 
 
@@ -103,7 +104,7 @@ def step(python, interpreter, tmp_path):
 
     def run(name, script, *arguments, environment=None, timeout=600):
         words = [python(name), ROOT / "scripts" / script, *arguments]
-        kept = ("PATH", environments.BYTECODE)
+        kept = ("PATH", environments.BYTECODE, environments.WAITS)
         alone = {one: os.environ[one] for one in kept if one in os.environ} | {
             "HOME": str(tmp_path)
         }

@@ -538,3 +538,12 @@ def test_a_node_that_does_not_see_a_toolchain_says_so_and_deletes_nothing(tmp_pa
         toolchains.stop_where_unseen(["models.yaml", str(mark)])
     Inputs({}, ROOT).mark("iree")
     assert not mark.exists(), "here the cache was emptied"
+
+
+def test_a_step_sees_no_setting_of_threads_but_that_they_wait_without_taking_cores():
+    said = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "7", environment.WAITS: "active"}
+    words = f"{environment.PREFIX} echo ${environment.WAITS} ${{OMP_NUM_THREADS-none}}"
+    done = subprocess.run(
+        ["bash", "-c", words], env=said, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "passive none\n"

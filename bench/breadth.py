@@ -91,7 +91,7 @@ SLOW_IMPORTS = {
 }  # fmt: skip
 
 
-def known(place: Path) -> dict[str, str]:
+def known() -> dict[str, str]:
     """Model type -> architecture, of all that transformers has a class with a language head for."""
     python = toolchains.build(ROOT, "transformers") / "bin/python"
     said = subprocess.run([python, "-c", KNOWN], capture_output=True, text=True, check=True).stdout
@@ -173,7 +173,7 @@ def main() -> None:
     tools = Toolchains()
     with tempfile.TemporaryDirectory(dir=os.environ.get("INGOT_BENCH_DIR")) as scratch:
         folder = Path(scratch)
-        architectures = known(folder)
+        architectures = known()
         kinds = options.family or [
             one for one, name in architectures.items() if name in ARCHITECTURES
         ]

@@ -15,6 +15,7 @@ from ingot.base.options import step
 from ingot.base.refused import Refused
 from ingot.formats.gguf.eyes import MARKER, Eyes
 from ingot.formats.gguf.libllama import Llama
+from ingot.parity import verification
 from ingot.parity.in_libllama import opened
 
 SIZE = "clip.vision.image_size"  # pixels of a side
@@ -41,7 +42,10 @@ def see_images(
     ):
         found = eyes.see(TEXT, picture, STEPS)
     with replacing(seen) as partial, partial.open("wb") as file:
-        np.savez(file, picture=picture, ids=found.ids, tokens=found.tokens, logits=found.logits)
+        np.savez(
+            file, mmproj=verification.digest(mmproj), picture=picture, ids=found.ids,
+            tokens=found.tokens, logits=found.logits,
+        )  # fmt: skip
 
 
 def drawn(side: int) -> np.ndarray:

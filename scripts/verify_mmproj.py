@@ -17,10 +17,8 @@ from ingot.parity import limits, transformers_model, verification
 from ingot.parity.transformers_model import OURS, understood
 
 DTYPE = "f16"  # of the file's matrices
-KINDS = (
-    "token_type_ids",
-    "mm_token_type_ids",
-)  # which tokens are the picture's, by families' names
+# which tokens are the picture's, by families' names
+KINDS = ("token_type_ids", "mm_token_type_ids")
 MATTERS = 100  # times the limit: what the negative's distributions must be away
 
 
@@ -38,6 +36,8 @@ def verify_mmproj(
         from ingot.parity import divergence
 
         known = np.load(seen)
+        if str(known["mmproj"]) != sha256:
+            raise Refused(f"{seen}: of another mmproj file, expected what was seen by {mmproj}")
         picture, ids, tokens = (known[name] for name in ("picture", "ids", "tokens"))
         model = transformers_model.load(checkpoint)
         wanted = answered(checkpoint, model, picture, ids, tokens)

@@ -6,8 +6,9 @@ import subprocess
 import numpy as np
 import pytest
 
+import checkpoints
 import faults
-from conftest import ROOT
+from conftest import ROOT, convert
 from ingot.formats.gguf import eyes
 
 pytestmark = pytest.mark.slow
@@ -89,7 +90,7 @@ def test_llama_cpp_sees_what_transformers_sees(kind, size, tokens, seeing, seen,
 
 
 def test_a_wrong_part_is_refused_and_one_of_another_model_cannot_be_loaded(
-    seeing, seen, verify, tmp_path
+    ok, seeing, seen, verify, tmp_path
 ):
     checkpoint = seeing("gemma3")
     whole = bytearray((tmp_path / "m.mmproj.gguf").read_bytes())
@@ -100,8 +101,12 @@ def test_a_wrong_part_is_refused_and_one_of_another_model_cannot_be_loaded(
     assert seen("odd.mmproj.gguf").returncode == 0
     said = last(verify(checkpoint, "odd.mmproj.gguf"))
     assert "odd.mmproj.gguf: mean_kl is " in said and "expected at most 0.0001" in said
-    (tmp_path / "m.f32.gguf").rename(tmp_path / "text.gguf")
-    said = last(seen("text.gguf", "text.gguf"))
+    said = last(verify(checkpoint))
+    assert "seen.npz: of another mmproj file, expected what was seen by" in said
+    convert(ok, checkpoints.DEMO, tmp_path / "other.f32.gguf", "f32")
+    said = last(seen(gguf="other.f32.gguf"))
+    assert "cannot load it beside" in said and "expected the part of the same model" in said
+    said = last(seen("m.f32.gguf"))
     assert "clip.vision.image_size is missing, expected the part of a model that sees" in said
 
 

@@ -291,6 +291,7 @@ def test_a_step_sees_the_variables_that_are_listed_and_no_other():
         "INGOT_STORE": "s",
         "PYTHONPATH": "p",
         "OMP_NUM_THREADS": "1",
+        environment.WAITS: "active",
     }
     done = subprocess.run(
         ["bash", "-c", script], env={"PATH": os.environ["PATH"], **seen},
@@ -299,6 +300,7 @@ def test_a_step_sees_the_variables_that_are_listed_and_no_other():
     names = {line.partition("=")[0] for line in done.stdout.splitlines()}
     assert {"HOME", "INGOT_STORE", "INGOT_PARENT"} <= names
     assert not names & {"HF_TOKEN", "PYTHONPATH", "OMP_NUM_THREADS"}
+    assert f"{environment.WAITS}=passive" in done.stdout.splitlines()
 
 
 @pytest.mark.skipif(not os.geteuid(), reason="root may write everywhere")
@@ -538,12 +540,3 @@ def test_a_node_that_does_not_see_a_toolchain_says_so_and_deletes_nothing(tmp_pa
         toolchains.stop_where_unseen(["models.yaml", str(mark)])
     Inputs({}, ROOT).mark("iree")
     assert not mark.exists(), "here the cache was emptied"
-
-
-def test_a_step_sees_no_setting_of_threads_but_that_they_wait_without_taking_cores():
-    said = {"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "7", environment.WAITS: "active"}
-    words = f"{environment.PREFIX} echo ${environment.WAITS} ${{OMP_NUM_THREADS-none}}"
-    done = subprocess.run(
-        ["bash", "-c", words], env=said, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "passive none\n"

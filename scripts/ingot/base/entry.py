@@ -64,7 +64,7 @@ def _end_with_parent() -> None:
 
 
 def end_at_once(status: int) -> NoReturn:
-    """Without a word, and without what Python does at the end: a second Ctrl-C."""
+    """Without a word, and without what Python does at the end: a second Ctrl-C, a library's abort."""
     os._exit(status)
 
 
@@ -75,7 +75,7 @@ def give_up(reason: str) -> NoReturn:
     record.refused(words)
     if not record.shown():
         print(words, file=sys.stderr, flush=True)
-    os._exit(1)
+    end_at_once(1)
 
 
 def lives(pid: str) -> bool:

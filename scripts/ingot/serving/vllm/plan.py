@@ -48,6 +48,7 @@ class Plan:
     kv_bytes: int
     kv_exact: bool  # the server is told so many bytes, instead of the memory that it may fill
     memory: int  # of a GPU; 0: a CPU
+    batched: int  # tokens computed at once
     executor: str = "mp"  # or ray: what starts the ranks
 
     @property
@@ -103,11 +104,10 @@ def planned(
         # on CPUs, and with Ray's executor, the next batch is not scheduled while one is computed
         batches = pp + (bool(memory) and executor != "ray")
         batched = batched_of(settings["arguments"]) or BATCHED[device] * (1 if memory else tp * pp)
-        block = (JOINED if isinstance(config, Shape) and config.latent else BLOCK)[device]
-        cache = cache_of(config, found, block, batches * batched)
+        cache = cache_of(config, found, device, batches * batched)
         best = Plan(
             tp, pp, settings.get("nodes", pp), device, dtype, length, found.weights, cache, held,
-            bool(kv_bytes), memory, executor,
+            bool(kv_bytes), memory, batched, executor,
         )  # fmt: skip
         if fits and best.kv_needed <= held:
             return _placed(best, key)
@@ -134,8 +134,7 @@ def layouts(shape: Shape, memory: int, context: int) -> Iterator[GpuLayout]:
     """Every layout that is looked at, legal or not, on GPUs of `memory` bytes, in requests of `context`."""
     for tp, pp in product(gpu_layout.SIZES, gpu_layout.STAGES):
         found = gpu_layout.of_shape(shape, tp, pp, memory, context)
-        block = (JOINED if shape.latent else BLOCK)["gpu"]
-        cache = None if found.wrong else cache_of(shape, found, block, (pp + 1) * BATCHED["gpu"])
+        cache = None if found.wrong else cache_of(shape, found, "gpu", (pp + 1) * BATCHED["gpu"])
         if cache:
             room = max(0, int(memory * gpu_layout.UTILIZATION - found.weights - gpu_layout.REST))
             tokens = cache.tokens(room, context)
@@ -153,12 +152,13 @@ def batched_of(words: list[str]) -> int:
 
 
 def cache_of(
-    config: ModelConfig | Shape, found: GpuLayout, block: int, at_once: int
+    config: ModelConfig | Shape, found: GpuLayout, device: str, at_once: int
 ) -> KvCache | None:
     """Of the model laid out so."""
+    block = BLOCK[device]
     if isinstance(config, Shape):
         layers, sliding, window = config.cached, config.sliding, config.window
-        states = config.states
+        states, block = config.states, (JOINED if config.latent else BLOCK)[device]
     else:
         layers, window, states = config.layers, config.window or 0, 0
         sliding = layers if window else 0
@@ -204,7 +204,7 @@ def arguments(plan: Plan, model: str, settings: dict[str, Any]) -> list[str]:
         found["gpu-memory-utilization"] = gpu_layout.UTILIZATION
     if plan.cache and plan.cache.sliding and not batched_of(settings["arguments"]):
         # what a window's layers keep depends on it, and vLLM's default on the GPU's name
-        found[BATCHED_NAME] = BATCHED[plan.device] * (1 if plan.memory else plan.tp * plan.pp)
+        found[BATCHED_NAME] = plan.batched
     if "max_num_seqs" in settings:
         found["max-num-seqs"] = settings["max_num_seqs"]
     words = [word for name, value in found.items() for word in (f"--{name}", str(value))]

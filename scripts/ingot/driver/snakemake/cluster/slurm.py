@@ -86,7 +86,7 @@ def minutes(limit: str) -> int | None:
 def living(ids: Iterable[str]) -> list[str]:
     """Those of these jobs that have not ended."""
     rows = call("squeue", "-h", "-t", "all", "-u", str(os.getuid()), "-o", "%i|%T").splitlines()
-    shown = dict(row.split("|") for row in rows)
+    shown = {one: state for one, _, state in (row.partition("|") for row in rows)}
     return [one for one in ids if shown.get(one) in ALIVE]
 
 

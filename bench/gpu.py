@@ -1,11 +1,12 @@
 """Check what this machine's GPU can show of the demo, and say what it could not.
 
-    python bench/gpu.py [--json FILE] [--driver cuda|hip|local-task] [--hardware NAME]
+    python bench/gpu.py [--json FILE] [--driver cuda|hip|local-task] [--hardware NAME] [--vllm PYTHON]
     python KIT/bench/gpu.py --kit KIT ...      on a machine that reaches nothing (bench/gpu_kit.py)
 
 Programs are compiled for the GPU, and run by the IREE runtime's own driver: tokens, logits and
-distributions are checked against transformers', on one device and on two (two streams where there is
-one GPU).  An engine of TensorRT-LLM in Triton is built and asked where both are installed.
+distributions are checked against transformers', on one device and on two.  vLLM's tokens and its own
+count of its KV cache are checked where --vllm names an interpreter that has it.  An engine of
+TensorRT-LLM in Triton is built and asked where both are installed.
 """
 
 import argparse
@@ -16,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -25,7 +28,7 @@ from ingot.base.refused import Refused  # noqa: E402
 
 HARDWARE = {"cuda": "sm80", "hip": "gfx942", "local-task": "cpu"}  # of models.yaml, by driver
 PROGRAM = {"sm80": ".decomposed", "cpu": ".f32"}  # that it needs
-LIMIT = 1200  # seconds that a check may take
+LIMIT = 600  # seconds that a check may take
 DEVICES = """
 import json, iree.runtime as rt
 found = {}
@@ -105,6 +108,16 @@ class Here:
         name = "demo_tp1.triton.verified.json"
         return checks_of(self.artifacts([name], folder) / name)
 
+    def vllm(self, folder: Path, python: Path) -> dict:
+        place = self.artifacts(["demo.reading.json", "demo.reference.npz"], folder)
+        words = [ROOT / "models/demo", place / "demo.reading.json", place / "demo.reference.npz"]
+        found = json.loads(said([python, ROOT / "tests/doubles/vllm_answers.py", *words]))
+        if why := found.get("why"):
+            raise RuntimeError(why)
+        if found["cache"] != found["planned"]:
+            raise RuntimeError(f"{found['cache']} tokens of KV cache, planned {found['planned']}")
+        return found
+
 
 class Kit:
     """A folder of wheels and artifacts: nothing is built, and nothing is fetched."""
@@ -124,9 +137,11 @@ class Kit:
                 f"Python {platform.python_version()}, expected {wanted} for the wheels"
             )
         place = folder / "venv"
-        said([sys.executable, "-m", "venv", place])
-        pip = [place / "bin/python", "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
-        said([*pip, *sorted((self.folder / "wheels").glob("*.whl"))])
+        said([sys.executable, "-m", "venv", "--without-pip", place])  # Debian has neither by itself
+        packages = next(place.glob("lib/python*/site-packages"))
+        for wheel in (self.folder / "wheels").glob("*.whl"):
+            with zipfile.ZipFile(wheel) as found:
+                found.extractall(packages)
         return place / "bin/python"
 
     def artifacts(self, names: list[str], folder: Path) -> Path:
@@ -137,10 +152,10 @@ class Kit:
             )
         return self.folder / "artifacts"
 
-    def libllama(self, folder: Path) -> dict:
+    def libllama(self, folder: Path, *others: Path) -> dict:
         raise Impossible("not in the kit")
 
-    triton = libllama
+    triton = vllm = libllama
 
 
 def checks_of(record: Path) -> dict:
@@ -175,7 +190,8 @@ def checked(what: str, check) -> dict:
         return {"what": what, "result": "FAILED", "why": str(fault)}
 
 
-def measure(where, driver: str, hardware: str) -> list[dict]:
+def measure(where, driver: str, hardware: str, vllm: Path | None) -> Iterator[dict]:
+    """A row for each check, as soon as it ends."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         python: list[Path] = []
@@ -192,20 +208,28 @@ def measure(where, driver: str, hardware: str) -> list[dict]:
                 raise Impossible(f"no GPU: {reasons}")
             return {"driver": seen[0], "devices": found[seen[0]]}
 
-        rows = [checked("the runtime's devices", devices)]
-        mine = rows[0].get("driver")
+        first = checked("the runtime's devices", devices)
+        yield first
+        mine = first.get("driver")
         kind = hardware or HARDWARE.get(mine, "")
 
         def on(tp: int) -> dict:
             if not mine:
                 raise Impossible("no device")
+            if len(first.get("devices", range(tp))) < tp:
+                raise Impossible(f"one {mine} device")
             return program(where, python[0], mine, kind, tp, folder)
 
+        def by_vllm() -> dict:
+            if not vllm:
+                raise Impossible("--vllm names no interpreter")
+            return where.vllm(folder, vllm)
+
         for tp in (1, 2):
-            rows.append(checked(f"demo_tp{tp} for {kind or 'a GPU'}", lambda tp=tp: on(tp)))
-        rows.append(checked("GGUF by libllama's GPU backend", lambda: where.libllama(folder)))
-        rows.append(checked("TensorRT-LLM's engine in Triton", lambda: where.triton(folder)))
-    return rows
+            yield checked(f"demo_tp{tp} for {kind or 'a GPU'}", lambda tp=tp: on(tp))
+        yield checked("vLLM beside transformers and the plan", by_vllm)
+        yield checked("GGUF by libllama's GPU backend", lambda: where.libllama(folder))
+        yield checked("TensorRT-LLM's engine in Triton", lambda: where.triton(folder))
 
 
 def main() -> int:
@@ -215,14 +239,17 @@ def main() -> int:
         "--driver", choices=list(HARDWARE), help="by default the one that finds a GPU"
     )
     parser.add_argument("--hardware", default="", help="of models.yaml, by default the driver's")
+    parser.add_argument("--vllm", type=Path, help="an interpreter that has vLLM for this GPU")
     parser.add_argument("--json", type=Path, default=Path("gpu.json"), help="default: gpu.json")
     asked = parser.parse_args()
-    rows = measure(Kit(asked.kit) if asked.kit else Here(), asked.driver or "", asked.hardware)
-    asked.json.write_text(json.dumps(rows, indent=1) + "\n")
-    print("| what | result | |\n|---|---|---|")
-    for row in rows:
+    rows = []
+    print("| what | result | |\n|---|---|---|", flush=True)
+    where = Kit(asked.kit) if asked.kit else Here()
+    for row in measure(where, asked.driver or "", asked.hardware, asked.vllm):
         more = [f"{key} {value}" for key, value in row.items() if key not in ("what", "result")]
-        print(f"| {row['what']} | {row['result']} | {', '.join(more)} |")
+        print(f"| {row['what']} | {row['result']} | {', '.join(more)} |", flush=True)
+        rows.append(row)
+        asked.json.write_text(json.dumps(rows, indent=1) + "\n")
     return int(any(row["result"] == "FAILED" for row in rows))
 
 

@@ -24,6 +24,7 @@ from ingot.parity.reference import read  # noqa: E402
 from ingot.serving.vllm import bundle, plan  # noqa: E402
 
 LENGTH, HELD, AT_ONCE = 500, 64 << 20, 64  # tokens, no whole blocks; bytes of cache; tokens
+GPU = 16  # GiB of one, enough for all that is asked
 BF16 = "requires BF16"  # its kernels for linear attention on CPUs
 SETTINGS = {
     "memory": 0, "arguments": ["--max-num-batched-tokens", str(AT_ONCE)], "max_model_len": LENGTH,
@@ -33,15 +34,18 @@ SETTINGS = {
 
 def answers(checkpoint: Path, reading: Path, reference: Path, dtype: str) -> dict:
     from vllm import LLM, SamplingParams
+    from vllm.platforms import current_platform
 
     known = read(reference)
+    shape = bundle.numbers(checkpoint / "config.json", 1, [reading])
+    settings = SETTINGS | {"memory": 0 if current_platform.is_cpu() else GPU}
+    planned = plan.planned(shape, settings, 1, dtype, "the plan")
+    block = planned.cache.block if planned.cache and settings["memory"] else plan.BLOCK["cpu"]
     model = LLM(
         str(checkpoint), dtype=dtype, enforce_eager=True, max_model_len=LENGTH,
         max_num_seqs=4, max_num_batched_tokens=AT_ONCE, kv_cache_memory_bytes=HELD,
-        distributed_executor_backend="uni", block_size=plan.BLOCK["cpu"],
+        distributed_executor_backend="uni", block_size=block,
     )  # fmt: skip
-    shape = bundle.numbers(checkpoint / "config.json", 1, [reading])
-    planned = plan.planned(shape, SETTINGS, 1, dtype, "the plan")
     told = model.llm_engine.vllm_config.cache_config.kv_cache_size_tokens
     found = {"dtype": dtype, "planned": planned.kv_tokens}
     found |= {"cache": planned.kv_tokens if planned.cache is None else told}

@@ -3,12 +3,14 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from conftest import ROOT
 from ingot.base.refused import Refused
-from ingot.formats.iree.program import refused_by_runtime
+from ingot.formats.iree.program import Program, refused_by_runtime
 
 BENCH = ROOT / "bench"
 
@@ -37,6 +39,16 @@ def test_a_kit_checks_programs_where_nothing_can_be_reached(tmp_path):
     done = run(*away, kit / "bench/gpu.py", *words, cwd=tmp_path)
     rows = json.loads((tmp_path / "gpu.json").read_text())
     assert done.returncode == 0 and {row["result"] for row in rows[1:]} == {"not possible"}
+
+
+def test_two_ranks_need_two_gpus():
+    """On one H100 the ranks of a program waited for each other without end."""
+    program = object.__new__(Program)
+    program.vmfb = Path("m.vmfb")
+    driver = SimpleNamespace(query_available_devices=lambda: [{"device_id": 1}])
+    program.rt = SimpleNamespace(get_driver=lambda name: driver)
+    with pytest.raises(Refused, match="cuda finds 1 of 2 devices, expected all"):
+        program.devices("cuda", 2)
 
 
 def test_what_the_runtime_refuses_is_one_line(tmp_path):

@@ -58,18 +58,20 @@ class Program:
         ]
 
     def devices(self, driver: str, ranks: int) -> list:
-        """One per rank; of fewer GPUs each is several devices, with a stream of its own."""
+        """One per rank: a CPU is as many as wanted.  Refused: fewer GPUs than ranks."""
         if driver == "local-task":
             # With 8 ranks on local-task every prompt ends in hal.device.queue.alloca: ABORTED.
             found = self.rt.get_driver("local-sync" if ranks > 1 else driver)
             return [found.create_default_device() for _ in range(ranks)]
         found = self.rt.get_driver(driver)
         known = [one["device_id"] for one in found.query_available_devices()]
-        if not known:
+        # two ranks on one H100 wait for each other without end in the first call
+        if len(known) < ranks:
             raise Refused(
-                f"{self.vmfb}: {driver} finds no device, expected one; name another device"
+                f"{self.vmfb}: {driver} finds {len(known)} of {ranks} devices, expected all; name "
+                "another device, or run where there are as many"
             )
-        return [found.create_device(known[rank % len(known)]) for rank in range(ranks)]
+        return [found.create_device(one) for one in known[:ranks]]
 
     def logits(self, turn: int, prompt: list[int], tokens: list[int]):
         """Float32 [len(tokens), vocab]: what each of `tokens` would be chosen from.

@@ -1,9 +1,10 @@
-"""Build GGUF of a tiny random checkpoint of each family that transformers knows, and serve it by vLLM.
+"""Build GGUF and ONNX of a tiny random checkpoint of each family of transformers, and serve it by vLLM.
 
     python bench/breadth.py [FAMILY ...] [--most N [--seed N]] [--page docs/breadth.md] [--json]
 
 Each goes through the rules' own scripts: transformers' reading, reference, texts and scores; llama.cpp's
-converter at float32; libllama beside transformers; vLLM beside transformers, and its cache beside the plan.
+converter and onnxruntime-genai's builder at float32; libllama, onnxruntime-genai and vLLM beside
+transformers, vLLM's cache beside the plan.
 What is refused is named with its line; a traceback, or a wrong file that passes, is a fault of ours.
 --page writes the table; docs/breadth.md is that of all.
 """
@@ -25,6 +26,7 @@ sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 from forking import Forking  # noqa: E402
 from ingot.driver.toolchains import toolchains  # noqa: E402
 from ingot.formats.gguf.converter import ARCHITECTURES  # noqa: E402
+from ingot.formats.onnx.builder import ARCHITECTURES as BUILT  # noqa: E402
 from ingot.serving.vllm.registry import ARCHITECTURES as SERVED  # noqa: E402
 
 DEMO, CORPUS = ROOT / "models/demo", ROOT / "models/corpus.txt"
@@ -43,9 +45,11 @@ STOPS = "vLLM stops"  # its tracebacks are its own
 PASSED, SAME = "verified", "the same tokens"
 NAME = "A model"  # libllama goes by a name that holds phi3
 HEAD = (
-    "| family | architecture | GGUF | mean KL, or what stops it | vLLM | its cache in tokens, or why not |",
-    "| --- | --- | --- | --- | --- | --- |",
+    "| family | architecture | GGUF | mean KL, or what stops it | ONNX | the same | vLLM "
+    "| its cache in tokens, or why not |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- |",
 )
+COUNTED = ((2, PASSED), (4, PASSED), (6, SAME))  # columns
 BEGIN, END = "<!-- by bench/breadth.py -->\n", "<!-- end -->\n"  # of the table in the page
 PIECES = {  # families whose converter asks for a tokenizer.model: with a blank before each text, or none
     "plain": ("gemma", "ernie4_5"),
@@ -57,7 +61,7 @@ class Toolchains:
     """An interpreter of each, which forks per step."""
 
     def __init__(self) -> None:
-        names = ("transformers", "llamacpp", "llamacpp-hf", "vllm")
+        names = ("transformers", "llamacpp", "llamacpp-hf", "genai", "onnx", "vllm")
         self.of = {
             name: Forking(toolchains.build(ROOT, name) / "bin/python", SLOW_IMPORTS[name])
             for name in names
@@ -87,6 +91,8 @@ SLOW_IMPORTS = {
     ),
     "llamacpp": ("numpy", "gguf.quants"),
     "llamacpp-hf": ("numpy", "torch", "transformers.models.auto.tokenization_auto"),
+    "genai": ("numpy", "torch", "onnxruntime_genai.models.builder"),
+    "onnx": ("numpy", "onnx"),
     "vllm": ("numpy", "torch", "vllm", "vllm.entrypoints.llm"),
 }  # fmt: skip
 
@@ -117,12 +123,20 @@ def tried(kind: str, architecture: str, folder: Path, run) -> dict:
         (COMPUTE, "transformers", "generate_reference.py", *base, *option("reading", "reference"),
          "--prompts"),
     ]  # fmt: skip
+    scored = [
+        (COMPUTE, "transformers", "encode_texts.py", *base, *option("reading", "texts"), *corpus),
+        (COMPUTE, "transformers", "score_corpus.py", *base, *option("texts", "scores")),
+    ]
     to_gguf = [
         (CONVERT, "llamacpp-hf", "convert_gguf.py", *base, "--converter", converter, "--gguf", gguf,
          "--dtype=f32", "--name", NAME, "--pre-tokenizer=llama-bpe"),
-        (COMPUTE, "transformers", "encode_texts.py", *base, *option("reading", "texts"), *corpus),
-        (COMPUTE, "transformers", "score_corpus.py", *base, *option("texts", "scores")),
         (VERIFY, "llamacpp", "verify_converted.py", "--gguf", gguf, "--dtype=f32", "--record", record,
+         *option("reading", "reference", "texts", "scores")),
+    ]  # fmt: skip
+    onnx, built = place / "m.onnx", place / "m.onnx.verified.json"
+    to_onnx = [
+        (CONVERT, "genai", "build_onnx.py", *base, "--onnx", onnx),
+        (VERIFY, "onnx", "verify_built.py", "--onnx", onnx, "--record", built,
          *option("reading", "reference", "texts", "scores")),
     ]  # fmt: skip
     to_vllm = [
@@ -141,22 +155,26 @@ def tried(kind: str, architecture: str, folder: Path, run) -> dict:
         return {"end": PASSED, "said": said}
 
     try:
-        if (found := through(first))["end"] != PASSED:
+        asked = first + scored * bool({architecture} & (ARCHITECTURES | BUILT))
+        if (found := through(asked))["end"] != PASSED:
             return found
-        found, served = {"end": NOT_KNOWN, "why": ""}, {"end": NOT_KNOWN, "why": ""}
+        found, in_onnx, served = ({"end": NOT_KNOWN, "why": ""} for _ in range(3))
         if architecture in ARCHITECTURES:
             found = through(to_gguf)
+        if architecture in BUILT:
+            in_onnx = through(to_onnx)
         if architecture in SERVED:
             served = through(to_vllm)
-        if found["end"] == PASSED:
-            found["kl"] = json.loads(record.read_bytes())["checks"]["numbers"]["mean_kl"]
+        for one, path in ((found, record), (in_onnx, built)):
+            if one["end"] == PASSED:
+                one["kl"] = json.loads(path.read_bytes())["checks"]["numbers"]["mean_kl"]
         if served["end"] == PASSED:
             said = json.loads(served["said"])
             had, planned = said["cache"], said["planned"]
             cache = f"{had:,}" if had == planned else f"{had:,}, planned {planned:,}"
             why = said.get("why", "").replace(f"{checkpoint}: ", "")
             served = {"end": SERVE if why else SAME, "cache": cache, "why": f"{why}; cache {cache}"}
-        return {**found, "vllm": served}
+        return {**found, "onnx": in_onnx, "vllm": served}
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
         shutil.rmtree(place)
@@ -213,19 +231,25 @@ def main() -> None:
         options.page.write_text(rewritten(options.page, found))
     ends = [one["end"] for one in found.values()]
     served = [one["vllm"]["end"] for one in found.values() if "vllm" in one]
+    built = [one["onnx"]["end"] for one in found.values() if "onnx" in one]
     odd = [kind for kind, one in found.items() if any("TRACEBACK" in cell for cell in cells(one))]
     print(
-        f"{len(ends)} tried, {ends.count(PASSED)} verified, {served.count(SAME)} served alike, "
+        f"{len(ends)} tried, {ends.count(PASSED)} verified, {built.count(PASSED)} as ONNX, "
+        f"{served.count(SAME)} served alike, "
         f"{len(odd)} tracebacks"
     )
     sys.exit(bool(odd))
 
 
 def cells(one: dict) -> list[str]:
-    """Of a row: how GGUF ended, its number or why, how vLLM ended, its cache or why."""
-    served = one.get("vllm", {"end": "", "why": ""})
+    """Of a row: how GGUF ended, its number or why; of ONNX the same; how vLLM ended, its cache or why."""
+    nothing = {"end": "", "why": ""}
+    in_onnx, served = one.get("onnx", nothing), one.get("vllm", nothing)
+    numbers = [
+        f"{each['kl']:.1e}" if each["end"] == PASSED else each["why"] for each in (one, in_onnx)
+    ]
     return [
-        one["end"], f"{one['kl']:.1e}" if one["end"] == PASSED else one["why"],
+        one["end"], numbers[0], in_onnx["end"], numbers[1],
         served["end"], served["cache"] if served["end"] == SAME else served["why"],
     ]  # fmt: skip
 
@@ -242,9 +266,12 @@ def rewritten(page: Path, found: dict) -> str:
     rows = {line.split("|")[1].strip(): line for line in old.splitlines() if line.startswith("| ")}
     rows = {kind: line for kind, line in rows.items() if kind not in ("family", "---")}
     rows |= {kind: row(kind, one) for kind, one in found.items()}
-    passed = sum(f" | {PASSED} | " in line for line in rows.values())
-    served = sum(f" | {SAME} | " in line for line in rows.values())
-    said = f"{len(rows)} families tried: {passed} verified as GGUF, {served} served alike by vLLM."
+    ends = [[cell.strip() for cell in line.split(" | ")] for line in rows.values()]
+    passed, built, served = (sum(one[n] == end for one in ends) for n, end in COUNTED)
+    said = (
+        f"{len(rows)} families tried: {passed} verified as GGUF, {built} as ONNX, {served} served alike by "
+        "vLLM."
+    )
     lines = [said, "", *HEAD, *(rows[kind] for kind in sorted(rows))]
     return before + BEGIN + "\n".join(lines) + "\n" + END + after
 

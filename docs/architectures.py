@@ -1,4 +1,4 @@
-"""Write which architectures llama.cpp's converter and vLLM know, as they are pinned: two files of names."""
+"""Write which architectures upstream's tools know, as they are pinned: a file of names for each."""
 
 import ast
 import sys
@@ -12,6 +12,7 @@ from ingot.driver.toolchains import toolchains  # noqa: E402
 
 CONVERTER = ROOT / "scripts/ingot/formats/gguf/converter.py"
 REGISTRY = ROOT / "scripts/ingot/serving/vllm/registry.py"
+BUILDER = ROOT / "scripts/ingot/formats/onnx/builder.py"
 TABLES = {"texts": "TEXT_MODEL_MAP", "projectors": "MMPROJ_MODEL_MAP"}
 TOP = '''"""The architectures that llama.cpp's converter knows, as it is pinned in envs/llamacpp.
 
@@ -33,6 +34,18 @@ SERVED = ("_TEXT_GENERATION_MODELS", "_MULTIMODAL_MODELS", "_TRANSFORMERS_SUPPOR
 SERVER = '''"""The architectures that vLLM serves, as it is pinned in envs/vllm.
 
 Written by docs/architectures.py from vLLM's own registry; a test compares them.
+"""
+
+NAMES = """
+{names}
+"""
+ARCHITECTURES = frozenset(NAMES.split())
+'''
+
+
+BUILT = '''"""The architectures of texts that GenAI's builder knows, as it is pinned in envs/genai.
+
+Written by docs/architectures.py from what the builder compares config.json with; a test compares them.
 """
 
 NAMES = """
@@ -68,6 +81,20 @@ def registry() -> str:
     return SERVER.format(names=filled(names))
 
 
+def builder() -> str:
+    place = "lib/python3.11/site-packages/onnxruntime_genai/models/builder.py"
+    tree = ast.parse((toolchains.build(ROOT, "genai") / place).read_text())
+    names = {
+        other.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare) and ast.unparse(node.left) == "config.architectures[0]"
+        for other in node.comparators
+        if isinstance(other, ast.Constant) and str(other.value).endswith("ForCausalLM")
+    }
+    return BUILT.format(names=filled(sorted(names)))
+
+
 if __name__ == "__main__":
+    BUILDER.write_text(builder())
     CONVERTER.write_text(converter())
     REGISTRY.write_text(registry())

@@ -53,6 +53,8 @@ inputs = Inputs(config, ROOT, decides=workflow.is_main_process)
 programs = Programs(inputs)
 engines = Engines(inputs, talks=workflow.is_main_process)
 code, lock, setting = inputs.code, inputs.lock, inputs.setting
+OWN, UPSTREAM = inputs.of_way("own"), inputs.of_way("upstream")  # models, by who writes their files
+TABLED = inputs.with_table()
 
 # The interpreter of each toolchain.  Named in shell blocks, never in params: a path that differs
 # between machines must not affect what is rebuilt.

@@ -3,8 +3,6 @@
 Each model goes one way: by Ingot's own writer, or by llama.cpp's converter where there is no table of its family.
 """
 
-OWN, UPSTREAM = inputs.of_way("own"), inputs.of_way("upstream")
-
 
 rule safetensors_to_gguf:
     input:

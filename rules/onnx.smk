@@ -1,4 +1,7 @@
-"""ONNX: artifacts/M[.fp16|.int8].onnx, a decoder with KV cache, and M.torchpipe, the same cut at attention."""
+"""ONNX: artifacts/M[.fp16|.int8].onnx, a decoder with KV cache, and M.torchpipe, the same cut at attention.
+
+Of a family that Ingot has no table of, onnxruntime-genai's builder writes M.onnx.
+"""
 
 
 rule export_onnx:
@@ -15,6 +18,8 @@ rule export_onnx:
         "logs/export_onnx/{model}{onnx}.log",
     benchmark:
         "logs/export_onnx/{model}{onnx}.tsv"
+    wildcard_constraints:
+        model=TABLED,
     params:
         architecture=setting("architecture"),
         export=inputs.onnx_options,
@@ -49,6 +54,8 @@ rule verify_onnx:
         "logs/verify_onnx/{model}{onnx}.log",
     benchmark:
         "logs/verify_onnx/{model}{onnx}.tsv"
+    wildcard_constraints:
+        model=TABLED,
     params:
         architecture=setting("architecture"),
         export=inputs.onnx_options,
@@ -60,6 +67,69 @@ rule verify_onnx:
             --architecture {params.architecture:q} \
             --tokenizer {input.tokenizer:q} \
             {params.export:q} \
+            --onnx {input.onnx:q} \
+            --reading {input.reading:q} \
+            --reference {input.reference:q} \
+            --texts {input.texts:q} \
+            --scores {input.scores:q} \
+            --limit {params.limits:q} \
+            --record {output:q} \
+            >{log:q}
+        """
+
+
+ruleorder: build_onnx > export_onnx
+ruleorder: verify_built > verify_onnx
+
+
+rule build_onnx:
+    input:
+        code=code("build_onnx.py"),
+        lock=lock("genai"),
+        env=env("genai"),
+        config=inputs.config_json,
+        tokenizer=inputs.tokenizer,
+        weights=inputs.weights,
+    output:
+        directory("artifacts/{model}.onnx"),
+    log:
+        "logs/build_onnx/{model}.log",
+    benchmark:
+        "logs/build_onnx/{model}.tsv"
+    wildcard_constraints:
+        model=UPSTREAM,
+    shell:
+        """
+        {PYTHON[genai]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
+            --onnx {output:q} \
+            >{log:q}
+        """
+
+
+rule verify_built:
+    input:
+        code=code("verify_built.py"),
+        lock=lock("onnx"),
+        env=env("onnx"),
+        onnx="artifacts/{model}.onnx",
+        reading="artifacts/{model}.reading.json",
+        reference="artifacts/{model}.reference.npz",
+        texts="artifacts/{model}.texts.json",
+        scores="artifacts/{model}.scores.npy",
+    output:
+        "artifacts/{model}.onnx.verified.json",
+    log:
+        "logs/verify_built/{model}.log",
+    benchmark:
+        "logs/verify_built/{model}.tsv"
+    wildcard_constraints:
+        model=UPSTREAM,
+    params:
+        limits=inputs.onnx_limits,
+    shell:
+        """
+        {PYTHON[onnx]:q} {input.code[0]:q} \
             --onnx {input.onnx:q} \
             --reading {input.reading:q} \
             --reference {input.reference:q} \

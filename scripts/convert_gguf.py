@@ -5,14 +5,10 @@ The file is the one that convert_hf_to_gguf.py writes of the same folder with th
 told only a pre-tokenizer that it does not know.  It runs no code of the checkpoint and asks no hub.
 """
 
-import errno
 import os
 import re
 import sys
 import tempfile
-import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -22,10 +18,9 @@ from ingot.base.options import step
 from ingot.base.refused import Refused
 from ingot.formats.gguf.metadata import FILE_TYPE
 from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.upstream import in_its_words
 
 ALONE = "--no-nextn"
-# of this machine, not of the checkpoint: whoever runs steps says them
-OURS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES)
 
 
 def convert_gguf(
@@ -47,7 +42,7 @@ def convert_gguf(
         tempfile.TemporaryDirectory() as scratch,
         replacing(gguf) as partial,
         stderr_to_log(f"{gguf}: converting by llama.cpp"),
-        in_its_words(checkpoint, folder, Path(scratch, "model")),
+        in_its_words("llama.cpp's converter", checkpoint, folder, Path(scratch, "model")),
     ):
         named = Path(scratch, "model")  # it looks for a version and a size in the folder's name
         named.symlink_to(folder)
@@ -57,26 +52,6 @@ def convert_gguf(
         elif not predicts_several(folder):
             words.append(ALONE)
         run(checkpoint, words, pre_tokenizer, license)
-
-
-@contextmanager
-def in_its_words(checkpoint: Checkpoint, *folders: Path) -> Iterator[None]:
-    """Refused: whatever stops the converter; `folders` are where it is given the checkpoint."""
-    try:
-        yield
-    except BaseException as error:  # it ends the program, too
-        stop = isinstance(error, Refused | MemoryError | KeyboardInterrupt)
-        if stop or getattr(error, "errno", None) in OURS:
-            raise
-        said = said_by(error)
-        for folder in folders:
-            said = said.replace(f"{folder}/", "")
-        # else a bar would be drawn once more, behind our last word
-        traceback.clear_frames(error.__traceback__)
-        raise Refused(
-            f"{checkpoint}: llama.cpp's converter stops ({said:.200}), expected a checkpoint that it "
-            "knows; its log says more"
-        ) from None
 
 
 def predicts_several(folder: Path) -> bool:
@@ -99,12 +74,6 @@ def predicts_several(folder: Path) -> bool:
                 if re.search(r"(^|\.)mtp\.", name) or (number and int(number[1]) >= layers):
                     return True
     return False
-
-
-def said_by(error: BaseException) -> str:
-    """An error in one line; of an assertion without words, the line that holds it."""
-    words = str(error) or (traceback.extract_tb(error.__traceback__)[-1].line or "")
-    return " ".join(f"{type(error).__name__}: {words}".split())
 
 
 def run(

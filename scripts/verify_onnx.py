@@ -5,11 +5,8 @@ of its dtype, each int8 one the nearest of its scale.  Greedy tokens, with the K
 transformers, and so must distributions over a corpus.
 """
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
-
-import numpy as np
 
 from ingot.base import sealed
 from ingot.base.console import stderr_to_log
@@ -30,14 +27,12 @@ from ingot.formats.onnx.session import Session
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import read_checkpoint
 from ingot.model.config import ModelConfig, read_config
-from ingot.parity import divergence, limits, verification
+from ingot.parity import divergence, in_genai, limits, verification
 from ingot.parity import reading as reading_of
 from ingot.parity import texts as texts_of
 from ingot.parity.greedy import GreedyCheck, padded
 from ingot.parity.onnx_weights import compare
-from ingot.parity.reading import Reading
 from ingot.parity.reference import TOLERANCE, read
-from ingot.parity.texts import Texts
 
 
 def verify_onnx(
@@ -59,12 +54,12 @@ def verify_onnx(
     if cached := export.graph != decoder.PREFILL:
         external.hold_lengths(onnx, model)
     checks = hold(checkpoint, tokenizer, config, export, onnx)
-    opened(onnx)
+    in_genai.opened(onnx)
     kind, dtype = kinds(export)
     lossy = kind == "int8"
     check, corpus = GreedyCheck(read(reference), dtype, rough=lossy), texts_of.read(texts)
     if cached:
-        as_read(onnx, reading_of.read(reading), corpus.vocabulary["ends"])
+        in_genai.as_read(onnx, reading_of.read(reading), corpus.vocabulary["ends"])
     with stderr_to_log(f"{onnx}: running the prompts"):
         session = Session(onnx)
         for answer in check.answers:
@@ -75,7 +70,7 @@ def verify_onnx(
         numbers = divergence.measure(onnx, corpus, scores, session.logits)
         del session
         if cached:
-            answered = genai(onnx, GreedyCheck(check.answers, dtype, lossy), corpus)
+            answered = in_genai.continued(onnx, GreedyCheck(check.answers, dtype, lossy), corpus)
             checks |= {"onnxruntime_genai": answered}
     own = limits.numbers(kind, limits.pairs(limit))
     verification.write(
@@ -87,42 +82,6 @@ def verify_onnx(
         {**checks, "numbers": divergence.held(onnx, numbers, own, folder.ADVICE)},
         versions=verification.versions("onnxruntime", "onnxruntime-genai", "onnx"),
     )
-
-
-def as_read(onnx: Path, model: Reading, ends: list[int]) -> None:
-    """Refuse a genai_config.json that says another context, vocabulary or end than transformers."""
-    said = json.loads((onnx / folder.GENAI).read_bytes())["model"]
-    wanted = {
-        "context_length": model["context"],
-        "vocab_size": model["vocab"],
-        "eos_token_id": ends,
-    }
-    for key, value in wanted.items():
-        found = sorted(said[key]) if isinstance(value, list) else said[key]
-        if found != value:
-            raise Refused(
-                f"{onnx / folder.GENAI}: {key} is {found}, expected {value} by transformers"
-            )
-
-
-def opened(onnx: Path) -> None:
-    """Refuse a folder that onnx does not read where it lies: its full checker, and its loader of data."""
-    from onnx import TensorProto, checker, load
-    from onnx.external_data_helper import load_external_data_for_tensor
-
-    path = onnx / decoder.GRAPH
-    try:
-        checker.check_model(str(path), full_check=True)
-        for tensor in load(path, load_external_data=False).graph.initializer:
-            if tensor.data_location == TensorProto.EXTERNAL:
-                one = TensorProto()  # a message of its own: the graph's would keep the data of all
-                one.CopyFrom(tensor)
-                load_external_data_for_tensor(one, str(onnx))
-    except Exception as error:
-        words = " ".join(str(error).split())
-        raise Refused(
-            f"{path}: onnx cannot read it ({words:.200}), expected a graph that it does"
-        ) from None
 
 
 def kinds(export: folder.Export) -> tuple[str, str]:
@@ -150,45 +109,6 @@ def hold(
             f"{onnx / decoder.GRAPH}: not the graph that config.json and the catalogue ask for"
         )
     return {"graph": "equal", **compare(onnx, layout, read_checkpoint(checkpoint), checkpoint)}
-
-
-def genai(onnx: Path, check: GreedyCheck, texts: Texts) -> dict[str, Any]:
-    """What a record says of the same prompts, continued by onnxruntime-genai from the folder.
-
-    And of how its own tokenizer reads texts and dialogues: that is recorded, with no limit, since the
-    folder's files are the checkpoint's.
-    """
-    import onnxruntime_genai
-
-    model = onnxruntime_genai.Model(str(onnx))
-    tokenizer, bos = onnxruntime_genai.Tokenizer(model), texts.vocabulary["bos"]
-    found = [(tokenizer.encode(text).tolist(), ids) for text, ids in (*texts.strings, *texts.lines)]
-    bare = sum([bos, *ids] == wanted for ids, wanted in found)
-    equal = sum(ids == wanted for ids, wanted in found)
-    read = {"texts": len(found), "texts_equal": equal, "texts_equal_but_for_bos": bare}
-    read["chats_equal"] = sum(rendered(tokenizer, said) == text for said, text in texts.chats)
-    for answer in check.answers:
-        parameters = onnxruntime_genai.GeneratorParams(model)
-        longest = len(answer.prompt) + len(answer.tokens)
-        parameters.set_search_options(
-            do_sample=False, repetition_penalty=1.0, max_length=longest, batch_size=1
-        )
-        generator = onnxruntime_genai.Generator(model, parameters)
-        generator.append_tokens(np.array(answer.prompt, np.int32))
-        said: list[int] = []
-        while not generator.is_done() and len(said) < len(answer.tokens):
-            generator.generate_next_token()
-            said.append(int(generator.get_next_tokens()[0]))
-        check.tokens(answer, said)
-    return {**check.checks(onnx), **read}
-
-
-def rendered(tokenizer, messages: list[dict[str, str]]) -> str | None:
-    """A dialogue by the folder's template in GenAI; None where it cannot render that."""
-    try:
-        return tokenizer.apply_chat_template(json.dumps(messages), add_generation_prompt=True)
-    except Exception:  # whatever its template engine lacks
-        return None
 
 
 if __name__ == "__main__":

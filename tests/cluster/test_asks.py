@@ -38,7 +38,7 @@ SMALL = (
 )  # fmt: skip
 OTHER_WAY = (
     "artifacts/demo.q4_k_m.gguf.verified.json", "artifacts/demo.quants",
-    "--config", "models={demo: {way: upstream}}",
+    "artifacts/demo.onnx.verified.json", "--config", "models={demo: {way: upstream}}",
 )  # fmt: skip
 
 

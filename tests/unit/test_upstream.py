@@ -92,17 +92,19 @@ def test_an_outline_that_makes_no_sense_is_refused_in_one_line(changes, said, co
         outline.read_outline(config(**{**QWEN, **changes}))
 
 
-def test_a_family_without_a_table_goes_the_upstream_way_to_gguf_alone(catalogue):
+def test_a_family_without_a_table_goes_the_upstream_way_to_what_upstream_writes(catalogue):
     found = catalogue()
     entry = found["models"]["m"]
     assert (entry["way"], entry["needs"]) == ("upstream", ["no_table"])
     legal = {*targets.legal_of("m", found)}
     assert {"artifacts/m.gguf", "artifacts/m.q4_k_m.gguf", "artifacts/m.quants"} <= legal
     formats = {name.rpartition(".")[2] for name in legal}
-    assert formats == {"gguf", "quants", "split", "vllm-slurm", "rayserve"}
-    assert "no table of, which .onnx cannot" in targets.why_not("artifacts/m.onnx", found)
+    assert formats == {"gguf", "quants", "split", "onnx", "vllm-slurm", "rayserve"}
+    assert "no table of, which .rtx cannot" in targets.why_not("artifacts/m.rtx", found)
+    assert "the builder writes float32" in targets.why_not("artifacts/m.int8.onnx", found)
     inputs = Inputs(found, ROOT)
     assert (inputs.of_way("upstream"), inputs.of_way("own")) == ("m", "(?!)")
+    assert inputs.with_table() == "(?!)"
 
 
 def test_an_importance_matrix_is_refused_where_it_would_lack_experts(catalogue):
@@ -208,7 +210,7 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
         "no table of Qwen3ForCausalLM: its GGUF files are written by" in one for one in lines
     )
     (many,) = [one for one in lines if one.startswith("cannot: ") and "no table of" in one]
-    assert "irpa, mlir" in many and "onnx" in many
+    assert "irpa, mlir" in many and "openvino" in many and "onnx" not in many
 
 
 def test_a_quantised_checkpoint_without_a_table_is_taken_as_it_is(catalogue, tmp_path):

@@ -29,6 +29,10 @@ class Answer:
     tokens: list[int]
     logits: np.ndarray
 
+    def upto(self, count: int | None) -> "Answer":
+        """Its first `count` tokens."""
+        return Answer(self.prompt, self.tokens[:count], self.logits[:count])
+
     def ties(self, peak: float, dtype: str) -> np.ndarray:
         """Of each greedy token, whether the second best was as good in `dtype`."""
         top = np.partition(self.logits, -2, axis=-1)[:, -2:]

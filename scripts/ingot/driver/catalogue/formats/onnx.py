@@ -1,13 +1,24 @@
 """Rows of ONNX, of what is made like it, OpenVINO IR and torchpipe's file set, and of TensorRT for RTX."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
 from ingot.driver.catalogue.formats import table
-from ingot.driver.catalogue.formats.table import GB, Cost, Format, Step, Work, whole_model
+from ingot.driver.catalogue.formats.table import (  # fmt: skip
+    GB,
+    Cost,
+    Format,
+    Step,
+    Target,
+    Work,
+    whole_model,
+)
 from ingot.driver.catalogue.job import Job
-from ingot.driver.catalogue.model import Model
-from ingot.formats.onnx import weights
+from ingot.driver.catalogue.model import UPSTREAM, Model
+from ingot.formats.onnx import builder, weights
+from ingot.model import features
+from ingot.model.outline import NO_TABLE
 from ingot.model.specs import specs_of
 
 VARIANTS = ("fp16", "int8", "prefill")  # besides fp32; prefill is fp16 without a KV cache
@@ -47,14 +58,48 @@ def make(name: str, cost: Cost) -> dict[str, Step]:
     return {SCRIPTS.get(name, f"export_{name}"): work}
 
 
+def build(job: Job, model: Model) -> Work | None:
+    """By onnxruntime-genai's builder, in float32; unit: a GB of the checkpoint."""
+    if not model.numbers:
+        return None
+    size = model.tensor_bytes("f32")
+    return Work(Cost(6, 6.5, 870, 1000), model.checkpoint_bytes() / GB, {job.writes[0]: size})
+
+
+def by_builder(target: Target) -> bool:
+    """With way upstream; its other variants are ours where there is a table."""
+    tabled = NO_TABLE not in target.entry["needs"]
+    return target.entry["way"] == UPSTREAM and not (target.variant and tabled)
+
+
+def can(target: Target) -> Collection[str]:
+    return features.ALL if by_builder(target) else weights.CAN
+
+
+def why_not(target: Target) -> str | None:
+    if not by_builder(target):
+        return None
+    architecture = target.entry["architecture"]
+    if architecture not in builder.ARCHITECTURES:
+        return f"onnxruntime-genai's builder, as it is pinned, does not know {architecture}"
+    if target.variant:
+        return f"no {target.variant} with way upstream: the builder writes float32"
+    return None
+
+
 row = partial(Format, can=table.always(weights.CAN), sizes=whole_model, chart="irpa")
 ROWS = (
     row(
         name="onnx",
         final=True,
         what="a decoder with KV cache in ONNX, fp32, fp16 or int8",
+        can=can,
+        why_not=why_not,
         steps=make("onnx", Cost(0.6, 3.0, 60))
-        | {"verify_onnx": table.run_through(Cost(3, 400, 200, 5000))},
+        | {"build_onnx": build}
+        | dict.fromkeys(
+            ("verify_onnx", "verify_built"), table.run_through(Cost(3, 400, 200, 5000))
+        ),
         whole="an ONNX graph holds the whole model",
         variants=lambda catalogue, tp: VARIANTS,
         record=VALUES + "ONNX Runtime and onnxruntime-genai",

@@ -22,6 +22,7 @@ from ingot.driver.toolchains import toolchains
 from ingot.formats.gguf import quantisations
 from ingot.model.checkpoint.files import TEMPLATES
 from ingot.model.checkpoint.safetensors import INDEX
+from ingot.model.outline import NO_TABLE
 from ingot.serving.rayserve.applications import LLM
 from ingot.serving.rayserve.bundle import PARTS
 
@@ -114,7 +115,7 @@ class Inputs:
 
     def onnx_limits(self, wildcards) -> list[str]:
         """The user's own limits of its numbers."""
-        return self._own_limits(wildcards, wildcards.onnx)
+        return self._own_limits(wildcards, getattr(wildcards, "onnx", ""))
 
     def openvino_options(self, wildcards) -> list[str]:
         if not wildcards.int8:
@@ -207,8 +208,13 @@ class Inputs:
         """Which commit is meant is the hub's to say, so its list of files is never on record."""
         return not self.model(wildcards).get("revision")
 
+    def with_table(self) -> str:
+        """A pattern of the models whose family Ingot has a table of, whichever way they go."""
+        models = self.catalogue["models"].items()
+        return "|".join(name for name, one in models if NO_TABLE not in one["needs"]) or "(?!)"
+
     def of_way(self, way: str) -> str:
-        """A pattern of the models whose GGUF files are written that way; of none, one that nothing fits."""
+        """A pattern of the models whose files are written that way; of none, one that nothing fits."""
         found = [name for name, one in self.catalogue["models"].items() if one["way"] == way]
         return "|".join(found) or "(?!)"
 

@@ -16,7 +16,8 @@ with Llama(Path(sys.argv[1]), 64) as model:
     ids = model.ids("Name the capital of France.<|eot_id|>")
     again = [model.logits(ids).argmax(axis=-1).tolist() for _ in range(2)]
     assert again[0] == again[1], "the cache is emptied between"
-    print("asked:", model.tokens, model.trained_context, model.start, ids[-1], model.text_of(again[0][-1]))
+    print("asked:", model.tokens, model.trained_context, model.start, ids[-1], model.text_of(again[0][-1]),
+          "threads", model.threads)
     print("asked:", repr(model.chat([{{"role": "user", "content": " hi "}}], 0)))
 """
 
@@ -36,7 +37,7 @@ def test_tokens_logits_and_a_dialogue(ask, ok, tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()  # libllama's log is there too
     numbers, chat = (line for line in lines if line.startswith("asked:"))
-    assert numbers == "asked: 1024 512 [1016] 1020 P"
+    assert numbers == "asked: 1024 512 [1016] 1020 P threads 1"
     assert chat == "asked: " + repr(
         "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"
         "<|start_header_id|>assistant<|end_header_id|>\n\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ingot.base.refused import Refused
-from ingot.formats.gguf.libllama import THREADS, Llama
+from ingot.formats.gguf.libllama import Llama
 
 MARKER = "<__media__>"  # of mtmd: where the picture stands
 WHY = {
@@ -34,7 +34,7 @@ class Eyes:
     def __init__(self, mmproj: Path, model: Llama, context: int):
         self.mmproj, self.model, self.room = mmproj, model, context
         name = c_char_p(os.fsencode(mmproj))
-        self.place = c_void_p(model.lib.ingot_eyes(name, model.model, c_int(THREADS)))
+        self.place = c_void_p(model.lib.ingot_eyes(name, model.model, c_int(model.threads)))
         if not self.place:
             raise Refused(
                 f"{mmproj}: llama.cpp's library for images cannot load it beside {model.gguf}, expected "

@@ -19,6 +19,7 @@ from ctypes import (
     c_int64,
     c_size_t,
     c_uint32,
+    c_uint64,
     c_void_p,
 )
 from pathlib import Path
@@ -41,6 +42,9 @@ LOG = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 ABORTED = ctypes.CFUNCTYPE(None, c_char_p)  # ggml_abort_callback_t
 EVALUATED = ctypes.CFUNCTYPE(c_bool, c_void_p, c_bool, c_void_p)  # ggml_backend_sched_eval_callback
 THREADS = min(len(os.sched_getaffinity(0)), 8)  # beyond, memory is the limit
+# bytes of a model that one thread runs as fast: ggml's threads wait for each other in loops, so that three
+# small models at once on two cores took 26 s of CPU time where they take 4
+SMALL = 64 << 20
 F32 = 0  # enum ggml_type
 MMAP, NO_FLASH = 1, 0  # enum llama_load_mode, enum llama_flash_attn_type
 DEBUG, INFO, CONTINUED = 1, 2, 5  # enum ggml_log_level
@@ -62,6 +66,7 @@ def library() -> ctypes.CDLL:
     found.llama_context_default_params.restype = ContextParameters
     found.llama_model_quantize_default_params.restype = QuantizeParameters
     found.llama_model_quantize.restype = c_uint32
+    found.llama_model_size.restype = c_uint64
     found.llama_get_logits.restype = found.llama_get_logits_ith.restype = POINTER(c_float)
     found.llama_vocab_get_add_bos.restype = found.ingot_eyes_see.restype = c_bool
     for name in ("llama_version", "ggml_op_name", "ingot_render"):
@@ -155,6 +160,7 @@ class Llama:
             raise Refused(
                 f"{gguf}: libllama cannot load it, expected a whole model; its log says why"
             )
+        self.threads = THREADS if self.lib.llama_model_size(self.model) > SMALL else 1
         self.vocab = c_void_p(self.lib.llama_model_get_vocab(self.model))
         self.tokens = self.lib.llama_vocab_n_tokens(self.vocab)
         self.trained_context = self.lib.llama_model_n_ctx_train(self.model)
@@ -162,7 +168,7 @@ class Llama:
         self.start = [self.lib.llama_vocab_bos(self.vocab)] if adds else []
         parameters = self.lib.llama_context_default_params()
         parameters.n_ctx = parameters.n_batch = parameters.n_ubatch = context
-        parameters.n_threads = parameters.n_threads_batch = THREADS
+        parameters.n_threads = parameters.n_threads_batch = self.threads
         # float32 throughout, so that what differs is the weights
         parameters.type_k = parameters.type_v = F32
         parameters.flash_attn_type = NO_FLASH

@@ -10,6 +10,8 @@ from conftest import ROOT
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue import schema, targets
+from ingot.driver.catalogue.formats import rows
+from ingot.driver.catalogue.job import Job, Output
 from ingot.driver.catalogue.model import Model
 from ingot.driver.catalogue.rules.inputs import Inputs
 from ingot.driver.commands import add
@@ -228,19 +230,28 @@ def test_a_quantised_checkpoint_without_a_table_is_taken_as_it_is(catalogue, tmp
 
 
 @pytest.mark.parametrize(
-    "count", ["model-{n:05d}-of-00002.safetensors", "model-{n:05d}-of-000003.safetensors"]
+    "count",
+    [
+        "model-{n:05d}-of-00002.safetensors",
+        "model-{n:05d}-of-000003.safetensors",
+        "model.safetensors-{n:05d}-of-00003.safetensors",
+    ],
 )
 def test_shards_that_are_counted_otherwise_are_named(count, catalogue, tmp_path):
     first = count.endswith("2.safetensors")
     names = [count.format(n=n + (not first)) for n in range(3)]
     assert all(map(found_of.is_weights, names))
     found = found_of.shards("m", [*names, "model.safetensors.index.json", "config.json"])
-    assert found == names
+    numbers = "{00000..00002}" if first else "{00001..00003}"
+    assert found == [count.replace("{n:05d}", numbers)]
     entry = {"hub": "a/b", "shards": found, "name": "M", "architecture": "Qwen3ForCausalLM"}
     whole = yaml.safe_load((ROOT / "models.yaml").read_text())
     whole["models"] = {"m": entry}
     schema.complete(whole, ROOT)
     weights = Inputs(whole, ROOT).weights(Wildcards("m"))
+    whole["models"]["m"]["dimensions"] = {"parameters": 10, "bytes": 30_000}
+    one = Job("fetch_file", outputs=(Output("", weights[0]),), wildcards={"file": names[0]})
+    assert rows.STEPS["fetch_file"](one, Model("m", whole, ROOT)).download == 10_000, "each a third"
     assert weights == [
         f"artifacts/m.hf/{name}" for name in (*names, "model.safetensors.index.json")
     ]

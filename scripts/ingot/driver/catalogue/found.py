@@ -19,8 +19,8 @@ from ingot.model.outline import Outline, read_outline
 
 SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes of a catalogue
 SHARD = re.compile(r"model(-\d{5}-of-(\d{5}))?\.safetensors")
-# counted from 0, or to six digits, as gpt-oss and DeepSeek-V3 are
-OTHERS = re.compile(r"model-(0\d{4})-of-(0\d{5}|\d{5})\.safetensors")
+# counted from 0, to six digits, or behind a first ending: as gpt-oss, DeepSeek-V3 and Qwen3.5 are
+OTHERS = re.compile(r"(model(?:\.safetensors)?-)(0\d{4})(-of-(0\d{5}|\d{5})\.safetensors)")
 HEAD = re.compile(r"\A---\n(.*?)\n---", re.DOTALL)  # of a model card
 LICENSE = re.compile(r"^license(_name)?:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
 
@@ -158,8 +158,8 @@ def shards(what: str, names: Collection[str]) -> int | list[str]:
     count = max((int((SHARD.fullmatch(name) or [0, 0, 0])[2] or 1) for name in weights), default=0)
     wanted = shard_names(count) if count else ["model.safetensors"]
     missing = [name for name in wanted if name not in names]
-    if {*weights} != {*wanted} - {INDEX} and INDEX in names and _counted_otherwise(weights):
-        return weights
+    if {*weights} != {*wanted} - {INDEX} and INDEX in names and (found := _range(weights)):
+        return [found]
     if missing:
         more = f" ({', '.join(weights[:2])})" if weights else ""
         raise Refused(
@@ -168,12 +168,17 @@ def shards(what: str, names: Collection[str]) -> int | list[str]:
     return count
 
 
-def _counted_otherwise(weights: list[str]) -> bool:
-    """All of one set, each number once: from 0, or to six digits."""
-    found = [one.groups() for one in map(OTHERS.fullmatch, weights) if one]
-    numbers, totals = ([int(one[n]) for one in found] for n in (0, 1))
-    whole = [*range(numbers[0], numbers[0] + len(weights))] if found else []
-    return numbers == whole and len({*totals}) == 1 and len(weights) >= totals[0]
+def _range(weights: list[str]) -> str:
+    """All of one set, each number once, as the catalogue names them; else nothing."""
+    found = [one for one in map(OTHERS.fullmatch, weights) if one]
+    if len(found) < len(weights) or len({(one[1], one[3]) for one in found}) != 1:
+        return ""
+    numbers = [int(one[2]) for one in found]
+    whole = [*range(numbers[0], numbers[0] + len(weights))]
+    if numbers != whole or len(weights) < int(found[0][4]):
+        return ""
+    first, last = found[0], found[-1]
+    return f"{first[1]}{{{first[2]}..{last[2]}}}{first[3]}"
 
 
 def pre_tokenizer(what: str, names: Collection[str], folder: Path) -> str:

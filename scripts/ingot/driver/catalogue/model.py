@@ -1,5 +1,6 @@
 """What is known of a model before anything is built: its entry, config.json, sizes on disk."""
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ingot.model.tensors.dtypes import TYPES
 REFUSED = "refused"  # of a completed catalogue
 COUNTS = ("parameters", "bytes")  # dimensions that are of the weights, and no number of config.json
 POLICY = ("context", *COUNTS)  # that config.json need not say
+RANGE = re.compile(r"\{(\d{1,6})\.\.(\d{1,6})\}")  # of numbers in the names of shards
 OWN, UPSTREAM = "own", "upstream"  # ways: Ingot's writer, or the tool of the format's makers
 SMALL_FILES = (
     "added_tokens.json",
@@ -40,13 +42,26 @@ class Refusals(dict):
 
 
 def shard_names(shards: int | list[str]) -> list[str]:
-    """The hub's names of a checkpoint's weights, and of their index; `shards` as the catalogue has it."""
+    """The hub's names of a checkpoint's weights, and of their index; `shards` as the catalogue has it.
+
+    A name may hold a range, as in m-{00001..00014}-of-00014.safetensors.
+    """
     if isinstance(shards, list):
-        return [*shards, INDEX] if len(shards) > 1 else [*shards]
+        names = [name for one in shards for name in _each(one)]
+        return [*names, INDEX] if len(names) > 1 else names
     if shards == 1:
         return ["model.safetensors"]
     parts = [f"model-{n:05d}-of-{shards:05d}.safetensors" for n in range(1, shards + 1)]
     return [*parts, INDEX]
+
+
+def _each(name: str) -> list[str]:
+    """The names that a range stands for."""
+    if not (found := RANGE.search(name)):
+        return [name]
+    first, last = found.groups()
+    numbers = range(int(first), int(last) + 1)
+    return [RANGE.sub(f"{n:0{len(first)}d}", name) for n in numbers]
 
 
 def hub_files(pre: str | None) -> list[str]:

@@ -12,7 +12,8 @@ from ingot.driver.catalogue.formats.table import (
     written,
 )
 from ingot.driver.catalogue.job import Job
-from ingot.driver.catalogue.model import Model
+from ingot.driver.catalogue.model import Model, shard_names
+from ingot.model.checkpoint.safetensors import INDEX
 
 FETCH = Cost(1.5, 10.0, 90)  # unit: a GB fetched, at 100 MB/s
 LISTING = 5_000  # bytes
@@ -31,8 +32,8 @@ def fetched(job: Job, model: Model) -> Work | None:
     if not listed and name.endswith(".safetensors"):
         if not model.numbers:
             return None
-        shards = model.entry["shards"]
-        size = model.checkpoint_bytes() / (len(shards) if isinstance(shards, list) else shards)
+        shards = [one for one in shard_names(model.entry["shards"]) if one != INDEX]
+        size = model.checkpoint_bytes() / len(shards)
     return Work(FETCH, size / GB, {job.writes[0]: size}, download=int(size))
 
 

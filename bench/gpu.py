@@ -28,7 +28,7 @@ from ingot.base.refused import Refused  # noqa: E402
 
 HARDWARE = {"cuda": "sm80", "hip": "gfx942", "local-task": "cpu"}  # of models.yaml, by driver
 PROGRAM = {"sm80": ".decomposed", "cpu": ".f32"}  # that it needs
-LIMIT = 600  # seconds that a check may take
+LIMIT = 1200  # seconds that a check may take
 DEVICES = """
 import json, iree.runtime as rt
 found = {}

@@ -41,11 +41,10 @@ def settings_end_with_their_test():
     os.environ.update(before)
 
 
-# files that take minutes: they wait for clusters and servers, or they compute
-WAITING = ("test_slurm", "test_serving", "test_rayserve", "test_doctor", "test_vllm")
-COMPUTING = (
-    "test_tensor_parallel", "test_benches", "test_matrix", "test_iree", "test_onnx_family",
-    "test_any_model", "test_verifier_faults", "test_triton",
+# minutes, by one core or two
+LONGEST = (
+    "test_matrix", "test_benches", "test_tensor_parallel", "test_iree", "test_triton", "test_rayserve",
+    "test_serving",
 )  # fmt: skip
 
 CAN_MOUNT = (
@@ -57,8 +56,7 @@ needs_mounts = pytest.mark.skipif(not CAN_MOUNT, reason="this kernel allows no u
 def pytest_collection_modifyitems(items):
     """What starts Snakemake, a server or torch takes seconds at least: no part of `make quick`.
 
-    What takes minutes comes first, so that at the end there is work for each process; one begins with what
-    waits, while the others compute.
+    What takes minutes comes first, so that at the end there is work for each process.
     """
     for item in items:
         if (needs := item.get_closest_marker("root")) and os.geteuid():
@@ -66,24 +64,7 @@ def pytest_collection_modifyitems(items):
         theirs = {"peers", "reading", "forked"} & {*getattr(item, "fixturenames", ())}
         if theirs or {"pipeline", "servers", "cluster", "ci"} & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
-    items[:] = dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-
-
-def dealt(items, processes):
-    """The tests in an order of which each process is given an equal part: files stay whole."""
-    hands = [[] for _ in range(processes)]
-    for name in WAITING:
-        hands[0] += [item for item in items if item.path.stem == name]
-    for turn, name in enumerate(COMPUTING):
-        hands[1 + turn % (processes - 1) if processes > 1 else 0] += [
-            item for item in items if item.path.stem == name
-        ]
-    rest = [item for item in items if item.path.stem not in WAITING + COMPUTING]
-    for hand in hands:
-        room = max(0, -(-len(items) // processes) - len(hand))
-        hand += rest[:room]
-        del rest[:room]
-    return [item for hand in hands for item in hand] + rest
+    items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
 
 
 @pytest.fixture(scope="session")

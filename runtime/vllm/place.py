@@ -10,23 +10,26 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent.parent  # the bundle
 LOCAL = "local-"  # how the job of a server without SLURM begins; behind it its process id
 SITE = "INGOT_SERVE_SITE"
-KEYS = {  # of the site file: a pattern of each value
-    "python": r"/.+",  # an interpreter that has requirements.lock installed
-    "account": r"\S+",
-    "partition": r"\S+",
-    "qos": r"\S+",
-    "constraint": r"\S+",
-    "reservation": r"\S+",
-    "gpu": r"[\w.-]+",  # the site's name for the GPU in GRES, such as h100
-    "time": r"[\d:-]+",  # in place of serve.sbatch's
-    "interface": r"[\w.-]+",  # the network between nodes, such as ib0
-    "scratch": r"/.+",  # node-local: sockets and temporary files
-    "state": r"/.+",  # seen by all nodes: the key, addresses, logs
-    "port": r"[1-9]\d{1,3}|[1-5]\d{4}",
-    "cpus": r"\d+",  # of each node, in place of serve.sbatch's
-    "mem": r"\d+[MG]?",
-    "meet_seconds": r"\d+",  # until every node must be there
-    "read_mb_s": r"\d+",  # from the disk that holds the model
+KEYS = {  # of the site file: a pattern of each value, and what it is
+    "python": (r"/.+", "the path of an interpreter that has requirements.lock installed"),
+    "account": (r"\S+", "one word"),
+    "partition": (r"\S+", "one word"),
+    "qos": (r"\S+", "one word"),
+    "constraint": (r"\S+", "one word"),
+    "reservation": (r"\S+", "one word"),
+    "gpu": (r"[\w.-]+", "the site's name for the GPU in GRES, such as h100"),
+    "time": (r"[\d:-]+", "SLURM's word for a time, in place of serve.sbatch's"),
+    "interface": (r"[\w.-]+", "the network between nodes, such as ib0"),
+    "scratch": (r"/.+", "a node-local folder: sockets and temporary files"),
+    "state": (r"/.+", "a folder that all nodes see: the key, addresses, logs"),
+    "port": (
+        r"[1-9]\d{1,3}|[1-5]\d{4}|6[0-4]\d{3}|65[0-4]\d{2}|655[0-2]\d|6553[0-5]",
+        "a number from 10 to 65535",
+    ),
+    "cpus": (r"\d+", "a number, of each node, in place of serve.sbatch's"),
+    "mem": (r"\d+[MG]?", "SLURM's word for memory, such as 64G"),
+    "meet_seconds": (r"\d+", "seconds until every node must be there"),
+    "read_mb_s": (r"\d+", "MB/s from the disk that holds the model"),
 }
 
 
@@ -63,11 +66,14 @@ def read_site() -> Site:
         key, _, value = (word.strip() for word in line.partition("#")[0].partition("="))
         if not key and not value:
             continue
-        if not re.fullmatch(KEYS.get(key, "(?!)"), value):
+        if key not in KEYS:
             known = ", ".join(KEYS)
             raise Refused(
                 f"{path}:{number}: {line.strip()!r}, expected KEY = VALUE with one of {known}"
             )
+        pattern, expected = KEYS[key]
+        if not re.fullmatch(pattern, value):
+            raise Refused(f"{path}:{number}: {line.strip()!r}, expected {expected}")
         said[key] = value
     return Site(path, said)
 

@@ -1,5 +1,6 @@
 """How a job's nodes meet, with strangers at the door and on the line."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -117,3 +118,27 @@ def test_the_same_line_twice_is_believed_once():
     code = "far.sendall(line + line)\nhead.hear(5)\n"
     code += "try:\n    head.hear(5)\nexcept ConnectionError as error:\n    print(error)\n"
     assert run(PAIR, code) == "a line of somebody else\n"
+
+
+@pytest.mark.parametrize(
+    "port, right", [("9", 0), ("8000", 1), ("60639", 1), ("65535", 1), ("65536", 0)]
+)
+def test_a_site_file_takes_any_port_and_says_what_is_wrong_with_a_value(
+    port, right, tmp_path, monkeypatch
+):
+    """A port above 59999 was taken for an unknown key."""
+    spec = importlib.util.spec_from_file_location("job_place", ROOT / "runtime/vllm/place.py")
+    place = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "job_place", place)  # which its dataclasses ask for
+    spec.loader.exec_module(place)
+    (tmp_path / "serve.conf").write_text(f"port = {port}\n")
+    monkeypatch.setenv("INGOT_SERVE_SITE", str(tmp_path / "serve.conf"))
+    if right:
+        assert place.read_site().number("port", 0) == int(port)
+    else:
+        said = f"'port = {port}', expected a number from 10 to 65535"
+        with pytest.raises(place.Refused, match=said):
+            place.read_site()
+    (tmp_path / "serve.conf").write_text("prot = 1\n")
+    with pytest.raises(place.Refused, match="expected KEY = VALUE with one of python, account"):
+        place.read_site()

@@ -71,7 +71,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("gpu-kit"), help="to write")
     parser.add_argument("--hardware", default="sm80", help="of models.yaml (default: sm80)")
-    parser.add_argument("--python", default=HERE, help=f"of that machine (default: {HERE})")
+    parser.add_argument(
+        "--python",
+        default=HERE,
+        help=f"of that machine (default: {HERE}, by digests)",
+    )
     asked = parser.parse_args()
     if asked.folder.exists():
         sys.exit(f"{asked.folder}: exists, expected a new folder; remove it")

@@ -31,10 +31,8 @@ from ingot.parity.reference import read
 # right folders of Gemma are off by 3e-3 of a logit and by 1.5e-5 nats, where ONNX Runtime computes its
 # gelu faster; wrong ones were off by 2.7e-4 nats and more
 TIES, BUILT = "float16", {"mean_kl": 5e-5, "same_top": 0.99}
-READ = {
-    "epsilon": "epsilon",
-    "local_window_size": "window",
-}  # attributes -> of transformers' reading
+# attributes of the graph -> of transformers' reading
+READ = {"epsilon": "epsilon", "local_window_size": "window"}
 EVERYTHING = -1  # the window of a layer that has none
 ADVICE = "the builder's graph computes another model than transformers: see docs/breadth.md"
 
@@ -54,7 +52,7 @@ def verify_built(
     in_genai.as_read(onnx, model, known.vocabulary["ends"])
     check, room = GreedyCheck(read(reference), TIES), (model.get("window") or 0) + 1
     longest = max(len(one.prompt) + len(one.tokens) for one in check.answers)
-    with stderr_to_log(f"{onnx}: running the prompts"), in_genai.in_its_words(onnx):
+    with stderr_to_log(f"{onnx}: running the prompts"), in_genai.refused_by_runtime(onnx):
         session = in_genai.Session(onnx, max(room, longest))
         for answer in check.answers:
             check.rows(answer, session.forced(answer.prompt, answer.tokens))

@@ -54,7 +54,7 @@ def verify_onnx(
     if cached := export.graph != decoder.PREFILL:
         external.hold_lengths(onnx, model)
     checks = hold(checkpoint, tokenizer, config, export, onnx)
-    in_genai.opened(onnx)
+    opened(onnx)
     kind, dtype = kinds(export)
     lossy = kind == "int8"
     check, corpus = GreedyCheck(read(reference), dtype, rough=lossy), texts_of.read(texts)
@@ -82,6 +82,26 @@ def verify_onnx(
         {**checks, "numbers": divergence.held(onnx, numbers, own, folder.ADVICE)},
         versions=verification.versions("onnxruntime", "onnxruntime-genai", "onnx"),
     )
+
+
+def opened(onnx: Path) -> None:
+    """Refuse a folder that onnx does not read where it lies: its full checker, and its loader of data."""
+    from onnx import TensorProto, checker, load
+    from onnx.external_data_helper import load_external_data_for_tensor
+
+    path = onnx / decoder.GRAPH
+    try:
+        checker.check_model(str(path), full_check=True)
+        for tensor in load(path, load_external_data=False).graph.initializer:
+            if tensor.data_location == TensorProto.EXTERNAL:
+                one = TensorProto()  # a message of its own: the graph's would keep the data of all
+                one.CopyFrom(tensor)
+                load_external_data_for_tensor(one, str(onnx))
+    except Exception as error:
+        words = " ".join(str(error).split())
+        raise Refused(
+            f"{path}: onnx cannot read it ({words:.200}), expected a graph that it does"
+        ) from None
 
 
 def kinds(export: folder.Export) -> tuple[str, str]:

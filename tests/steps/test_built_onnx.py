@@ -78,6 +78,19 @@ def test_a_family_without_a_table_is_built_as_the_builders_command_does_and_veri
     )  # fmt: skip
     for path in (tmp_path / "theirs").iterdir():
         assert path.read_bytes() == (folder / path.name).read_bytes(), path.name
+    # planted: a token that a prompt ends in is called padding, and GenAI goes on from the one before
+    code = (
+        "import numpy, sys; d = numpy.load(sys.argv[1]); "
+        "print(d['prompts'][d['prompt_lengths'][0] - 1])"
+    )
+    words = [python("onnx"), "-c", code, told[1]]
+    end = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    config = (folder / "genai_config.json").read_text()
+    other = re.sub(r'"pad_token_id": \d+', f'"pad_token_id": {end}', config)
+    assert other != config
+    edit(folder, "genai_config.json", other.encode())
+    assert "prompts continue as transformers" in last(verify(folder, told))
+    edit(folder, "genai_config.json", config.encode())
     # planted: a layer's weights change their sign; the sums follow
     data = folder / "model.onnx.data"
     held = bytearray(data.read_bytes())

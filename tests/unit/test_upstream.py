@@ -12,7 +12,7 @@ from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats import rows
 from ingot.driver.catalogue.job import Job, Output
-from ingot.driver.catalogue.model import Model
+from ingot.driver.catalogue.model import Model, shard_names
 from ingot.driver.catalogue.rules.inputs import Inputs
 from ingot.driver.commands import add
 from ingot.formats.gguf import converter
@@ -255,6 +255,11 @@ def test_shards_that_are_counted_otherwise_are_named(count, catalogue, tmp_path)
     assert weights == [
         f"artifacts/m.hf/{name}" for name in (*names, "model.safetensors.index.json")
     ]
+
+
+def test_a_range_of_shards_that_counts_down_is_refused():
+    with pytest.raises(Refused, match=r"counts down, expected \{FIRST..LAST\}"):
+        shard_names(["model-{00003..00001}-of-00003.safetensors"])
 
 
 def test_a_set_of_shards_with_one_missing_is_refused():

@@ -1,4 +1,4 @@
-"""An ONNX folder as its consumers have it: onnx reads it where it lies, onnxruntime-genai runs it."""
+"""An ONNX folder as onnxruntime-genai has it, which runs it."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ingot.base.refused import Refused
-from ingot.formats.onnx import decoder, folder
+from ingot.formats.onnx import folder
 from ingot.formats.onnx.session import Decoder
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reading import Reading
@@ -32,28 +32,8 @@ def as_read(onnx: Path, model: Reading, ends: list[int]) -> None:
             )
 
 
-def opened(onnx: Path) -> None:
-    """Refuse a folder that onnx does not read where it lies: its full checker, and its loader of data."""
-    from onnx import TensorProto, checker, load
-    from onnx.external_data_helper import load_external_data_for_tensor
-
-    path = onnx / decoder.GRAPH
-    try:
-        checker.check_model(str(path), full_check=True)
-        for tensor in load(path, load_external_data=False).graph.initializer:
-            if tensor.data_location == TensorProto.EXTERNAL:
-                one = TensorProto()  # a message of its own: the graph's would keep the data of all
-                one.CopyFrom(tensor)
-                load_external_data_for_tensor(one, str(onnx))
-    except Exception as error:
-        words = " ".join(str(error).split())
-        raise Refused(
-            f"{path}: onnx cannot read it ({words:.200}), expected a graph that it does"
-        ) from None
-
-
 @contextmanager
-def in_its_words(onnx: Path) -> Iterator[None]:
+def refused_by_runtime(onnx: Path) -> Iterator[None]:
     """Refused: whatever stops ONNX Runtime."""
     try:
         yield
@@ -112,6 +92,8 @@ def continued(onnx: Path, check: GreedyCheck, texts: Texts, room: int = 0) -> di
     read = {"texts": len(found), "texts_equal": equal, "texts_equal_but_for_bos": bare}
     read["chats_equal"] = sum(rendered(tokenizer, said) == text for said, text in texts.chats)
     padding = json.loads((onnx / folder.GENAI).read_bytes())["model"].get("pad_token_id")
+    if padding not in texts.vocabulary["special"]:
+        padding = None  # a folder that names another token for it is wrong in all that ends in that
     for answer in check.answers:
         generator = greedy(model, max(room, len(answer.prompt) + len(answer.tokens)))
         # it chooses the first token after the last one that is no padding: behind such a prompt it is told

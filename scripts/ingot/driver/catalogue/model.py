@@ -60,6 +60,8 @@ def _each(name: str) -> list[str]:
     if not (found := RANGE.search(name)):
         return [name]
     first, last = found.groups()
+    if int(first) > int(last):
+        raise Refused(f"shards: {name} counts down, expected {{FIRST..LAST}}")
     numbers = range(int(first), int(last) + 1)
     return [RANGE.sub(f"{n:0{len(first)}d}", name) for n in numbers]
 
@@ -71,7 +73,7 @@ def hub_files(pre: str | None) -> list[str]:
 
 
 def way_of(entry: dict[str, Any]) -> str:
-    """How GGUF is written of a catalogue's model: as its entry says, or else by our own table."""
+    """Who writes the files of a catalogue's model: as its entry says, or else by our own table."""
     return entry.get("way") or (OWN if entry["architecture"] in FAMILIES else UPSTREAM)
 
 

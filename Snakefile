@@ -18,7 +18,7 @@
     artifacts/M_tpN.trtllm, .sm90.trtllm   its engine, built on a GPU
     artifacts/M_tpN.triton              a Triton model repository, and its launch script
     artifacts/M.onnx, M.fp16.onnx, M.int8.onnx   a decoder in ONNX, for ONNX Runtime and its kin
-    artifacts/M.openvino, M.int8.openvino        its OpenVINO IR, for openvino_genai
+    artifacts/M.openvino, M.int8.openvino        its OpenVINO IR, for openvino_genai (M.int4.openvino)
     artifacts/M.torchpipe               the same decoder cut at attention, for torchpipe
     artifacts/M.rtx                     a TensorRT for RTX engine of it (proprietary compiler, optional)
     artifacts/M_tpN.vllm-slurm          what SLURM serves by vLLM: weights, plan, launch files

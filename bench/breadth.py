@@ -1,10 +1,10 @@
-"""Build GGUF and ONNX of a tiny random checkpoint of each family of transformers, and serve it by vLLM.
+"""Build GGUF, ONNX and OpenVINO of a tiny checkpoint of each family of transformers, and serve it by vLLM.
 
     python bench/breadth.py [FAMILY ...] [--most N [--seed N]] [--page docs/breadth.md] [--json]
 
 Each goes through the rules' own scripts: transformers' reading, reference, texts and scores; llama.cpp's
-converter and onnxruntime-genai's builder at float32; libllama, onnxruntime-genai and vLLM beside
-transformers, vLLM's cache beside the plan.
+converter, onnxruntime-genai's builder and optimum-intel at float32; libllama, onnxruntime-genai, OpenVINO
+and vLLM beside transformers, vLLM's cache beside the plan.
 What is refused is named with its line; a traceback, or a wrong file that passes, is a fault of ours.
 --page writes the table; docs/breadth.md is that of all.
 """
@@ -27,6 +27,7 @@ from forking import Forking  # noqa: E402
 from ingot.driver.toolchains import toolchains  # noqa: E402
 from ingot.formats.gguf.converter import ARCHITECTURES  # noqa: E402
 from ingot.formats.onnx.builder import ARCHITECTURES as BUILT  # noqa: E402
+from ingot.formats.onnx.openvino.exporter import ARCHITECTURES as EXPORTED  # noqa: E402
 from ingot.serving.vllm.registry import ARCHITECTURES as SERVED  # noqa: E402
 
 DEMO, CORPUS = ROOT / "models/demo", ROOT / "models/corpus.txt"
@@ -45,11 +46,11 @@ STOPS = "vLLM stops"  # its tracebacks are its own
 PASSED, SAME = "verified", "the same tokens"
 NAME = "A model"  # libllama goes by a name that holds phi3
 HEAD = (
-    "| family | architecture | GGUF | mean KL, or what stops it | ONNX | the same | vLLM "
-    "| its cache in tokens, or why not |",
-    "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    "| family | architecture | GGUF | mean KL, or what stops it | ONNX | the same | OpenVINO | the same "
+    "| vLLM | its cache in tokens, or why not |",
+    f"|{' --- |' * 10}",
 )
-COUNTED = ((2, PASSED), (4, PASSED), (6, SAME))  # columns
+COUNTED = ((2, PASSED), (4, PASSED), (6, PASSED), (8, SAME))  # columns
 BEGIN, END = "<!-- by bench/breadth.py -->\n", "<!-- end -->\n"  # of the table in the page
 PIECES = {  # families whose converter asks for a tokenizer.model: with a blank before each text, or none
     "plain": ("gemma", "ernie4_5"),
@@ -61,10 +62,9 @@ class Toolchains:
     """An interpreter of each, which forks per step."""
 
     def __init__(self) -> None:
-        names = ("transformers", "llamacpp", "llamacpp-hf", "genai", "onnx", "vllm")
         self.of = {
-            name: Forking(toolchains.build(ROOT, name) / "bin/python", SLOW_IMPORTS[name])
-            for name in names
+            name: Forking(toolchains.build(ROOT, name) / "bin/python", imports)
+            for name, imports in SLOW_IMPORTS.items()
         }
 
     def run(self, name: str, script: str | Path, *words) -> tuple[str | None, str]:
@@ -93,6 +93,8 @@ SLOW_IMPORTS = {
     "llamacpp-hf": ("numpy", "torch", "transformers.models.auto.tokenization_auto"),
     "genai": ("numpy", "torch", "onnxruntime_genai.models.builder"),
     "onnx": ("numpy", "onnx"),
+    "optimum-intel": ("numpy", "torch", "openvino", "transformers.modeling_utils"),
+    "openvino": ("numpy", "openvino"),
     "vllm": ("numpy", "torch", "vllm", "vllm.entrypoints.llm"),
 }  # fmt: skip
 
@@ -136,7 +138,13 @@ def tried(kind: str, architecture: str, folder: Path, run) -> dict:
     onnx, built = place / "m.onnx", place / "m.onnx.verified.json"
     to_onnx = [
         (CONVERT, "genai", "build_onnx.py", *base, "--onnx", onnx),
-        (VERIFY, "onnx", "verify_built.py", "--onnx", onnx, "--record", built,
+        (VERIFY, "onnx", "verify_built_onnx.py", "--onnx", onnx, "--record", built,
+         *option("reading", "reference", "texts", "scores")),
+    ]  # fmt: skip
+    openvino, exported = place / "m.openvino", place / "m.openvino.verified.json"
+    to_openvino = [
+        (CONVERT, "optimum-intel", "build_openvino.py", *base, "--openvino", openvino),
+        (VERIFY, "openvino", "verify_built_openvino.py", "--openvino", openvino, "--record", exported,
          *option("reading", "reference", "texts", "scores")),
     ]  # fmt: skip
     to_vllm = [
@@ -155,17 +163,19 @@ def tried(kind: str, architecture: str, folder: Path, run) -> dict:
         return {"end": PASSED, "said": said}
 
     try:
-        asked = first + scored * bool({architecture} & (ARCHITECTURES | BUILT))
+        asked = first + scored * (architecture in ARCHITECTURES | BUILT | EXPORTED)
         if (found := through(asked))["end"] != PASSED:
             return found
-        found, in_onnx, served = ({"end": NOT_KNOWN, "why": ""} for _ in range(3))
+        found, in_onnx, in_openvino, served = ({"end": NOT_KNOWN, "why": ""} for _ in range(4))
         if architecture in ARCHITECTURES:
             found = through(to_gguf)
         if architecture in BUILT:
             in_onnx = through(to_onnx)
+        if architecture in EXPORTED:
+            in_openvino = through(to_openvino)
         if architecture in SERVED:
             served = through(to_vllm)
-        for one, path in ((found, record), (in_onnx, built)):
+        for one, path in ((found, record), (in_onnx, built), (in_openvino, exported)):
             if one["end"] == PASSED:
                 one["kl"] = json.loads(path.read_bytes())["checks"]["numbers"]["mean_kl"]
         if served["end"] == PASSED:
@@ -174,7 +184,7 @@ def tried(kind: str, architecture: str, folder: Path, run) -> dict:
             cache = f"{had:,}" if had == planned else f"{had:,}, planned {planned:,}"
             why = said.get("why", "").replace(f"{checkpoint}: ", "")
             served = {"end": SERVE if why else SAME, "cache": cache, "why": f"{why}; cache {cache}"}
-        return {**found, "onnx": in_onnx, "vllm": served}
+        return {**found, "onnx": in_onnx, "openvino": in_openvino, "vllm": served}
     finally:
         shutil.rmtree(checkpoint, ignore_errors=True)
         shutil.rmtree(place)
@@ -193,7 +203,7 @@ def main() -> None:
         folder = Path(scratch)
         architectures = known()
         kinds = options.family or [
-            one for one, name in architectures.items() if name in ARCHITECTURES
+            one for one, name in architectures.items() if name in ARCHITECTURES | EXPORTED
         ]
         if options.most:
             kinds = sorted(random.Random(options.seed).sample(kinds, min(options.most, len(kinds))))
@@ -230,28 +240,27 @@ def main() -> None:
     if options.page:
         options.page.write_text(rewritten(options.page, found))
     ends = [one["end"] for one in found.values()]
-    served = [one["vllm"]["end"] for one in found.values() if "vllm" in one]
-    built = [one["onnx"]["end"] for one in found.values() if "onnx" in one]
+    of = {
+        way: [one[way]["end"] for one in found.values() if way in one]
+        for way in ("onnx", "openvino", "vllm")
+    }
     odd = [kind for kind, one in found.items() if any("TRACEBACK" in cell for cell in cells(one))]
     print(
-        f"{len(ends)} tried, {ends.count(PASSED)} verified, {built.count(PASSED)} as ONNX, "
-        f"{served.count(SAME)} served alike, "
+        f"{len(ends)} tried, {ends.count(PASSED)} verified, {of['onnx'].count(PASSED)} as ONNX, "
+        f"{of['openvino'].count(PASSED)} as OpenVINO, {of['vllm'].count(SAME)} served alike, "
         f"{len(odd)} tracebacks"
     )
     sys.exit(bool(odd))
 
 
 def cells(one: dict) -> list[str]:
-    """Of a row: how GGUF ended, its number or why; of ONNX the same; how vLLM ended, its cache or why."""
+    """Of a row: how each format ended, its number or why; how vLLM ended, its cache or why."""
     nothing = {"end": "", "why": ""}
-    in_onnx, served = one.get("onnx", nothing), one.get("vllm", nothing)
-    numbers = [
-        f"{each['kl']:.1e}" if each["end"] == PASSED else each["why"] for each in (one, in_onnx)
-    ]
-    return [
-        one["end"], numbers[0], in_onnx["end"], numbers[1],
-        served["end"], served["cache"] if served["end"] == SAME else served["why"],
-    ]  # fmt: skip
+    found = []
+    for each in (one, one.get("onnx", nothing), one.get("openvino", nothing)):
+        found += [each["end"], f"{each['kl']:.1e}" if each["end"] == PASSED else each["why"]]
+    served = one.get("vllm", nothing)
+    return [*found, served["end"], served["cache"] if served["end"] == SAME else served["why"]]
 
 
 def row(kind: str, one: dict) -> str:
@@ -267,10 +276,10 @@ def rewritten(page: Path, found: dict) -> str:
     rows = {kind: line for kind, line in rows.items() if kind not in ("family", "---")}
     rows |= {kind: row(kind, one) for kind, one in found.items()}
     ends = [[cell.strip() for cell in line.split(" | ")] for line in rows.values()]
-    passed, built, served = (sum(one[n] == end for one in ends) for n, end in COUNTED)
+    gguf, onnx, openvino, vllm = (sum(one[n] == end for one in ends) for n, end in COUNTED)
     said = (
-        f"{len(rows)} families tried: {passed} verified as GGUF, {built} as ONNX, {served} served alike by "
-        "vLLM."
+        f"{len(rows)} families tried: {gguf} verified as GGUF, {onnx} as ONNX, {openvino} as OpenVINO, "
+        f"{vllm} served alike by vLLM."
     )
     lines = [said, "", *HEAD, *(rows[kind] for kind in sorted(rows))]
     return before + BEGIN + "\n".join(lines) + "\n" + END + after

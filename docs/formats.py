@@ -29,6 +29,8 @@ window, every format accepts contexts up to the window. `python docs/formats.py`
 SETTINGS = {  # formats whose answer hangs on the model's entry -> besides the demo's own
     "rayserve": ("vLLM alone", {"ray": {"apps": ["llm"]}}),
     "kuberay": ("vLLM alone", {"ray": {"apps": ["llm"]}}),
+    "onnx": ("`way: upstream`", {"way": "upstream"}),
+    "openvino": ("`way: upstream`", {"way": "upstream"}),
     "triton": ("backend onnx", {"trtllm": {"backend": "onnx"}}),
 }
 
@@ -55,7 +57,12 @@ def page() -> str:
         lines.append([f"`.{row.name}`", *cells(row, entry)])
         if row.name in SETTINGS:
             what, own = SETTINGS[row.name]
-            merged = {**entry, **{key: {**entry[key], **value} for key, value in own.items()}}
+            merged = {
+                key: {**value, **own[key]}
+                if isinstance(own.get(key), dict)
+                else own.get(key, value)
+                for key, value in entry.items()
+            }
             lines.append([f"`.{row.name}`, {what}", *cells(row, merged)])
     return TOP + "".join(f"| {' | '.join(line)} |\n" for line in lines) + END
 

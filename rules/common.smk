@@ -45,6 +45,7 @@ wildcard_constraints:
     float=targets.optional(tensorrt.FLOATS),
     onnx=targets.optional(onnx.VARIANTS),
     int8=targets.optional(onnx.QUANTS),
+    openvino=targets.optional(onnx.EXPORTED),
     quant=targets.optional(tensorrt.QUANTS),
     gpu=targets.optional(config["gpus"]),
 

@@ -79,7 +79,7 @@ rule verify_onnx:
 
 
 ruleorder: build_onnx > export_onnx
-ruleorder: verify_built > verify_onnx
+ruleorder: verify_built_onnx > verify_onnx
 
 
 rule build_onnx:
@@ -107,9 +107,9 @@ rule build_onnx:
         """
 
 
-rule verify_built:
+rule verify_built_onnx:
     input:
-        code=code("verify_built.py"),
+        code=code("verify_built_onnx.py"),
         lock=lock("onnx"),
         env=env("onnx"),
         onnx="artifacts/{model}.onnx",
@@ -120,9 +120,9 @@ rule verify_built:
     output:
         "artifacts/{model}.onnx.verified.json",
     log:
-        "logs/verify_built/{model}.log",
+        "logs/verify_built_onnx/{model}.log",
     benchmark:
-        "logs/verify_built/{model}.tsv"
+        "logs/verify_built_onnx/{model}.tsv"
     wildcard_constraints:
         model=UPSTREAM,
     params:

@@ -1,4 +1,7 @@
-"""OpenVINO: artifacts/M[.int8].openvino, the IR of a decoder with its tokenizer, for Intel's CPUs."""
+"""OpenVINO: artifacts/M[.int8|.int4].openvino, the IR of a decoder with its tokenizer, for Intel's CPUs.
+
+Of a family that Ingot has no table of, optimum-intel writes it; int4 is optimum-intel's alone.
+"""
 
 
 rule export_openvino:
@@ -15,6 +18,8 @@ rule export_openvino:
         "logs/export_openvino/{model}{int8}.log",
     benchmark:
         "logs/export_openvino/{model}{int8}.tsv"
+    wildcard_constraints:
+        model=OWN,
     params:
         architecture=setting("architecture"),
         export=inputs.openvino_options,
@@ -48,6 +53,8 @@ rule verify_openvino:
         "logs/verify_openvino/{model}{int8}.log",
     benchmark:
         "logs/verify_openvino/{model}{int8}.tsv"
+    wildcard_constraints:
+        model=OWN,
     params:
         architecture=setting("architecture"),
         export=inputs.openvino_options,
@@ -60,6 +67,70 @@ rule verify_openvino:
             --tokenizer {input.tokenizer:q} \
             {params.export:q} \
             --openvino {input.openvino:q} \
+            --reference {input.reference:q} \
+            --texts {input.texts:q} \
+            --scores {input.scores:q} \
+            --limit {params.limits:q} \
+            --record {output:q} \
+            >{log:q}
+        """
+
+
+rule build_openvino:
+    input:
+        code=code("build_openvino.py"),
+        lock=lock("optimum-intel"),
+        env=env("optimum-intel"),
+        config=inputs.config_json,
+        tokenizer=inputs.tokenizer,
+        weights=inputs.weights,
+    output:
+        directory("artifacts/{model}{openvino}.openvino"),
+    log:
+        "logs/build_openvino/{model}{openvino}.log",
+    benchmark:
+        "logs/build_openvino/{model}{openvino}.tsv"
+    wildcard_constraints:
+        model=UPSTREAM,
+    params:
+        weights=inputs.openvino_weights,
+    shell:
+        """
+        {PYTHON[optimum-intel]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.tokenizer:q} {input.weights:q} \
+            --weights {params.weights:q} \
+            --openvino {output:q} \
+            >{log:q}
+        """
+
+
+rule verify_built_openvino:
+    input:
+        code=code("verify_built_openvino.py"),
+        lock=lock("openvino"),
+        env=env("openvino"),
+        openvino="artifacts/{model}{openvino}.openvino",
+        reading="artifacts/{model}.reading.json",
+        reference="artifacts/{model}.reference.npz",
+        texts="artifacts/{model}.texts.json",
+        scores="artifacts/{model}.scores.npy",
+    output:
+        "artifacts/{model}{openvino}.openvino.verified.json",
+    log:
+        "logs/verify_built_openvino/{model}{openvino}.log",
+    benchmark:
+        "logs/verify_built_openvino/{model}{openvino}.tsv"
+    wildcard_constraints:
+        model=UPSTREAM,
+    params:
+        weights=inputs.openvino_weights,
+        limits=inputs.exported_limits,
+    shell:
+        """
+        {PYTHON[openvino]:q} {input.code[0]:q} \
+            --openvino {input.openvino:q} \
+            --weights {params.weights:q} \
+            --reading {input.reading:q} \
             --reference {input.reference:q} \
             --texts {input.texts:q} \
             --scores {input.scores:q} \

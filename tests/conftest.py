@@ -17,6 +17,7 @@ import checkpoints
 import slurm
 from checkout import checkout
 from forking import Forking, ForkingSnakemake
+from ingot.base import sealed
 from ingot.driver.catalogue import schema
 from ingot.driver.catalogue.rules import environment as environments
 from ingot.driver.toolchains import toolchains
@@ -309,6 +310,32 @@ def reading(ok, tmp_path_factory):
                 found = ("--config", config, "--reading", place / "reading.json")
                 ok("transformers", "read_config.py", *found, "--way", way)
         return ["--reading", place / "reading.json"]
+
+    return run
+
+
+@pytest.fixture
+def tiny(interpreter, tmp_path):
+    """tiny("qwen3") is a small random checkpoint of that family, as transformers saves it."""
+
+    def run(kind):
+        words = (ROOT / "tests/doubles/tiny_models.py", tmp_path / "tiny", ROOT / "models/demo")
+        done = interpreter("transformers").run(*words, kind)
+        assert "architecture" in json.loads(done.stdout)[kind], done.stdout
+        return tmp_path / "tiny" / kind
+
+    return run
+
+
+@pytest.fixture
+def edit():
+    """edit(folder, name, bytes) leaves a folder whose SHA256SUMS holds."""
+
+    def run(folder, name, data):
+        (folder / name).unlink()
+        (folder / name).write_bytes(data)
+        (folder / sealed.SUMS).unlink()
+        sealed.seal(folder)
 
     return run
 

@@ -38,7 +38,8 @@ SMALL = (
 )  # fmt: skip
 OTHER_WAY = (
     "artifacts/demo.q4_k_m.gguf.verified.json", "artifacts/demo.quants",
-    "artifacts/demo.onnx.verified.json", "--config", "models={demo: {way: upstream}}",
+    "artifacts/demo.onnx.verified.json", "artifacts/demo.int4.openvino.verified.json",
+    "--config", "models={demo: {way: upstream}}",
 )  # fmt: skip
 
 

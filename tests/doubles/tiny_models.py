@@ -95,8 +95,9 @@ SEEING = {  # of such a configuration
 }  # fmt: skip
 SEEING |= dict.fromkeys(("qwen3_5", "qwen3_vl_moe", "qwen3_5_moe"), SEEING["qwen3_vl"])
 
-PUBLISHED = {  # what published files say and transformers does not write
-    "deepseek_v3": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+PUBLISHED = {  # what published files say and transformers does not write; None: what they do not say
+    "deepseek_v3": {"scoring_func": "sigmoid", "topk_method": "noaux_tc", "qk_head_dim": None},
+    "qwen3_moe": {"num_experts": 4, "num_local_experts": None, "head_dim": 32},
     "sarvam_mla": {"scoring_func": "sigmoid"},
 }
 
@@ -195,7 +196,9 @@ def write(kind: str, out: Path, tokenizer: Path, more: dict) -> str:
         rename(out / "model.safetensors", *names)
     if more_said := PUBLISHED.get(kind):
         place = out / "config.json"
-        place.write_text(json.dumps(json.loads(place.read_bytes()) | more_said))
+        fields = json.loads(place.read_bytes()) | more_said
+        gone = [key for key, value in more_said.items() if value is None]
+        place.write_text(json.dumps({key: fields[key] for key in fields if key not in gone}))
     if pictures := PICTURES.get(kind):
         (out / "preprocessor_config.json").write_text(json.dumps({**SHOWN, **pictures}))
     asked = next((words for kinds, words in ADDED.items() if kind.startswith(kinds)), ())

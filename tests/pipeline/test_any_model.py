@@ -46,18 +46,21 @@ def test_a_family_without_a_table_is_added_planned_built_and_verified(
     assert not {"safetensors_to_gguf", "quantize_gguf", "verify_gguf"} & found
     served = "artifacts/qwen3_tp1.vllm-slurm.verified.json"
     in_onnx = "artifacts/qwen3.onnx.verified.json"
-    run("--", f"{target}.verified.json", "artifacts/qwen3.split", served, in_onnx)
+    in_openvino = "artifacts/qwen3.openvino.verified.json"
+    run("--", f"{target}.verified.json", "artifacts/qwen3.split", served, in_onnx, in_openvino)
     record = json.loads((folder / f"{target}.verified.json").read_bytes())
     assert record["result"] == "passed" and record["way"].startswith("upstream: llama.cpp")
     assert (folder / "artifacts/qwen3.f32.gguf.verified.json").exists(), "which the other rests on"
     record = json.loads((folder / in_onnx).read_bytes())
     assert record["way"].startswith("upstream: onnxruntime-genai")
+    record = json.loads((folder / in_openvino).read_bytes())
+    assert record["way"] == "upstream: optimum-intel"
     checks = json.loads((folder / served).read_bytes())["checks"]
     assert checks["greedy_equal"] + checks["greedy_ties"] == 24
     assert checks["kv_cache_tokens"] == checks["kv_cache_tokens_planned"] == (1 << 26) // 4096
     assert ran(run("--", f"{target}.verified.json")) == set(), "nothing to do"
-    assert "which .openvino cannot express; nearest: artifacts/qwen3" in run(
-        "--", "artifacts/qwen3.openvino", fails=True
+    assert "which .torchpipe cannot express; nearest: artifacts/qwen3" in run(
+        "--", "artifacts/qwen3.torchpipe", fails=True
     )
     assert "no fp16 with way upstream: the builder writes float32" in run(
         "--", "artifacts/qwen3.fp16.onnx", fails=True

@@ -19,18 +19,15 @@ from ingot.parity import in_genai
 sys.path.insert(0, str(ROOT / "docs"))
 import architectures
 
-TINY = ROOT / "tests/doubles/tiny_models.py"
 PLAIN = ("-p", "fp32", "-e", "cpu")
 
 
 @pytest.fixture
-def built(interpreter, step, peers, tmp_path):
+def built(tiny, step, peers, tmp_path):
     """built("qwen3") is the folder of a tiny checkpoint of that family; and transformers' part of it."""
 
     def run(kind):
-        done = interpreter("transformers").run(TINY, tmp_path / "tiny", ROOT / "models/demo", kind)
-        assert "architecture" in json.loads(done.stdout)[kind], done.stdout
-        checkpoint, folder = tmp_path / "tiny" / kind, tmp_path / "m.onnx"
+        checkpoint, folder = tiny(kind), tmp_path / "m.onnx"
         done = step("genai", "build_onnx.py", "--checkpoint", checkpoint, "--onnx", folder)
         assert done.returncode == 0, done.stderr
         return folder, peers(checkpoint, way="upstream")
@@ -42,7 +39,7 @@ def built(interpreter, step, peers, tmp_path):
 def verify(step, tmp_path):
     def run(folder, told):
         record = tmp_path / "m.onnx.verified.json"
-        return step("onnx", "verify_built.py", "--onnx", folder, "--record", record, *told)
+        return step("onnx", "verify_built_onnx.py", "--onnx", folder, "--record", record, *told)
 
     return run
 
@@ -123,14 +120,13 @@ def test_what_the_builder_writes_wrong_is_refused(built, verify):
 
 
 @pytest.mark.slow
-def test_what_stops_the_builder_is_one_line(interpreter, step, tmp_path):
-    done = interpreter("transformers").run(TINY, tmp_path, ROOT / "models/demo", "qwen3")
-    assert "architecture" in json.loads(done.stdout)["qwen3"], done.stdout
-    shard = tmp_path / "qwen3/model.safetensors"
+def test_what_stops_the_builder_is_one_line(tiny, step, tmp_path):
+    checkpoint = tiny("qwen3")
+    shard = checkpoint / "model.safetensors"
     shard.write_bytes(shard.read_bytes()[:-4000])
-    words = ("--checkpoint", tmp_path / "qwen3", "--onnx", tmp_path / "m.onnx")
+    words = ("--checkpoint", checkpoint, "--onnx", tmp_path / "m.onnx")
     said = last(step("genai", "build_onnx.py", *words))
-    assert f"{tmp_path / 'qwen3'}: onnxruntime-genai's builder stops (" in said
+    assert f"{checkpoint}: onnxruntime-genai's builder stops (" in said
     assert not [*tmp_path.glob("*m.onnx*")]
 
 
@@ -149,17 +145,3 @@ def test_a_config_for_genai_that_says_another_end_is_refused(tmp_path):
     in_genai.as_read(tmp_path, {"context": 512, "vocab": 1088}, [1, 2])
     with pytest.raises(Refused, match=r"eos_token_id is \[1, 2\], expected \[1, 3\]"):
         in_genai.as_read(tmp_path, {"context": 512, "vocab": 1088}, [1, 3])
-
-
-@pytest.fixture
-def edit():
-    """edit(folder, name, bytes) leaves a folder whose SHA256SUMS holds."""
-    from ingot.base import sealed
-
-    def run(folder, name, data):
-        (folder / name).unlink()
-        (folder / name).write_bytes(data)
-        (folder / "SHA256SUMS").unlink()
-        sealed.seal(folder)
-
-    return run

@@ -1,8 +1,6 @@
 """An ONNX folder as onnxruntime-genai has it, which runs it."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +28,6 @@ def as_read(onnx: Path, model: Reading, ends: list[int]) -> None:
             raise Refused(
                 f"{onnx / folder.GENAI}: {key} is {found}, expected {value} by transformers"
             )
-
-
-@contextmanager
-def refused_by_runtime(onnx: Path) -> Iterator[None]:
-    """Refused: whatever stops ONNX Runtime."""
-    try:
-        yield
-    except RuntimeError as error:
-        words = " ".join(str(error).split())
-        raise Refused(
-            f"{onnx}: onnxruntime-genai stops ({words:.200}), expected a folder that it runs"
-        ) from None
 
 
 def greedy(model: Any, longest: int) -> Any:

@@ -3,7 +3,7 @@
 Of libllama's types: what Llama 3 8B loses (formats/gguf/quantisations.py), times FOUR: smaller models lose
 more.  q8_0's is of the same scoreboard.  Floats:
 some hundred times what the demo has, whose weights are bfloat16.  fp8 and int8_sq: ten times what the
-demo has; int4_awq as q4_k_m, which has as many bits.
+demo has; int4_awq and OpenVINO's int4 as q4_k_m, which has as many bits.
 """
 
 from ingot.base.refused import Refused
@@ -15,7 +15,7 @@ NAMES = (
 FOUR, Q8_0 = 4, 0.001355
 INT8_TOP = 0.97  # the share of equal best tokens of ONNX's and OpenVINO's int8
 MEAN_KL = {
-    "int8": 3e-3,
+    "int8": 3e-3, "int4": 0.125,
     "f32": 1e-5, "f16": 1e-4, "bf16": 1e-3,
     "fp8": 0.05, "w8a8_sq_per_channel": 0.05, "w4a16_awq": 0.125,
     "q8_0": round(FOUR * Q8_0, 6),

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +65,15 @@ def versions(*packages: str) -> dict[str, str]:
     from importlib.metadata import version
 
     return {package: version(package) for package in packages}
+
+
+@contextmanager
+def run_by(tool: str, artifact: Path) -> Iterator[None]:
+    """Refused: whatever stops `tool`, a runtime, at an artifact."""
+    try:
+        yield
+    except RuntimeError as error:
+        words = " ".join(str(error).split())
+        raise Refused(
+            f"{artifact}: {tool} stops ({words:.200}), expected what it runs; its log says more"
+        ) from None

@@ -187,7 +187,8 @@ def about(root: Path, name: str, entry: dict[str, Any], size: int, catalogue: di
     if not own:
         lines.append(
             f"Ingot has no table of {entry['architecture']}: its GGUF files are written by llama.cpp's "
-            "converter, ONNX by onnxruntime-genai's builder; their records say whether they are the model"
+            "converter, ONNX by onnxruntime-genai's builder, OpenVINO by optimum-intel; their records say "
+            "whether they are the model"
         )
     legal = tuple(targets.legal_of(name, catalogue))
     buildable = [row.name for row in OFFERED if any(one.endswith(f".{row.name}") for one in legal)]

@@ -132,7 +132,8 @@ def resolve(wish: Path, lock: Path, public: bool = False) -> None:
         items = json.loads(report.read_text())["install"]
     lines = [f"# Written by `ingot lock {wish.parent.name}` for CPython 3.11 on Linux x86-64."]
     for item in sorted(items, key=lambda item: item["metadata"]["name"].lower()):
-        digest = item["download_info"]["archive_info"]["hashes"]["sha256"]
+        archive = item["download_info"]["archive_info"]  # by `hash` alone: of a folder of wheels
+        digest = (archive.get("hashes") or dict([archive["hash"].split("=")]))["sha256"]
         name, version = item["metadata"]["name"], item["metadata"]["version"]
         lines.append(f"{name}=={version} --hash=sha256:{digest}")
     if not public and any(re.match(r"torch==[\d.]+ ", line) for line in lines):

@@ -17,12 +17,14 @@ from ingot.driver.catalogue.formats.table import (  # fmt: skip
 from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import UPSTREAM, Model
 from ingot.formats.onnx import builder, weights
+from ingot.formats.onnx.openvino import exporter
 from ingot.model import features
 from ingot.model.outline import NO_TABLE
 from ingot.model.specs import specs_of
 
 VARIANTS = ("fp16", "int8", "prefill")  # besides fp32; prefill is fp16 without a KV cache
 QUANTS = ("int8",)  # of OpenVINO
+EXPORTED = (*QUANTS, "int4")  # of OpenVINO, by optimum-intel
 PER_LAYER = 12_000  # bytes of a graph
 SCRIPTS = {"torchpipe": "split_onnx", "rtx": "build_rtx"}  # of others export_<name>
 VALUES = "the checkpoint, value by value; transformers in float32: tokens and distributions, by "
@@ -87,6 +89,38 @@ def why_not(target: Target) -> str | None:
     return None
 
 
+def of_openvino(target: Target) -> Collection[str]:
+    return features.ALL if target.entry["way"] == UPSTREAM else weights.CAN
+
+
+def not_openvino(target: Target) -> str | None:
+    architecture = target.entry["architecture"]
+    if target.entry["way"] != UPSTREAM:
+        own = target.variant in (None, *QUANTS)
+        return None if own else f"no {target.variant} but by optimum-intel: set `way: upstream`"
+    if architecture not in exporter.ARCHITECTURES:
+        return f"optimum-intel, as it is pinned, does not know {architecture}"
+    return None
+
+
+BITS = {
+    "": 32,
+    "int8": 8.03,
+    "int4": 4.6,
+}  # of a weight; of int4 the embedding and the head are int8
+
+
+def exported(job: Job, model: Model) -> Work | None:
+    """By optimum-intel; unit: a GB of the checkpoint."""
+    if not model.numbers:
+        return None
+    word = job.wildcards.get("openvino", "").lstrip(".")
+    cost = Cost(8, 8.5, 610, 1470) if word else Cost(8, 12, 600, 2870)
+    size = model.tensor_bytes("f32") * BITS[word] / BITS[""]
+    files = {job.writes[0]: size}
+    return Work(cost, model.checkpoint_bytes() / GB, files, guessed=word == "int4")
+
+
 row = partial(Format, can=table.always(weights.CAN), sizes=whole_model, chart="irpa")
 ROWS = (
     row(
@@ -98,7 +132,7 @@ ROWS = (
         steps=make("onnx", Cost(0.6, 3.0, 60))
         | {"build_onnx": build}
         | dict.fromkeys(
-            ("verify_onnx", "verify_built"), table.run_through(Cost(3, 400, 200, 5000))
+            ("verify_onnx", "verify_built_onnx"), table.run_through(Cost(3, 400, 200, 5000))
         ),
         whole="an ONNX graph holds the whole model",
         variants=lambda catalogue, tp: VARIANTS,
@@ -107,11 +141,17 @@ ROWS = (
     row(
         name="openvino",
         final=True,
-        what="OpenVINO IR, float32 or int8, with its tokenizer",
+        what="OpenVINO IR, float32, int8 or int4, with its tokenizer",
+        can=of_openvino,
+        why_not=not_openvino,
         steps=make("openvino", Cost(4, 4.0, 500))
-        | {"verify_openvino": table.run_through(Cost(10, 700, 900, 8000))},
+        | {"build_openvino": exported}
+        | dict.fromkeys(
+            ("verify_openvino", "verify_built_openvino"),
+            table.run_through(Cost(10, 700, 900, 8000)),
+        ),
         whole="an IR holds the whole model",
-        variants=lambda catalogue, tp: QUANTS,
+        variants=lambda catalogue, tp: EXPORTED,
         record=VALUES + "OpenVINO and openvino_genai",
     ),
     row(

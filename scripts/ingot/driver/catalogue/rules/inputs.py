@@ -126,8 +126,16 @@ class Inputs:
     def openvino_limits(self, wildcards) -> list[str]:
         return self._own_limits(wildcards, wildcards.int8)
 
+    def openvino_weights(self, wildcards) -> str:
+        """The format that optimum-intel stores them in."""
+        return wildcards.openvino.lstrip(".") or "fp32"
+
+    def exported_limits(self, wildcards) -> list[str]:
+        """The user's own limits of what optimum-intel writes."""
+        return self._own_limits(wildcards, wildcards.openvino)
+
     def _own_limits(self, wildcards, variant: str) -> list[str]:
-        kind = {"": "f32", ".fp16": "f16", ".prefill": "f16", ".int8": "int8"}[variant]
+        kind = {"": "f32", ".fp16": "f16", ".prefill": "f16"}.get(variant, variant.lstrip("."))
         return self._limits_of(wildcards, kind)
 
     def _limits_of(self, wildcards, kind: str) -> list[str]:

@@ -4,6 +4,7 @@ Read from our own ONNX graph: no torch, no optimum, no NNCF.  int8 weights stay 
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -56,3 +57,33 @@ def convert_tokenizer(tokenizer: list[Path], folder: Path) -> None:
         TOKENIZERS, convert_tokenizer(source, with_detokenizer=True), strict=True
     ):
         openvino.save_model(model, str(folder / f"{stem}.xml"), compress_to_fp16=False)
+
+
+def said(folder: Path) -> tuple[set[np.float32], set[int]]:
+    """What no run of a few tokens shows of an IR: the epsilons of its norms, and all its whole numbers.
+
+    An epsilon is what is added below a root; of a norm that is one operation, its attribute.
+    """
+    import openvino
+
+    epsilons, numbers = set(), set()
+    for op in openvino.Core().read_model(str(folder / f"{STEM}.xml")).get_ops():
+        kind = op.get_type_name()
+        if kind == "MVN":
+            epsilons.add(np.float32(op.get_attributes()["eps"]))
+        elif kind in ("Sqrt", "Power"):
+            below = op.input_value(0).get_node()
+            if below.get_type_name() == "Add":
+                epsilons |= {np.float32(one) for port in below.input_values() for one in _one(port)}
+        elif kind == "Constant" and op.data.size == 1 and op.data.dtype.kind == "i":
+            numbers.add(int(op.data.reshape(())))
+    return epsilons, numbers
+
+
+def _one(port: Any) -> list[float]:
+    """The number that a port gives, if it is a constant of one."""
+    node = port.get_node()
+    while node.get_type_name() == "Convert":
+        node = node.input_value(0).get_node()
+    constant = node.get_type_name() == "Constant" and node.data.size == 1
+    return [float(node.data.reshape(()))] if constant else []

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ingot.base.refused import Refused
 from ingot.formats.onnx.openvino.ir import STEM, TOKENIZERS
 from ingot.formats.onnx.session import Decoder, positions
 
@@ -14,14 +15,21 @@ EXACT = {
     "INFERENCE_PRECISION_HINT": "f32",
     "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
 }
+GIVEN = ("input_ids", "attention_mask", "position_ids", "beam_idx")
 
 
 class Session(Decoder):
     def __init__(self, folder: Path, settings: dict[str, str]):
         import openvino
 
-        path = str(folder / f"{STEM}.xml")
-        self.request = openvino.compile_model(path, "CPU", settings).create_infer_request()
+        model = openvino.compile_model(str(folder / f"{STEM}.xml"), "CPU", settings)
+        self.names = {name for one in model.inputs for name in one.names}
+        if odd := sorted(self.names - {*GIVEN}):
+            raise Refused(
+                f"{folder}: asks for {', '.join(odd)}, expected no more than openvino_genai gives: "
+                f"{', '.join(GIVEN)}"
+            )
+        self.request = model.create_infer_request()
 
     def begin(self) -> None:
         self.request.reset_state()
@@ -33,6 +41,7 @@ class Session(Decoder):
             "position_ids": positions(mask, ids.shape[1]),
             "beam_idx": np.arange(len(ids), dtype=np.int32),
         }
+        feed = {name: value for name, value in feed.items() if name in self.names}
         return np.array(self.request.infer(feed)["logits"], np.float32)
 
 
@@ -54,6 +63,7 @@ def generated(
 def token_ids(folder: Path) -> Callable[[str], list[int]]:
     """What the folder's own tokenizer makes of a text."""
     import openvino
+    import openvino_tokenizers  # noqa: F401  which gives OpenVINO its operations
 
     model = openvino.compile_model(str(folder / f"{TOKENIZERS[0]}.xml"), "CPU")
     return lambda text: model([text])["input_ids"][0].tolist()

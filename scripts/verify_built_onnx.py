@@ -37,7 +37,7 @@ EVERYTHING = -1  # the window of a layer that has none
 ADVICE = "the builder's graph computes another model than transformers: see docs/breadth.md"
 
 
-def verify_built(
+def verify_built_onnx(
     onnx: Annotated[Path, "artifacts/M.onnx"],
     reading: ReadingFile,
     reference: ReferenceFile,
@@ -52,7 +52,10 @@ def verify_built(
     in_genai.as_read(onnx, model, known.vocabulary["ends"])
     check, room = GreedyCheck(read(reference), TIES), (model.get("window") or 0) + 1
     longest = max(len(one.prompt) + len(one.tokens) for one in check.answers)
-    with stderr_to_log(f"{onnx}: running the prompts"), in_genai.refused_by_runtime(onnx):
+    with (
+        stderr_to_log(f"{onnx}: running the prompts"),
+        verification.run_by("onnxruntime-genai", onnx),
+    ):
         session = in_genai.Session(onnx, max(room, longest))
         for answer in check.answers:
             check.rows(answer, session.forced(answer.prompt, answer.tokens))
@@ -92,4 +95,4 @@ def as_read(onnx: Path, graph: Any, model: reading_of.Reading) -> None:
 
 
 if __name__ == "__main__":
-    step(verify_built)
+    step(verify_built_onnx)

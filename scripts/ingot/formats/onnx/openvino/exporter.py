@@ -1,0 +1,19 @@
+"""The architectures of texts that optimum-intel exports, as pinned in envs/optimum-intel.
+
+Written by docs/architectures.py from what it registers for the pinned transformers; a test compares them.
+"""
+
+NAMES = """
+AfmoeForCausalLM ArceeForCausalLM BartForCausalLM BigBirdPegasusForCausalLM BioGptForCausalLM
+BlenderbotForCausalLM BlenderbotSmallForCausalLM BloomForCausalLM CodeGenForCausalLM
+Cohere2ForCausalLM CohereForCausalLM FalconForCausalLM FalconMambaForCausalLM GPT2LMHeadModel
+GPTBigCodeForCausalLM GPTJForCausalLM GPTNeoForCausalLM GPTNeoXForCausalLM
+GPTNeoXJapaneseForCausalLM Gemma2ForCausalLM Gemma3ForCausalLM Gemma3nForCausalLM GemmaForCausalLM
+Glm4ForCausalLM GlmForCausalLM GptOssForCausalLM GraniteForCausalLM GraniteMoeForCausalLM
+HunYuanDenseV1ForCausalLM Lfm2ForCausalLM Lfm2MoeForCausalLM LlamaForCausalLM MBartForCausalLM
+MambaForCausalLM MistralForCausalLM MixtralForCausalLM MptForCausalLM OPTForCausalLM
+Olmo2ForCausalLM OlmoForCausalLM PegasusForCausalLM PersimmonForCausalLM Phi3ForCausalLM
+PhiForCausalLM PhimoeForCausalLM Qwen2ForCausalLM Qwen2MoeForCausalLM Qwen3ForCausalLM
+Qwen3MoeForCausalLM SmolLM3ForCausalLM StableLmForCausalLM Starcoder2ForCausalLM XGLMForCausalLM
+"""
+ARCHITECTURES = frozenset(NAMES.split())

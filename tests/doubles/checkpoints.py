@@ -41,6 +41,9 @@ def shapes(config: dict) -> dict[str, tuple[int, ...]]:
             name: shape for name, shape in block.items() if starts and name.startswith(starts)
         }
         found |= {f"model.layers.{i}.{name}.bias": shape[:1] for name, shape in biased.items()}
+        if c.get("model_type") == "qwen3":
+            norms = ("self_attn.q_norm", "self_attn.k_norm")
+            found |= {f"model.layers.{i}.{name}.weight": (hd,) for name in norms}
     if not config.get("tie_word_embeddings"):
         found["lm_head.weight"] = (c["vocab_size"], h)
     return found
@@ -315,29 +318,54 @@ VARIANTS: dict[str, dict] = {  # of llama31: what config.json says instead
 }  # fmt: skip
 
 
+QWEN2 = {  # as it is published: no head_dim, and what its windows would be
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "head_dim": None,
+    "rope_theta": 1e6,
+    "rope_scaling": None,
+    "use_sliding_window": False,
+    "sliding_window": 32768,
+    "max_window_layers": 1,
+}
+QWEN3 = QWEN2 | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "head_dim": 32,
+    "attention_bias": False,
+    "sliding_window": None,
+}
+YARN = {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}}
+VERSION_5 = {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    "rope_theta": None,
+    "layer_types": ["full_attention"] * 2,
+}
+QWENS = {
+    "Qwen2": QWEN2,
+    "Qwen2, tied": QWEN2 | {"tie_word_embeddings": True},
+    "Qwen2 that says head_dim": QWEN2 | {"head_dim": 24},
+    "Qwen2, seven heads of one": (
+        QWEN2 | {"num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 224}
+    ),
+    "Qwen2, more rows than tokens": QWEN2 | {"vocab_size": 1088, "tie_word_embeddings": True},
+    "Qwen2.5, YaRN": QWEN2 | YARN,
+    "Qwen2, transformers 5": QWEN2 | VERSION_5,
+    "Qwen3": QWEN3,
+    "Qwen3, tied": QWEN3 | {"tie_word_embeddings": True},
+    "Qwen3, heads of 80": QWEN3 | {"head_dim": 80, "num_key_value_heads": 8},
+    "Qwen3, YaRN": QWEN3 | YARN,
+    "Qwen3, transformers 5": QWEN3 | VERSION_5,
+}  # fmt: skip
+
+
 def variant(folder: Path, name: str, tame: bool = False) -> Path:
-    changes = {"rope_scaling": LLAMA3_ROPE, **VARIANTS[name]}
+    changes = {"rope_scaling": LLAMA3_ROPE, **{**VARIANTS, **QWENS}[name]}
     folder.mkdir(parents=True)
     config = {key: value for key, value in llama_config(**changes).items() if value is not None}
     write_json(folder / "config.json", config)
     tokenizer_of_demo(folder)
     write_weights(folder, config, "BF16", "BF16", shards=2, tame=tame)
-    return folder
-
-
-def qwen2(folder: Path) -> Path:
-    """Qwen2's: biases of q, k and v, no head_dim said, a base of a million, tied embeddings."""
-    folder.mkdir(parents=True)
-    said = {
-        "architectures": ["Qwen2ForCausalLM"],
-        "model_type": "qwen2",
-        "use_sliding_window": False,
-    }
-    config = llama_config(**said, rope_scaling=None, rope_theta=1e6, tie_word_embeddings=True)
-    config = {key: value for key, value in config.items() if value is not None}
-    write_json(folder / "config.json", config)
-    tokenizer_of_demo(folder)
-    write_weights(folder, config, "BF16", "BF16", shards=2, tame=True)
     return folder
 
 

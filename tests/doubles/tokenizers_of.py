@@ -62,18 +62,40 @@ def code_llama(tokenizer: dict, settings: dict, config: dict) -> None:
     config["vocab_size"] = 32016
 
 
+def qwen(tokenizer: dict, settings: dict, config: dict) -> None:
+    """Letters and marks composed, each digit alone, merges kept, no bos, rows that are no tokens."""
+    split, plain = tokenizer["pre_tokenizer"]["pretokenizers"]
+    split["pattern"]["Regex"] = split["pattern"]["Regex"].replace(r"\p{N}{1,3}", r"\p{N}")
+    tokenizer["normalizer"] = {"type": "NFC"}
+    tokenizer["model"]["ignore_merges"] = False
+    tokenizer["post_processor"] = plain
+    (end,) = [one for one in tokenizer["added_tokens"] if one["content"] == "<|end_of_text|>"]
+    end["content"] = "<|endoftext|>"  # which transformers' class for it adds where there is none
+    settings |= {"bos_token": None, "add_bos_token": False, "pad_token": "<|endoftext|>"}
+    settings |= {
+        "tokenizer_class": "Qwen2Tokenizer",
+        "add_prefix_space": False,
+        "errors": "replace",
+    }
+    config |= {"bos_token_id": 1017, "eos_token_id": 1020}
+
+
 CHANGES: dict[str, Callable[[dict, dict, dict], None]] = {
     change.__name__.replace("_", " "): change
     for change in (
         named_templates, no_default_template, bos_of_the_post_processor, bos_as_an_object,
-        another_end, wishes, code_llama,
+        another_end, wishes, code_llama, qwen,
     )
 }  # fmt: skip
 NAMES = (*CHANGES, "template files")
+PRE = {"qwen": "qwen2"}  # else llama-bpe
 
 
 def write(folder: Path, name: str) -> Path:
-    checkpoints.llama31(folder, num_hidden_layers=1)
+    if name == "qwen":
+        checkpoints.variant(folder, "Qwen2, more rows than tokens")
+    else:
+        checkpoints.llama31(folder, num_hidden_layers=1)
     files = [folder / f"{stem}.json" for stem in ("tokenizer", "tokenizer_config", "config")]
     read = [json.loads(file.read_bytes()) for file in files]
     if name in CHANGES:

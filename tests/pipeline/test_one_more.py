@@ -2,57 +2,50 @@
 
 import json
 
-import checkpoints
 from conftest import llama_cpp
 from ingot.model.families.table import FAMILIES
 
-QWEN2 = """
+SEED_OSS = """
 from dataclasses import replace
 
-from ingot.model.families.llama import LLAMA
+from ingot.model.families.qwen2 import QWEN2
 
-QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-QWEN2 = replace(
-    LLAMA,
-    architecture="Qwen2ForCausalLM",
-    model_type="qwen2",
-    gguf="qwen2",
+NAMED = {"post_attention_layernorm": "post_attention_norm"}
+SEED_OSS = replace(
+    QWEN2,
+    architecture="SeedOssForCausalLM",
+    model_type="seed_oss",
+    gguf="seed_oss",
     layer={
-        name: replace(one, heads="", bias="attention_bias" if name in QKV else "")
-        for name, one in LLAMA.layer.items()
+        name: replace(one, gguf=NAMED.get(name, one.gguf)) for name, one in QWEN2.layer.items()
     },
-    gguf_lacks=(
-        "vocab_size", "rope.dimension_count", "attention.key_length", "attention.value_length"
-    ),
-    needs=("own_gguf",),
-    always=("attention_bias",),
-    counts_kv_heads=False,
-    neutral={"use_sliding_window": (None, False)},
+    names_head_dim=True,
+    neutral={"attention_out_bias": (None, False), "residual_dropout": (None, 0.1)},
 )
 """
 
 
-def test_a_family_is_one_file_and_a_line(clone, build, forked):
-    """Qwen2, which is no family of ours: GGUF, llama.cpp's bytes, verified; ONNX too; the rest refused."""
-    folder = clone("a")
+def test_a_family_is_one_file_and_a_line(clone, build, forked, tiny):
+    """Seed-OSS, which is none of ours: GGUF, llama.cpp's bytes, verified; ONNX too; the rest refused."""
+    folder, checkpoint = clone("a"), tiny("seed_oss")
     families = folder / "scripts/ingot/model/families"
-    assert "Qwen2ForCausalLM" not in FAMILIES, "take a family that we lack"
-    (families / "qwen2.py").write_text(f'"""Qwen2."""\n{QWEN2}')
+    assert "SeedOssForCausalLM" not in FAMILIES, "take a family that we lack"
+    (families / "seed_oss.py").write_text(f'"""Seed-OSS."""\n{SEED_OSS}')
     table = families / "table.py"
-    line = "from ingot.model.families.mistral import MISTRAL\n"
+    line = "from ingot.model.families.qwen3 import QWEN3\n"
     table.write_text(
         table.read_text()
-        .replace(line, f"{line}from ingot.model.families.qwen2 import QWEN2\n")
-        .replace("(LLAMA, MISTRAL)", "(LLAMA, MISTRAL, QWEN2)")
+        .replace(line, f"{line}from ingot.model.families.seed_oss import SEED_OSS\n")
+        .replace("QWEN3)", "QWEN3, SEED_OSS)")
     )
-    checkpoints.qwen2(folder / "q")
-    entry = "path: q, name: A name, architecture: Qwen2ForCausalLM, pre_tokenizer: llama-bpe"
+    entry = f"path: {checkpoint}, name: A name, architecture: SeedOssForCausalLM"
+    entry = f"{entry}, pre_tokenizer: llama-bpe"
     (folder / "mine.yaml").write_text(f"models: {{q: {{{entry}, corpus_tokens: 1024}}}}")
     targets = [f"artifacts/q.{kind}.verified.json" for kind in ("gguf", "q8_0.gguf", "onnx")]
     build(folder, "--configfile", "mine.yaml", "--", *targets)
     for target in targets:
         assert json.loads((folder / target).read_bytes())["result"] == "passed"
-    done = llama_cpp(forked, [[str(folder / "q"), str(folder), "llama-bpe"]], ["f16", "q8_0"])
+    done = llama_cpp(forked, [[str(checkpoint), str(folder), "llama-bpe"]], ["f16", "q8_0"])
     assert done.returncode == 0, done.stderr[-3000:]
     for ours, theirs in (("q", "f16"), ("q.q8_0", "q8_0")):
         made = (folder / f"artifacts/{ours}.gguf").read_bytes()

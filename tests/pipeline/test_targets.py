@@ -45,9 +45,9 @@ CHAINS = {
         "quantize_gguf", "read_config", "generate_reference", "encode_texts", "score_corpus", "verify_gguf",
     },
     "demo.quants": {"quantize_all"},
-    "qwen3-8b.q4_k_m.gguf": {"fetch_listing", "fetch_file", "convert_gguf", "quantize_float"},
-    "qwen3-8b.quants": {"fetch_listing", "fetch_file", "convert_gguf", "quantize_floats"},
-    "qwen3-8b.q8_0.gguf.verified.json": {
+    "smollm3-3b.q4_k_m.gguf": {"fetch_listing", "fetch_file", "convert_gguf", "quantize_float"},
+    "smollm3-3b.quants": {"fetch_listing", "fetch_file", "convert_gguf", "quantize_floats"},
+    "smollm3-3b.q8_0.gguf.verified.json": {
         "fetch_listing", "fetch_file", "read_config", "convert_gguf", "generate_reference", "encode_texts",
         "score_corpus", "verify_converted",
     },

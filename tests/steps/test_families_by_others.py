@@ -34,8 +34,7 @@ def fill(places, forked):
         place.mkdir()
         family = FAMILIES[name]
         said = {"architectures": [name], "model_type": family.model_type, "rope_scaling": None}
-        # where config.json has none, llama.cpp's file says none, and ours does: docs/gguf.md
-        size = {} if "attention.key_length" in family.gguf_lacks else {"head_dim": 32}
+        size = {"head_dim": 32} if family.names_head_dim else {}
         config = checkpoints.llama_config(**said, **size, **({bias: True} if bias else {}))
         checkpoints.write_json(place / "config.json", config)
         checkpoints.tokenizer_of_demo(place)

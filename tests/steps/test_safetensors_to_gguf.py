@@ -12,6 +12,7 @@ from conftest import convert, llama_cpp, once
 from ingot.formats.gguf.file import read
 from ingot.model.checkpoint.safetensors import read_header
 
+SHAPES = (*checkpoints.VARIANTS, *checkpoints.QWENS)
 DTYPES = ("f32", "f16", "bf16", "q8_0")
 PRE = {"nemo": "tekken", "llama2": "default"}
 LICENCE = {"tied": "apache-2.0"}
@@ -52,7 +53,7 @@ def variants(forked, tmp_path_factory):
     """A folder per variant: its checkpoint, and llama.cpp's files of it."""
     with once(tmp_path_factory, "variants") as (folder, filled):
         if not filled:
-            places = {name: folder / name for name in checkpoints.VARIANTS}
+            places = {name: folder / name for name in SHAPES}
             for name, place in places.items():
                 checkpoints.variant(place / "checkpoint", name)
             asked = [[f"{place}/checkpoint", str(place), "llama-bpe"] for place in places.values()]
@@ -62,12 +63,16 @@ def variants(forked, tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", checkpoints.VARIANTS)
-def test_every_shape_of_a_llama_has_llama_cpps_bytes(name, variants, ok, tmp_path):
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_shape_of_a_family_has_llama_cpps_bytes(name, variants, ok, tmp_path):
     for dtype in DTYPES:
         convert(ok, variants / name / "checkpoint", tmp_path / "m.gguf", dtype)
         theirs = variants / name / f"{dtype}.gguf"
         assert (tmp_path / "m.gguf").read_bytes() == theirs.read_bytes(), dtype
+
+
+def pre_of_tokenizer(name):
+    return tokenizers_of.PRE.get(name, "llama-bpe")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +84,9 @@ def tokenizers(forked, tmp_path_factory):
             for name in names:
                 (folder / name).mkdir()
                 tokenizers_of.write(folder / name / "checkpoint", name)
-            asked = [[f"{folder / n}/checkpoint", str(folder / n), "llama-bpe"] for n in names]
+            asked = [
+                [f"{folder / n}/checkpoint", str(folder / n), pre_of_tokenizer(n)] for n in names
+            ]
             done = llama_cpp(forked, asked, ["q8_0"])
             assert (folder / names[-1] / "q8_0.gguf").exists(), done.stderr[-3000:]
     return folder
@@ -88,7 +95,8 @@ def tokenizers(forked, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", tokenizers_of.NAMES)
 def test_every_tokenizer_has_llama_cpps_bytes(name, tokenizers, ok, tmp_path):
-    convert(ok, tokenizers / name / "checkpoint", tmp_path / "m.gguf", "q8_0")
+    checkpoint, pre = tokenizers / name / "checkpoint", pre_of_tokenizer(name)
+    convert(ok, checkpoint, tmp_path / "m.gguf", "q8_0", pre)
     theirs = tokenizers / name / "q8_0.gguf"
     assert (tmp_path / "m.gguf").read_bytes() == theirs.read_bytes()
 

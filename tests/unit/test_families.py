@@ -13,7 +13,7 @@ from ingot.model.families.table import FAMILIES
 from ingot.model.features import ALL, FEATURES
 from ingot.model.specs import specs_of
 
-SIZES = {"hidden", "ffn", "q", "kv"}
+SIZES = {"hidden", "ffn", "head", "q", "kv"}
 
 
 @pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
@@ -72,6 +72,13 @@ def test_the_catalogue_takes_each_family_and_those_that_the_converter_knows():
         said = targets.why_not("artifacts/llama8b.gguf", catalogue)
         assert said is reason is None or reason in said
         assert f"does not know {name}" in targets.why_not("artifacts/llama8b.onnx", catalogue)
+
+
+def test_a_field_of_its_own_that_is_other_arithmetic_is_refused(family, tmp_path):
+    for key, neutral in family.neutral.items():
+        assert config(family, tmp_path, **{key: neutral[-1]})
+        with pytest.raises(Refused, match=f"{key} is True, expected False; it would be left out"):
+            config(family, tmp_path, **{key: True})
 
 
 def test_the_documents_name_each_family(family):

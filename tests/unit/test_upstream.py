@@ -30,7 +30,7 @@ SIZES = {
     "max_position_embeddings": 512,
     "num_attention_heads": 4,
 }
-QWEN = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", **SIZES}
+GRANITE = {"architectures": ["GraniteForCausalLM"], "model_type": "granite", **SIZES}
 
 
 @dataclass
@@ -49,10 +49,10 @@ def config(tmp_path):
 
 @pytest.fixture
 def catalogue(tmp_path, monkeypatch):
-    """catalogue(way="own") has a model m of a Qwen3's config.json, here."""
+    """catalogue(way="own") has a model m of a Granite's config.json, here."""
     monkeypatch.chdir(tmp_path)
 
-    def run(said=QWEN, **entry):
+    def run(said=GRANITE, **entry):
         (tmp_path / "m").mkdir(exist_ok=True)
         checkpoints.write_json(tmp_path / "m/config.json", said)
         (tmp_path / "m/model.safetensors").write_bytes(b"x" * 4000)
@@ -66,13 +66,13 @@ def catalogue(tmp_path, monkeypatch):
 
 
 def test_the_outline_is_read_whatever_a_family_calls_its_numbers(config):
-    wanted = outline.Outline("Qwen3ForCausalLM", 1088, 128, 4, 512, 4)
-    assert outline.read_outline(config(**QWEN)) == wanted
-    nested = {"architectures": ["Qwen3ForCausalLM"], "text_config": SIZES, "vision_config": {}}
+    wanted = outline.Outline("GraniteForCausalLM", 1088, 128, 4, 512, 4)
+    assert outline.read_outline(config(**GRANITE)) == wanted
+    nested = {"architectures": ["GraniteForCausalLM"], "text_config": SIZES, "vision_config": {}}
     assert outline.read_outline(config(**nested)) == wanted
     old = {"vocab_size": 1088, "n_embd": 128, "n_layer": 4, "n_positions": 512, "n_head": 4}
-    assert outline.read_outline(config(architectures=["Qwen3ForCausalLM"], **old)) == wanted
-    endless = {key: value for key, value in QWEN.items() if key != "max_position_embeddings"}
+    assert outline.read_outline(config(architectures=["GraniteForCausalLM"], **old)) == wanted
+    endless = {key: value for key, value in GRANITE.items() if key != "max_position_embeddings"}
     assert outline.read_outline(config(**endless)).context == outline.ENDLESS
     deep = {"architectures": ["Q"], "thinker_config": {"text_config": SIZES, "hidden_size": 7}}
     assert outline.read_outline(config(**deep)).hidden == 128
@@ -92,7 +92,7 @@ def test_the_outline_is_read_whatever_a_family_calls_its_numbers(config):
 )
 def test_an_outline_that_makes_no_sense_is_refused_in_one_line(changes, said, config):
     with pytest.raises(Refused, match=said):
-        outline.read_outline(config(**{**QWEN, **changes}))
+        outline.read_outline(config(**{**GRANITE, **changes}))
 
 
 def test_a_family_without_a_table_goes_the_upstream_way_to_what_upstream_writes(catalogue):
@@ -143,7 +143,7 @@ def test_a_model_may_be_told_to_go_the_upstream_way(catalogue):
 @pytest.mark.parametrize(
     "entry, said",
     [
-        ({"way": "own"}, "models.m.way: own, but Ingot has no table of Qwen3ForCausalLM"),
+        ({"way": "own"}, "models.m.way: own, but Ingot has no table of GraniteForCausalLM"),
         ({"way": "theirs"}, "models.m.way: 'theirs' is not one of"),
         ({"architecture": "a b"}, "models.m.architecture: 'a b' does not match"),
     ],
@@ -155,7 +155,7 @@ def test_a_way_that_there_is_not_is_refused(entry, said, catalogue):
 
 def test_our_own_way_needs_a_pre_tokenizer_that_we_can_say(catalogue):
     llama = checkpoints.llama_config(rope_scaling=None)
-    for entry, said in (({}, "missing"), ({"pre_tokenizer": "qwen2"}, "qwen2")):
+    for entry, said in (({}, "missing"), ({"pre_tokenizer": "gpt-2"}, "gpt-2")):
         with pytest.raises(
             Refused, match=rf"models.m.pre_tokenizer: {said}, expected one of llama-bpe"
         ):
@@ -165,11 +165,11 @@ def test_our_own_way_needs_a_pre_tokenizer_that_we_can_say(catalogue):
 def test_a_config_json_of_another_architecture_is_refused(catalogue):
     found = catalogue(architecture="Qwen3MoeForCausalLM")
     reason = targets.why_not("artifacts/m.gguf", found)
-    assert "architectures is Qwen3ForCausalLM, expected Qwen3MoeForCausalLM by the" in reason
+    assert "architectures is GraniteForCausalLM, expected Qwen3MoeForCausalLM by the" in reason
 
 
 def test_what_nobody_knows_is_refused_before_anything_is_fetched(catalogue, tmp_path):
-    found = catalogue({**QWEN, "architectures": ["NobodysForCausalLM"]})
+    found = catalogue({**GRANITE, "architectures": ["NobodysForCausalLM"]})
     assert "does not know NobodysForCausalLM" in targets.why_not("artifacts/m.gguf", found)
     with pytest.raises(Refused, match=f"or one of the {len(converter.ARCHITECTURES)} that"):
         found_of.numbers(tmp_path / "m/config.json")
@@ -181,7 +181,7 @@ def test_plans_go_by_bytes_where_there_is_no_table(catalogue):
     assert model.parameters() == 2000
     assert model.tensor_bytes("f32") == 4 * 62 * 32 and model.tensor_bytes("q8_0") == 62 * 34
     said = {"layers": 2, "hidden": 8, "vocab": 9, "context": 64, "parameters": 5000}
-    unfetched = {"hub": "a/b", "shards": 1, "name": "M", "architecture": "Qwen3ForCausalLM"}
+    unfetched = {"hub": "a/b", "shards": 1, "name": "M", "architecture": "GraniteForCausalLM"}
     found = yaml.safe_load((ROOT / "models.yaml").read_text())
     found["models"] = {"m": {**unfetched, "dimensions": said}}
     schema.complete(found, ROOT)
@@ -206,7 +206,7 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     (tmp_path / "m/model.safetensors").unlink()
     checkpoints.write_shard(tmp_path / "m/model.safetensors", {"a": ("BF16", (4,), b"12345678")})
     entry, size = add.of_folder(tmp_path / "m", "M")
-    assert (entry["architecture"], entry["pre_tokenizer"]) == ("Qwen3ForCausalLM", "llama-bpe")
+    assert (entry["architecture"], entry["pre_tokenizer"]) == ("GraniteForCausalLM", "llama-bpe")
     assert {*entry["dimensions"]} == {*outline.KEYS}
     assert entry["tp"] == [1, 2, 4]
     text = add.yaml_of("m", entry)
@@ -215,7 +215,7 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     schema.complete(found, ROOT)
     lines = add.about(ROOT, "m", entry, size, found)
     assert any(
-        "no table of Qwen3ForCausalLM: its GGUF files are written by" in one for one in lines
+        "no table of GraniteForCausalLM: its GGUF files are written by" in one for one in lines
     )
     (many,) = [one for one in lines if one.startswith("cannot: ") and "no table of" in one]
     assert "irpa, mlir" in many and "torchpipe" in many and not re.search("onnx|openvino", many)
@@ -223,7 +223,7 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
 
 def test_a_quantised_checkpoint_without_a_table_is_taken_as_it_is(catalogue, tmp_path):
     """As gpt-oss is, whose experts are bytes; of a Llama the same is refused by each format's step."""
-    for said, pre in ((QWEN, None), (checkpoints.llama_config(), "llama-bpe")):
+    for said, pre in ((GRANITE, None), (checkpoints.llama_config(), "llama-bpe")):
         catalogue(said, **({"pre_tokenizer": pre} if pre else {}))
         checkpoints.tokenizer_of_demo(tmp_path / "m")
         tensors = {"a": ("U8", (4,), b"1234"), "b": ("F8_E8M0", (2,), b"12")}
@@ -232,7 +232,7 @@ def test_a_quantised_checkpoint_without_a_table_is_taken_as_it_is(catalogue, tmp
             with pytest.raises(Refused, match="dtype U8, expected one of BF16, F16, F32"):
                 add.of_folder(tmp_path / "m", "M")
         else:
-            assert add.of_folder(tmp_path / "m", "M")[0]["architecture"] == "Qwen3ForCausalLM"
+            assert add.of_folder(tmp_path / "m", "M")[0]["architecture"] == "GraniteForCausalLM"
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_shards_that_are_counted_otherwise_are_named(count, catalogue, tmp_path)
     found = found_of.shards("m", [*names, "model.safetensors.index.json", "config.json"])
     numbers = "{00000..00002}" if first else "{00001..00003}"
     assert found == [count.replace("{n:05d}", numbers)]
-    entry = {"hub": "a/b", "shards": found, "name": "M", "architecture": "Qwen3ForCausalLM"}
+    entry = {"hub": "a/b", "shards": found, "name": "M", "architecture": "GraniteForCausalLM"}
     whole = yaml.safe_load((ROOT / "models.yaml").read_text())
     whole["models"] = {"m": entry}
     schema.complete(whole, ROOT)
@@ -281,7 +281,7 @@ def test_weights_are_counted_where_config_json_says_what_each_takes(config):
         ({"dtype": "bfloat16", "quantization_config": {"quant_method": "mxfp4"}}, {}),
         ({}, {}),
     ):
-        assert found_of.counted(config(**QWEN, **said), 8) == counted
+        assert found_of.counted(config(**GRANITE, **said), 8) == counted
 
 
 SHAPE = Shape(
@@ -353,20 +353,20 @@ def test_latent_attention_has_blocks_that_its_kernels_take():
 
 
 def test_what_vllm_does_not_serve_is_refused_as_a_bundle_alone(catalogue):
-    found = catalogue({**QWEN, "architectures": ["T5ForConditionalGeneration"]})
+    found = catalogue({**GRANITE, "architectures": ["T5ForConditionalGeneration"]})
     assert targets.why_not("artifacts/m.gguf", found) is None
     said = "vLLM, as it is pinned, does not serve T5ForConditionalGeneration"
     assert targets.why_not("artifacts/m_tp1.vllm-slurm", found) == said
 
 
 def test_the_part_for_images_is_a_target_of_models_that_have_one(catalogue):
-    found = catalogue({**QWEN, "architectures": ["Gemma3ForConditionalGeneration"]})
+    found = catalogue({**GRANITE, "architectures": ["Gemma3ForConditionalGeneration"]})
     for name in ("m.mmproj.gguf", "m.mmproj.gguf.verified.json", "m.q4_k_m.gguf"):
         assert targets.why_not(f"artifacts/{name}", found) is None
     said = "unknown variant q4_0, expected one of none"
     assert targets.why_not("artifacts/m.q4_0.mmproj.gguf", found) == said
-    said = "Qwen3ForCausalLM has no part for images or sounds that llama.cpp's converter writes"
-    assert targets.why_not("artifacts/m.mmproj.gguf", catalogue(QWEN)) == said
+    said = "GraniteForCausalLM has no part for images or sounds that llama.cpp's converter writes"
+    assert targets.why_not("artifacts/m.mmproj.gguf", catalogue(GRANITE)) == said
 
 
 def test_no_family_of_ours_is_left_to_the_converter():

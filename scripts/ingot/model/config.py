@@ -102,6 +102,7 @@ class ModelConfig:
     tied: bool
     attention_bias: bool = False  # of q, k, v and o
     mlp_bias: bool = False  # of gate, up and down
+    says_head_dim: bool = True  # or is it hidden / heads?
     window: int | None = None  # tokens that each layer sees, of a family whose context ends there
 
     @property
@@ -148,7 +149,7 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
     if kv_heads is None and not family.counts_kv_heads:
         raise Refused(f"{path}: num_key_value_heads is missing, expected {SIZE}; add it")
     kv_heads = heads if kv_heads is None else kv_heads
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    head_dim = config.get("head_dim") or family.default_head_dim or config["hidden_size"] // heads
     if heads % kv_heads or head_dim % 2 or not head_dim:
         raise Refused(
             f"{path}: {heads} heads of {head_dim} values over {kv_heads} KV heads, expected a "
@@ -169,6 +170,7 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
         rope_theta=theta,
         rope=rope,
         tied=bool(config.get("tie_word_embeddings")),
+        says_head_dim=bool(config.get("head_dim")),
         window=_window(config, family),
         **biases,
     )
@@ -269,6 +271,6 @@ def say_unknown(path: Path) -> None:
     known = {*HONOURED, *known_fields.NAMES}
     if unknown := sorted(set(read_json(path)) - known):
         print(
-            f"{path}: {', '.join(unknown)}: neither Ingot nor transformers' Llama reads this; left out",
+            f"{path}: {', '.join(unknown)}: neither Ingot nor transformers reads this; left out",
             file=sys.stderr,
         )

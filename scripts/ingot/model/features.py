@@ -12,6 +12,7 @@ FEATURES = {  # word -> as config.json says it
     "attention_bias": "attention_bias is true",
     "mlp_bias": "mlp_bias is true",
     "own_gguf": "GGUF has an architecture of its own for its family",
+    "qk_norm": "its layers norm each head of q and k",
     "linear": "rope_type is linear",
     "yarn": "rope_type is yarn",
     "no_table": "config.json is of a family that Ingot has no table of",

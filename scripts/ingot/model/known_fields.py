@@ -44,7 +44,7 @@ WITHOUT_EFFECT = (  # sampling, training, names, and what the tokenizer says
     "return_dict_in_generate", "sep_token_id", "suppress_tokens", "task_specific_params", "temperature",
     "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype",
     "torchscript", "transformers_version", "typical_p", "use_bfloat16", "use_cache",
-    "use_sliding_window",
+    "use_sliding_window", "max_window_layers",
 )  # fmt: skip
 NAMES = (*NEUTRAL, *NEUTRAL_ITEMS, *WITHOUT_EFFECT)
 

@@ -33,7 +33,8 @@ def specs_of(config: ModelConfig, dtype: str) -> list[TensorSpec]:
     """Every tensor of the model at `dtype`, in the order of config, not of any file."""
     c, found = config, []
     sizes = {
-        "hidden": c.hidden, "ffn": c.ffn, "q": c.heads * c.head_dim, "kv": c.kv_heads * c.head_dim,
+        "hidden": c.hidden, "ffn": c.ffn, "head": c.head_dim,
+        "q": c.heads * c.head_dim, "kv": c.kv_heads * c.head_dim,
     }  # fmt: skip
     if isinstance(c.rope, Llama3Rope):
         found.append(TensorSpec(None, "rope_freqs.weight", (c.head_dim // 2,), TYPES["F32"]))

@@ -144,7 +144,9 @@ def fill_needs(name: str, entry: dict[str, Any], root: Path) -> str | None:
 
 def expected(entry: dict[str, Any]) -> tuple[str, ...]:
     """What a model needs of a format, before its config.json is here."""
-    return tuple(entry.get("needs", ())) if entry["architecture"] in FAMILIES else (NO_TABLE,)
+    if not (family := FAMILIES.get(entry["architecture"])):
+        return (NO_TABLE,)
+    return tuple(entry.get("needs", (*family.needs, *family.always)))
 
 
 class Model:

@@ -11,7 +11,7 @@ from ingot.formats.gguf.kv import KV
 from ingot.model.config import LinearRope, ModelConfig, YarnRope
 from ingot.model.specs import f32, specs_of
 
-CAN = ("attention_bias", "mlp_bias", "own_gguf", "linear", "yarn")
+CAN = ("attention_bias", "mlp_bias", "own_gguf", "qk_norm", "linear", "yarn")
 FILE_TYPE = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # dtype -> general.file_type
 
 
@@ -36,6 +36,8 @@ def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:
         KV("general.quantization_version", "u32", 2),
     ]
     lacks = {f"{name}.{word}" for word in config.family.gguf_lacks}
+    if not (c.says_head_dim or c.family.names_head_dim):
+        lacks |= {f"{name}.attention.{word}_length" for word in ("key", "value")}
     return [kv for kv in found if kv.key not in lacks]
 
 

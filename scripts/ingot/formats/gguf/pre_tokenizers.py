@@ -36,11 +36,14 @@ DIGITS = "digits, each alone"
 TAKEN = {  # that a GGUF file of ours can say
     "llama-bpe": (LLAMA, PLAIN),
     "tekken": (TEKKEN, PLAIN),
+    "qwen2": (QWEN, PLAIN),
 }
+WHOLE = ("llama-bpe", "tekken")  # of which libllama takes each word whole that is a token
+COMPOSED = ("qwen2",)  # of which a normaliser may compose letters and marks, as libllama never does
+NFC = 'normalizer {"type": "NFC"}'
 OTHERS = {  # for a refusal that names them
     "gpt-2": (GPT2,),
     "starcoder": (DIGITS, GPT2),
-    "qwen2": (QWEN, PLAIN),
     "qwen35": (
         rf"{APOSTROPHE}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
         rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{SPACES}",
@@ -72,7 +75,15 @@ NEAR = ("tekken", "gpt-4o")
 def named(tokenizer: dict[str, Any]) -> str | None:
     """llama.cpp's name of how this tokenizer.json splits; None where it is none of those that we know."""
     found = steps(tokenizer)
-    return next((name for name, known in {**TAKEN, **OTHERS}.items() if list(known) == found), None)
+    composed = found[1:] if found[:1] == [NFC] else found
+    return next(
+        (
+            name
+            for name, known in {**TAKEN, **OTHERS}.items()
+            if list(known) == (composed if name in COMPOSED else found)
+        ),
+        None,
+    )
 
 
 def steps(tokenizer: dict[str, Any]) -> list[str]:
@@ -104,10 +115,16 @@ def hold(path: Path, tokenizer: dict[str, Any], wanted: str) -> None:
 
 
 def hold_merges(path: Path, tokenizer: dict[str, Any], wanted: str) -> None:
-    if (tokenizer.get("model") or {}).get("ignore_merges") is not True:
+    whole = (tokenizer.get("model") or {}).get("ignore_merges") is True
+    if wanted in WHOLE and not whole:
         raise Refused(
             f"{path}: model.ignore_merges is not true, expected it of {wanted}, of which libllama takes "
             "each word whole that is a token; take the base model's newest tokenizer.json, which says so"
+        )
+    if whole and wanted not in WHOLE:
+        raise Refused(
+            f"{path}: model.ignore_merges is true, expected false of {wanted}, of which libllama merges "
+            "each word; take the base model's tokenizer.json"
         )
 
 
@@ -121,10 +138,12 @@ def described(tokenizer: dict[str, Any]) -> str:
 
 def differs_in_libllama(name: str, text: str) -> bool:
     """May libllama split `text` otherwise than the models whose pre-tokenizer has this name?"""
-    if name not in NEAR or text.isascii():
+    if name not in (*NEAR, *COMPOSED) or text.isascii():
         return False
     import unicodedata
 
+    if name in COMPOSED:
+        return not unicodedata.is_normalized("NFC", text)
     kinds = {unicodedata.category(letter) for letter in text if not letter.isascii()}
     return bool(kinds & {"Lu", "Ll", "Lt", "Mn", "Mc", "Me"})
 

@@ -43,7 +43,7 @@ LOOKS_SPECIAL = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 def vocabulary(checkpoint: Checkpoint, config: ModelConfig, pre_tokenizer: str) -> list[KV]:
     """The `tokenizer.*` pairs.  `pre_tokenizer` is that of a byte-level BPE vocabulary."""
     settings = checkpoint.optional_json("tokenizer_config.json", SETTINGS)
-    prefix = settings.get("add_prefix_space")
+    prefix = settings.get("add_prefix_space") if config.family.says_prefix_space else None
     kvs = [] if prefix is None else [KV("tokenizer.ggml.add_space_prefix", "bool", prefix)]
     tokenizer = checkpoint.optional_json("tokenizer.json", TOKENIZER)
     sentencepiece, limit = "tokenizer.model" in checkpoint, config.vocab

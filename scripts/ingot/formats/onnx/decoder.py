@@ -1,4 +1,4 @@
-"""A Llama decoder with KV cache as an ONNX graph, in the names of optimum's exports.
+"""A decoder with KV cache as an ONNX graph, in the names of optimum's exports.
 
 Inputs: input_ids, attention_mask and position_ids, int64 [batch, sequence]; the mask is as long as past
 and sequence together.  past_key_values.N.key and .value [batch, KV heads, past, head_dim].  Outputs:
@@ -74,6 +74,9 @@ def trunk(
         at = f"model.layers.{layer}"
         y = norm(graph, weights, c, x, f"{at}.input_layernorm.weight")
         q, k, v = (weights.linear(y, f"{at}.self_attn.{name}_proj.weight") for name in "qkv")
+        if "self_attn.q_norm" in c.family.layer:
+            q = by_head(graph, weights, c, q, f"{at}.self_attn.q_norm.weight", c.heads)
+            k = by_head(graph, weights, c, k, f"{at}.self_attn.k_norm.weight", c.kv_heads)
         y = attend(layer, q, k, v)
         x = graph.node("Add", x, weights.linear(y, f"{at}.self_attn.o_proj.weight"))
         y = norm(graph, weights, c, x, f"{at}.post_attention_layernorm.weight")
@@ -84,6 +87,13 @@ def trunk(
     weights.begin("head")
     x = norm(graph, weights, c, x, "model.norm.weight")
     return weights.linear(graph.node("Gather", x, rows, axis=0) if rows else x, weights.head)
+
+
+def by_head(graph: Graph, weights: Weights, c: ModelConfig, x: str, source: str, heads: int) -> str:
+    """A norm of each head of x [tokens, heads * head_dim]."""
+    x = graph.node("Reshape", x, graph.constant([-1, c.head_dim]))
+    x = norm(graph, weights, c, x, source)
+    return graph.node("Reshape", x, graph.constant([-1, heads * c.head_dim]))
 
 
 def norm(graph: Graph, weights: Weights, c: ModelConfig, x: str, source: str) -> str:
@@ -121,15 +131,15 @@ def _standard(
     mask = node("Where", kept, constant(masked * 0), constant(masked))
     flat = constant([-1, c.heads * c.head_dim])
 
-    def by_head(x: str, heads: int) -> str:
+    def heads_apart(x: str, heads: int) -> str:
         """[tokens, heads * head_dim] to [batch, heads, sequence, head_dim]"""
         shape = node("Concat", node("Shape", ids), constant([heads, c.head_dim]), axis=0)
         return node("Transpose", node("Reshape", x, shape), perm=[0, 2, 1, 3])
 
     def attend(layer: int, q: str, k: str, v: str) -> str:
-        q = node("RotaryEmbedding", by_head(q, c.heads), cos, sin)
-        k = node("RotaryEmbedding", by_head(k, c.kv_heads), cos, sin)
-        v = by_head(v, c.kv_heads)
+        q = node("RotaryEmbedding", heads_apart(q, c.heads), cos, sin)
+        k = node("RotaryEmbedding", heads_apart(k, c.kv_heads), cos, sin)
+        v = heads_apart(v, c.kv_heads)
         if attention_mask:  # not by Attention's own inputs for the past: TensorRT takes none
             kv = zip((k, v), _pasts(layer), _presents(layer), strict=True)
             k, v = (graph.nodes_of("Concat", [past, x], [name], axis=2)[0] for x, past, name in kv)

@@ -5,9 +5,8 @@ What config.json says (config.py), which tensors a checkpoint and a GGUF file ho
 
 from dataclasses import dataclass, field
 
-Sizes = tuple[
-    str, ...
-]  # of a tensor [out, in]: hidden, ffn, q (heads * head_dim), kv (kv_heads * head_dim)
+# of a tensor [out, in]: hidden, ffn, head (head_dim), q (heads * head_dim), kv (kv_heads * head_dim)
+Sizes = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,7 @@ class Family:
     gguf_lacks: tuple[
         str, ...
     ] = ()  # of metadata.hyperparameters, what llama.cpp's converter writes none of
+    says_prefix_space: bool = True  # does GGUF say add_prefix_space of tokenizer_config.json?
     needs: tuple[str, ...] = ()  # of features.FEATURES, whatever config.json says
     always: tuple[
         str, ...
@@ -43,6 +43,8 @@ class Family:
         None  # tokens, that transformers takes where config.json names none
     )
     counts_kv_heads: bool = True  # may num_key_value_heads be left out, as many as heads?
+    default_head_dim: int | None = None  # what transformers takes where config.json names none
+    names_head_dim: bool = True  # does GGUF name it though config.json does not?
 
     @property
     def biases(self) -> tuple[str, ...]:

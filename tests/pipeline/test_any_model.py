@@ -8,24 +8,10 @@ import yaml
 
 from conftest import ROOT, planned, ran
 
-TINY = ROOT / "tests/doubles/tiny_models.py"
-
-
-@pytest.fixture
-def tiny(interpreter, tmp_path):
-    def run(kind):
-        words = (TINY, tmp_path / "w", ROOT / "models/demo", kind)
-        done = interpreter("transformers").run(*words)
-        assert "architecture" in json.loads(done.stdout)[kind], done.stdout
-        return tmp_path / "w"
-
-    return run
-
-
 def test_a_family_without_a_table_is_added_planned_built_and_verified(
     tiny, ingot, snakemake, store
 ):
-    folder = tiny("granite")
+    folder = tiny("granite").parent
     done = ingot("add", "granite", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "Ingot has no table of GraniteForCausalLM: its GGUF files are written by" in done.stdout
@@ -75,7 +61,7 @@ def test_a_family_without_a_table_is_added_planned_built_and_verified(
 
 
 def test_a_model_that_sees_has_a_part_for_images(tiny, ingot, snakemake, store):
-    folder = tiny("gemma3")
+    folder = tiny("gemma3").parent
     done = ingot("add", "gemma3", cwd=folder)
     assert done.returncode == 0, done.stderr
     target = "artifacts/gemma3.mmproj.gguf"

@@ -39,6 +39,8 @@ KINDS = (
     "heads of 24",
     "Llama 3.2",
     "as many KV heads",
+    "Qwen2",
+    "Qwen3, tied",
 )
 WAYS = {  # options, and the largest difference of a logit, as a share of the largest logit
     "fp32": (("--dtype=fp32",), 1e-4),
@@ -69,7 +71,7 @@ def export(ok, tmp_path):
 
 @pytest.mark.slow
 def test_other_shapes_give_transformers_logits(export, python, tmp_path):
-    """Tied embeddings, head_dim that is not hidden / heads, biases, one KV head, as many as heads."""
+    """Tied embeddings, head_dim that is not hidden / heads, biases, KV heads one or all, norms of heads."""
     asked = []
     for kind in KINDS:
         folder = tmp_path / kind.replace(" ", "-")

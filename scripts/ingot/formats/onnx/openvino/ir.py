@@ -38,7 +38,28 @@ def convert(onnx: Path, folder: Path) -> None:
     names = (port.get_any_name() for port in pasts)
     states = {name: name.replace(PAST, PRESENT) for name in names}
     apply_make_stateful_transformation(model, states)
+    _begin_empty(model)
     openvino.save_model(model, str(folder / f"{STEM}.xml"), compress_to_fp16=False)
+
+
+def _begin_empty(model: Any) -> None:
+    """Say that each state begins without tokens.
+
+    Without it, the CPU's plugin does not compile a model of as many KV heads as heads ("ReadValue contains
+    less parent edges").
+    """
+    from openvino import opset13
+
+    shape = opset13.shape_of(model.input("input_ids"))
+    batch = opset13.gather(shape, opset13.constant([0]), opset13.constant(0))
+    for op in model.get_ops():
+        if op.get_type_name() == "ReadValue":
+            _, heads, _, size = op.get_output_partial_shape(0)
+            rest = opset13.constant([heads.get_length(), 0, size.get_length()])
+            empty = opset13.concat([batch, rest], 0)
+            zero = opset13.constant(0, op.get_output_element_type(0))
+            op.set_arguments([opset13.broadcast(zero, empty)])
+    model.validate_nodes_and_infer_types()
 
 
 def convert_tokenizer(tokenizer: list[Path], folder: Path) -> None:

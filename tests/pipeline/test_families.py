@@ -1,0 +1,27 @@
+"""A family with a table of its own: every record that its formats promise, from `ingot add` on."""
+
+import json
+
+import pytest
+
+FORMATS = ("gguf", "q4_k_m.gguf", "onnx", "fp16.onnx", "openvino", "torchpipe")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+def test_each_format_has_a_record_by_independent_readers(kind, tiny, ingot, snakemake, store):
+    """qwen2: biases, as many KV heads as heads; qwen3: norms of heads, two heads to a KV head."""
+    checkpoint = tiny(kind)
+    folder = checkpoint.parent
+    done = ingot("add", kind, cwd=folder)
+    assert done.returncode == 0 and "no table" not in done.stdout, done.stdout + done.stderr
+    added = folder / "models.local.yaml"
+    added.write_text(added.read_text().replace("    path:", "    corpus_tokens: 1024\n    path:"))
+    records = [f"artifacts/{kind}.{name}.verified.json" for name in FORMATS]
+    done = snakemake(folder, "--", *records, environment={"INGOT_STORE": str(store)})
+    assert done.returncode == 0, done.stderr[-3000:]
+    for record in records:
+        found = json.loads((folder / record).read_bytes())
+        assert found["result"] == "passed" and "way" not in found, record
+        if "numbers" in found["checks"] and "q4" not in record:
+            assert found["checks"]["numbers"]["mean_kl"] < 1e-6, record

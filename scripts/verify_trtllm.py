@@ -34,6 +34,18 @@ MERGED = {  # tensor of a layer -> the checkpoint's that lie in it one below the
     "mlp.gate": (["mlp.up_proj"], 0),
     "mlp.proj": (["mlp.down_proj"], 1),
 }
+QKV = MERGED["attention.qkv"]
+OF_SOME = {  # of some families, by whether their checkpoint has it
+    "attention.qkv.bias": QKV,
+    "attention.q_layernorm": (["self_attn.q_norm"], None),
+    "attention.k_layernorm": (["self_attn.k_norm"], None),
+}
+# in files of old, what transformers reads no more
+UNREAD = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
+QWEN = {
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+}  # qwen_type, by which it has norms
 
 
 READ = {  # of its config.json -> of transformers' reading
@@ -47,6 +59,7 @@ READ = {  # of its config.json -> of transformers' reading
     "max_position_embeddings": "context",
     "norm_epsilon": "rms_eps",
     "rotary_base": "rope_theta",
+    "attn_bias": "attention_bias",
 }
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 ALGORITHMS = {"fp8": "FP8", "int8_sq": "W8A8_SQ_PER_CHANNEL", "int4_awq": "W4A16_AWQ"}
@@ -86,13 +99,17 @@ def verify_trtllm(
     model = reading_of.read(reading)
     as_asked(built, asked)
     as_read(built, model)
-    reading_of.hold_plain(trtllm_checkpoint_, model)
+    reading_of.hold_plain(trtllm_checkpoint_, model, ("attention_bias",))
     sources = read_checkpoint(checkpoint)
     hold_tied(trtllm_checkpoint_, sources, model["tied"])
     vocab = sources["model.embed_tokens.weight"].shape[0]
-    comparison, padding = Comparison(trtllm_checkpoint_), 0
-    for source, axis, pieces in merges(built, model["tied"], vocab):
+    comparison, padding, left = Comparison(trtllm_checkpoint_), 0, {*sources}
+    for source, axis, pieces in merges(built, model["tied"], sources):
         compare(built, comparison, sources[source], axis, pieces)
+        left -= {source}
+    left = {name for name in left if not name.endswith(UNREAD) and name != "lm_head.weight"}
+    if left := sorted(left):
+        raise Refused(f"{trtllm_checkpoint_}: {left[0]} is in no rank, expected it")
     for rank, name, used in padded(built, vocab):
         rest = rows_of(built.ranks[rank][name], used, built.ranks[rank][name].shape[0])
         if rest.any():
@@ -104,7 +121,7 @@ def verify_trtllm(
         quantised = {"quant_algo": algorithm, "limit": "half a step of the quantised weight"}
     if scores:
         logits = trtllm_model.logits_of(
-            checkpoint["config.json"], built, weights(built, sources, model["tied"], vocab)
+            checkpoint["config.json"], built, weights(built, sources, model["tied"])
         )
         numbers = divergence.measure(trtllm_checkpoint_, texts_of.read(texts), scores, logits)
         known = limits.numbers(algorithm.lower(), limits.pairs(limit or []))
@@ -148,9 +165,10 @@ def as_read(built: TrtllmCheckpoint, model: reading_of.Reading) -> None:
     if built.quant and rows <= said["vocab_size"] < rows + 64:  # ModelOpt pads it
         rows = said["vocab_size"]
     wanted = {**{key: model[name] for key, name in READ.items()}, "vocab_size": rows}
+    wanted["qwen_type"] = QWEN.get(model["architecture"])
     for key, value in wanted.items():
-        if said[key] != value:
-            raise Refused(f"{path}: {key} is {said[key]}, expected {value} by transformers")
+        if said.get(key) != value:
+            raise Refused(f"{path}: {key} is {said.get(key)}, expected {value} by transformers")
     scaling = said["rotary_scaling"] or {}
     if scaling.get("rope_type", "default") != model["rope_type"] or not np.allclose(
         frequencies(said["rotary_base"], said["head_size"], scaling),
@@ -176,10 +194,10 @@ def frequencies(base: float, size: int, scaling: dict) -> np.ndarray:
 
 
 def merges(
-    built: TrtllmCheckpoint, tied: bool, vocab: int
+    built: TrtllmCheckpoint, tied: bool, sources: dict[str, Tensor]
 ) -> Iterator[tuple[str, int | None, list[Piece]]]:
     """Each source tensor, the axis it is split along, and the pieces that make up one copy of it."""
-    c, m = built.config, built.mapping
+    c, m, vocab = built.config, built.mapping, sources["model.embed_tokens.weight"].shape[0]
     last = (m.pp - 1) * m.tp
     embedding = {"rows": 0, "columns": 1}.get(m.embedding) if m.tp > 1 else None
     yield from copies(
@@ -193,23 +211,27 @@ def merges(
     heads = {"q_proj": c.heads, "k_proj": c.kv_heads, "v_proj": c.kv_heads}
     for layer in range(c.layers):
         first = layer // each * m.tp
-        for here, (there, axis) in MERGED.items():
-            name, start = f"transformer.layers.{layer % each}.{here}.weight", 0
+        for here, (there, axis) in {**MERGED, **OF_SOME}.items():
+            end = "bias" if here.endswith("bias") else "weight"
+            if here in OF_SOME and f"model.layers.{layer}.{there[0]}.{end}" not in sources:
+                continue
+            name = f"transformer.layers.{layer % each}.{here.removesuffix('.bias')}.{end}"
+            start = 0
             for source in there:
                 kind = source.split(".")[-1]
                 total = heads[kind] * c.head_dim if kind in heads else c.ffn
                 rows = max(total // m.tp, c.head_dim) if kind in heads else c.ffn // m.tp
                 if axis != 0:
-                    rows = c.hidden
-                source = f"model.layers.{layer}.{source}.weight"
+                    rows = c.head_dim if kind in ("q_norm", "k_norm") else c.hidden
+                source = f"model.layers.{layer}.{source}.{end}"
                 repeats = kind in heads  # KV heads may be fewer than ranks
                 yield from copies(m.tp, source, name, first, axis, total, rows, start, repeats)
                 start += rows
 
 
-def weights(built: TrtllmCheckpoint, sources, tied: bool, vocab: int) -> Iterator[Weight]:
+def weights(built: TrtllmCheckpoint, sources: dict[str, Tensor], tied: bool) -> Iterator[Weight]:
     """Every tensor of the source, multiplied out of the ranks' parts of it."""
-    for source, axis, pieces in merges(built, tied, vocab):
+    for source, axis, pieces in merges(built, tied, sources):
         layer = pieces[0].name.removesuffix(".weight")
         quantised = built.quant is not None and layer.endswith(trtllm_checkpoint.LINEAR)
 

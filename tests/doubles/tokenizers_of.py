@@ -77,6 +77,7 @@ def qwen(tokenizer: dict, settings: dict, config: dict) -> None:
         "add_prefix_space": False,
         "errors": "replace",
     }
+    settings["chat_template"] = settings["chat_template"].replace("{{- bos_token }}", "")
     config |= {"bos_token_id": 1017, "eos_token_id": 1020}
 
 
@@ -111,6 +112,15 @@ def write(folder: Path, name: str) -> Path:
             file.unlink()
         checkpoints.write_weights(folder, read[2], "BF16", "BF16", shards=1)
     return folder
+
+
+def as_qwen(folder: Path) -> None:
+    """A checkpoint with the demo's tokenizer has Qwen's."""
+    files = [folder / f"{stem}.json" for stem in ("tokenizer", "tokenizer_config", "config")]
+    read = [json.loads(file.read_bytes()) for file in files]
+    qwen(*read)
+    for file, content in zip(files, read, strict=True):
+        checkpoints.write_json(file, content)
 
 
 def rewritten(folder: Path, pieces: list[tuple[str, float]], prefixed: bool = True) -> None:

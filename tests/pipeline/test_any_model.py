@@ -3,10 +3,10 @@
 import json
 import re
 
-import pytest
 import yaml
 
-from conftest import ROOT, planned, ran
+from conftest import planned, ran
+
 
 def test_a_family_without_a_table_is_added_planned_built_and_verified(
     tiny, ingot, snakemake, store

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+import tokenizers_of
+
 FORMATS = ("gguf", "q4_k_m.gguf", "onnx", "fp16.onnx", "openvino", "torchpipe")
 
 
@@ -13,9 +15,11 @@ def test_each_format_has_a_record_by_independent_readers(kind, tiny, ingot, snak
     """qwen2: biases, as many KV heads as heads; qwen3: norms of heads, two heads to a KV head."""
     checkpoint = tiny(kind)
     folder = checkpoint.parent
+    tokenizers_of.as_qwen(checkpoint)
     done = ingot("add", kind, cwd=folder)
     assert done.returncode == 0 and "no table" not in done.stdout, done.stdout + done.stderr
     added = folder / "models.local.yaml"
+    assert 'pre_tokenizer: "qwen2"' in added.read_text()
     added.write_text(added.read_text().replace("    path:", "    corpus_tokens: 1024\n    path:"))
     records = [f"artifacts/{kind}.{name}.verified.json" for name in FORMATS]
     done = snakemake(folder, "--", *records, environment={"INGOT_STORE": str(store)})
@@ -25,3 +29,7 @@ def test_each_format_has_a_record_by_independent_readers(kind, tiny, ingot, snak
         assert found["result"] == "passed" and "way" not in found, record
         if "numbers" in found["checks"] and "q4" not in record:
             assert found["checks"]["numbers"]["mean_kl"] < 1e-6, record
+        if (
+            ".gguf" in record
+        ):  # which composes no letter and its mark, as the model's own tokenizer does
+            assert found["checks"]["texts_split_otherwise_by_its_runtime"] == 1

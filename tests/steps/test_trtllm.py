@@ -44,11 +44,13 @@ KINDS = {
     "llama3": lambda folder: llama3(folder),
     "llama31": lambda folder: checkpoints.llama31(folder, num_hidden_layers=4),
     "nemo": lambda folder: checkpoints.nemo(folder),
+    "qwen2": lambda folder: checkpoints.variant(folder, "Qwen2, tied"),
+    "qwen3": lambda folder: checkpoints.variant(folder, "Qwen3"),
     "padded": lambda folder: checkpoints.llama31(
         folder, vocab_size=130, bos_token_id=1, eos_token_id=2, num_hidden_layers=2
     ),
 }
-CASES = [  # kind, tp, pp: 41 rank files
+CASES = [  # kind, tp, pp: 62 rank files
     ("llama2", 1, 1),
     ("llama2", 2, 1),
     ("llama3", 4, 1),  # 2 KV heads: each is on two ranks
@@ -59,6 +61,12 @@ CASES = [  # kind, tp, pp: 41 rank files
     ("llama31", 2, 2),
     ("nemo", 1, 1),
     ("nemo", 2, 1),
+    ("qwen2", 1, 1),
+    ("qwen2", 4, 1),
+    ("qwen2", 8, 1),  # 4 KV heads
+    ("qwen3", 1, 1),
+    ("qwen3", 4, 1),
+    ("qwen3", 1, 3),
     ("padded", 4, 1),  # 33 rows a rank, the last has 31
     ("padded", 8, 1),  # 17 rows a rank, the last has 11
 ]

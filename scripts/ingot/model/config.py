@@ -113,7 +113,7 @@ class ModelConfig:
     def needs(self) -> tuple[str, ...]:
         """What not every format can express: words of features.FEATURES."""
         said = {
-            "attention_bias": self.attention_bias,
+            "attention_bias": self.attention_bias and "qkv_bias" not in self.family.needs,
             "mlp_bias": self.mlp_bias,
             "linear": isinstance(self.rope, LinearRope),
             "yarn": isinstance(self.rope, YarnRope),

@@ -12,6 +12,7 @@ FEATURES = {  # word -> as config.json says it
     "attention_bias": "attention_bias is true",
     "mlp_bias": "mlp_bias is true",
     "own_gguf": "GGUF has an architecture of its own for its family",
+    "qkv_bias": "q, k and v have biases",
     "qk_norm": "its layers norm each head of q and k",
     "linear": "rope_type is linear",
     "yarn": "rope_type is yarn",

@@ -52,10 +52,13 @@ def served(path: Path) -> Reading:
     return read_json(path, SERVED)
 
 
-def hold_plain(path: Path, model: Reading) -> None:
-    """Refuse, of a format that cannot say them, the record of a model with biases or another rope."""
+def hold_plain(path: Path, model: Reading, can: tuple[str, ...] = ()) -> None:
+    """Refuse, of a format that cannot say them, the record of a model with biases or another rope.
+
+    `can` are biases that it can say.
+    """
     for name in ("attention_bias", "mlp_bias"):
-        if model[name]:
+        if model[name] and name not in can:
             raise Refused(
                 f"{path}: its source has {name}, expected none: this format cannot say it"
             )

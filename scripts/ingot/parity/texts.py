@@ -4,12 +4,18 @@ Written by encode_texts.py.
 """
 
 import json
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ingot.base.refused import Refused
+
+# byte-level BPE writes bytes as letters: those that can be seen as themselves, the others from U+0100 on
+SEEN = (*range(33, 127), *range(161, 173), *range(174, 256))
+UNSEEN = [byte for byte in range(256) if byte not in SEEN]
+BYTES = {chr(byte): byte for byte in SEEN} | {chr(256 + n): byte for n, byte in enumerate(UNSEEN)}
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,8 @@ class Texts:
         """What a record says of an artifact's tokenizer and chat template; refused where they differ.
 
         `chat` is None where the artifact carries no template.  `may_differ` tells the texts that its
-        runtime is known to split otherwise: those that it does are counted, if they are the same letters.
+        runtime is known to split otherwise, or not to compose: those are counted, if the letters are the
+        same.
         """
         others = 0
         for text, wanted in (*self.strings, *self.lines):
@@ -57,8 +64,18 @@ class Texts:
         return {**equal, "chats_equal": len(self.chats) if chat else 0}
 
     def _letters(self, ids: list[int]) -> str:
+        """What the tokens spell, letters and their marks composed."""
         known = self.vocabulary["tokens"]
-        return "".join(known[n] if n < len(known) else f"<{n}>" for n in ids)
+        words = (known[n] if n < len(known) else f"<{n}>" for n in ids)
+        spelt = b"".join(map(_bytes_of, words)).decode(errors="replace")
+        return unicodedata.normalize("NFC", spelt)
+
+
+def _bytes_of(token: str) -> bytes:
+    """Of a token of byte-level BPE, in whose alphabet each letter is a byte; of another its text's."""
+    if all(letter in BYTES for letter in token):
+        return bytes(BYTES[letter] for letter in token)
+    return token.encode(errors="surrogatepass")
 
 
 def difference(text: str, found: list[int], wanted: list[int]) -> str:

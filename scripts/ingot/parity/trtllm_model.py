@@ -41,7 +41,7 @@ def logits_of(
         model = AutoModelForCausalLM.from_config(found, dtype=torch.float32).eval()
     state = model.state_dict()
     for weight in weights:
-        module = model.get_submodule(weight.name.removesuffix(".weight"))
+        module = model.get_submodule(weight.name.rpartition(".")[0])
         if weight.name not in state:
             continue  # a further copy, on other ranks
         with torch.no_grad():

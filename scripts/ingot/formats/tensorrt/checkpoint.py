@@ -33,7 +33,6 @@ FIXED = {  # what trtllm.document writes and nothing else may say
     "logits_dtype": "float32",
     "hidden_act": "silu",
     "position_embedding_type": "rope_gpt_neox",
-    "attn_bias": False,
     "mlp_bias": False,
 }
 GROUP = 128  # input channels that share an int4 scale
@@ -168,16 +167,20 @@ def _config(path: Path, document: dict) -> ModelConfig:
         kinds = int | float if name in ("rms_eps", "rope_theta") else int
         if isinstance(number, bool) or not isinstance(number, kinds) or number <= 0:
             raise Refused(f"{path}: {key} is {number!r}, expected a number above 0")
-    for key, value in FIXED.items():
-        # TensorRT-LLM's defaults are other ones: what is absent is wrong too
-        if document.get(key) != value or type(document[key]) is not type(value):
-            raise Refused(f"{path}: {key} is {document.get(key)!r}, expected {value!r}")
     if document.get("architecture") not in FAMILIES:
         known = " or ".join(FAMILIES)
         raise Refused(f"{path}: architecture is {document.get('architecture')}, expected {known}")
+    family = FAMILIES[document["architecture"]]
+    biased = "attention_bias" in family.always
+    for key, value in {**FIXED, "attn_bias": biased, **family.trtllm}.items():
+        # TensorRT-LLM's defaults are other ones: what is absent is wrong too
+        if document.get(key) != value or type(document[key]) is not type(value):
+            raise Refused(f"{path}: {key} is {document.get(key)!r}, expected {value!r}")
     numbers = {ours: document[key] for key, ours in NUMBERS.items()}
     rope = _rope(path, document)
-    config = ModelConfig(document["architecture"], **numbers, rope=rope, tied=False)
+    config = ModelConfig(
+        document["architecture"], **numbers, rope=rope, tied=False, attention_bias=biased
+    )
     known = trtllm.document(config, trtllm.Mapping(), "f16")
     if unknown := sorted(set(document) - set(known)):
         raise Refused(f"{path}: {unknown[0]} is no key that we write")

@@ -1,7 +1,7 @@
 """A TensorRT-LLM checkpoint: one directory of config.json and rankR.safetensors.
 
-Format: docs/source/architecture/checkpoint.md of TensorRT-LLM 1.2.1, and the classes PretrainedConfig
-and LLaMAConfig.  R is pipeline stage * tensor parallel size + tensor parallel rank; weights are
+Format: docs/source/architecture/checkpoint.md of TensorRT-LLM 1.2.1, and the classes PretrainedConfig,
+LLaMAConfig and QWenConfig.  R is pipeline stage * tensor parallel size + tensor parallel rank; weights are
 [out, in]; layers are numbered from 0 in each stage.
 """
 
@@ -17,7 +17,7 @@ from ingot.model.config import ModelConfig
 from ingot.model.tensors.dtypes import FLOATS
 from ingot.model.tensors.layout import FileLayout
 
-CAN = ()  # of features.FEATURES
+CAN = ("own_gguf", "qkv_bias", "qk_norm")  # of features.FEATURES
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}  # ours -> TensorRT-LLM's
 STORED = {"float16": "F16", "bfloat16": "BF16", "float32": "F32"}  # -> safetensors'
 LAYER = "transformer.layers"
@@ -100,8 +100,8 @@ def cuts(config: ModelConfig, mapping: Mapping) -> list[Cut]:
     vocabulary = (c.vocab, c.hidden)
     found = []
 
-    def add(source, shape, name, stage, axis=None, parts=tp, start=0) -> None:
-        found.append(Cut(f"{source}.weight", shape, f"{name}.weight", stage, axis, parts, start))
+    def add(source, shape, name, stage, axis=None, parts=tp, start=0, kind="weight") -> None:
+        found.append(Cut(f"{source}.{kind}", shape, f"{name}.{kind}", stage, axis, parts, start))
 
     axis = EMBEDDING[mapping.embedding] if tp > 1 else None
     add("model.embed_tokens", vocabulary, "transformer.vocab_embedding", 0, axis)
@@ -110,10 +110,17 @@ def cuts(config: ModelConfig, mapping: Mapping) -> list[Cut]:
         there, here = f"model.layers.{layer}", f"{LAYER}.{local}"
         attention, qkv = f"{there}.self_attn", f"{here}.attention.qkv"
         add(f"{there}.input_layernorm", (c.hidden,), f"{here}.input_layernorm", stage)
-        add(f"{attention}.q_proj", (q, c.hidden), qkv, stage, 0)
-        add(f"{attention}.k_proj", (kv, c.hidden), qkv, stage, 0, kv_parts, q // tp)
         v_start = q // tp + kv // kv_parts
-        add(f"{attention}.v_proj", (kv, c.hidden), qkv, stage, 0, kv_parts, v_start)
+        for kind, inputs in (("weight", (c.hidden,)), ("bias", ()))[: 1 + c.attention_bias]:
+            one = {"axis": 0, "kind": kind}
+            add(f"{attention}.q_proj", (q, *inputs), qkv, stage, **one)
+            more = {**one, "parts": kv_parts}
+            add(f"{attention}.k_proj", (kv, *inputs), qkv, stage, start=q // tp, **more)
+            add(f"{attention}.v_proj", (kv, *inputs), qkv, stage, start=v_start, **more)
+        for name in ("q_norm", "k_norm"):
+            if f"self_attn.{name}" in c.family.layer:
+                there_norm = f"{here}.attention.{name[0]}_layernorm"
+                add(f"{attention}.{name}", (c.head_dim,), there_norm, stage)
         add(f"{attention}.o_proj", (c.hidden, q), f"{here}.attention.dense", stage, 1)
         add(
             f"{there}.post_attention_layernorm", (c.hidden,), f"{here}.post_layernorm", stage
@@ -182,8 +189,9 @@ def document(config: ModelConfig, mapping: Mapping, dtype: str) -> dict[str, Any
         "max_position_embeddings": c.context,
         "rotary_base": c.rope_theta,
         "rotary_scaling": rope,
-        "attn_bias": False,
+        "attn_bias": c.attention_bias,
         "mlp_bias": False,
+        **c.family.trtllm,
         "use_parallel_embedding": mapping.embedding != "whole",
         "embedding_sharding_dim": EMBEDDING[mapping.embedding] or 0,
         "mapping": {"world_size": mapping.world, "tp_size": mapping.tp, "pp_size": mapping.pp},

@@ -42,6 +42,7 @@ class Family:
     default_window: int | None = (
         None  # tokens, that transformers takes where config.json names none
     )
+    trtllm: dict[str, str] = field(default_factory=dict)  # more of its config.json
     counts_kv_heads: bool = True  # may num_key_value_heads be left out, as many as heads?
     default_head_dim: int | None = None  # what transformers takes where config.json names none
     names_head_dim: bool = True  # does GGUF name it though config.json does not?

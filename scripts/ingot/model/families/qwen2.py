@@ -19,8 +19,9 @@ QWEN2 = replace(
     },
     gguf_lacks=("vocab_size", "rope.dimension_count"),
     says_prefix_space=False,
-    needs=("own_gguf",),
+    needs=("own_gguf", "qkv_bias"),
     always=("attention_bias",),
+    trtllm={"qwen_type": "qwen2"},
     counts_kv_heads=False,  # transformers fills it with 32
     names_head_dim=False,
     neutral={"use_sliding_window": (None, False), "use_mrope": (None, False)},

@@ -24,6 +24,7 @@ QWEN3 = replace(
     layer=LAYER,
     needs=("own_gguf", "qk_norm"),
     always=(),
+    trtllm={"qwen_type": "qwen3"},
     default_head_dim=128,  # whatever hidden size and heads are
     names_head_dim=True,
 )

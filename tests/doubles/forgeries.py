@@ -25,6 +25,7 @@ class Forgery:
     kinds: tuple[str, ...]
     file: str
     changes: tuple[tuple[str, str], ...]
+    of: str = "demo"  # the checkpoint that is made: the demo, or a name of checkpoints.QWENS
 
 
 def _list() -> Iterator[Forgery]:
@@ -309,7 +310,51 @@ def _list() -> Iterator[Forgery]:
     )
 
 
-FORGERIES = list(_list())
+def _of_families() -> Iterator[Forgery]:
+    """What a Llama has not: biases of q, k and v, norms of each head, rows that are not in pairs."""
+    graph, ranks = "formats/onnx/decoder.py", "formats/tensorrt/trtllm.py"
+    qwen2, qwen3 = "model/families/qwen2.py", "model/families/qwen3.py"
+
+    def of(checkpoint, kinds, file, name, *changes):
+        return Forgery(f"{checkpoint}: {name}", kinds, file, changes, checkpoint)
+
+    paired = ('heads="", bias=', "bias=")
+    yield of("Qwen2", ("gguf",), qwen2, "q and k are put in the order of pairs", paired)
+    yield of("Qwen3", ("gguf",), qwen2, "q and k are put in the order of pairs", paired)
+    yield of(
+        "Qwen3", ("gguf",), qwen3, "the norms of q and k are exchanged",
+        ("attn_q_norm", "attn_z_norm"), ("attn_k_norm", "attn_q_norm"), ("attn_z_norm", "attn_k_norm"),
+    )  # fmt: skip
+    yield of(
+        "Qwen3", ("onnx",), graph, "the norms of q and k are exchanged",
+        ("self_attn.q_norm.weight", "self_attn.z_norm.weight"),
+        ("self_attn.k_norm.weight", "self_attn.q_norm.weight"),
+        ("self_attn.z_norm.weight", "self_attn.k_norm.weight"),
+    )  # fmt: skip
+    yield of(
+        "Qwen3", ("onnx",), graph, "q goes on as it was before its norm",
+        ("            q = by_head(", "            _ = by_head("),
+    )  # fmt: skip
+    yield of(
+        "Qwen3", ("trtllm-ckpt",), ranks, "the norms of q and k are exchanged",
+        ("attention.{name[0]}_layernorm", "attention.{'kq'[name[0] == 'k']}_layernorm"),
+    )  # fmt: skip
+    yield of(
+        "Qwen3", ("trtllm-ckpt",), qwen3, "it is called a Qwen2",
+        ('"qwen_type": "qwen3"', '"qwen_type": "qwen2"'),
+    )  # fmt: skip
+    yield of(
+        "Qwen2", ("onnx",), "formats/onnx/weights.py", "the biases are stored, and not added",
+        ('graph.node("Add", y, self.vector(bias)) if', "(self.vector(bias), y)[1] if"),
+    )  # fmt: skip
+    yield of(
+        "Qwen2", ("trtllm-ckpt",), ranks, "the biases of k and v are exchanged",
+        ("{attention}.k_proj", "{attention}.{'k' if inputs else 'v'}_proj"),
+        ("{attention}.v_proj", "{attention}.{'v' if inputs else 'k'}_proj"),
+    )  # fmt: skip
+
+
+FORGERIES = [*_list(), *_of_families()]
 
 
 def forge(one: Forgery, folder: Path) -> Path:
@@ -329,11 +374,11 @@ def forge(one: Forgery, folder: Path) -> Path:
 def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[str, str, list]]:
     """Toolchain, script and options of each step of a kind: what reads, what makes, what verifies.
 
-    `peers` are the options of what transformers made, by name.
+    `peers` are the options of what transformers made, by name, and the checkpoint that it read.
     """
-    reading = peers["reading"]
+    reading, source = peers["reading"], Path(peers["checkpoint"])
     record = ["--record", folder / "record.json"]
-    checkpoint = ["--checkpoint", DEMO]
+    checkpoint = ["--checkpoint", source]
     peers = [word for name in ("reference", "texts", "scores") for word in peers[name]]
     gguf = ["--gguf", folder / "m.gguf"]
     if kind in ("gguf", "irpa"):
@@ -358,7 +403,7 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
         made = [
             *checkpoint,
             "--tokenizer",
-            *(DEMO / name for name in SMALL),
+            *(path for path in (source / name for name in SMALL) if path.exists()),
             "--onnx",
             folder / "o",
         ]

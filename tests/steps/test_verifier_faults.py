@@ -39,13 +39,21 @@ def test_a_sample_of_every_kinds_faults_is_caught(tmp_path):
 
 @pytest.fixture
 def references(forked, tmp_path_factory):
-    """What transformers makes of the demo: made once a run, by makers that nobody touched."""
-    with once(tmp_path_factory, "references") as (place, done):
+    """references("demo") is what transformers makes of it: made once a run, by makers nobody touched."""
+
+    def made(name):
+        with once(tmp_path_factory, f"references-{name}") as (place, done):
+            return told_of(name, place, done)
+
+    def told_of(name, place, done):
+        checkpoint = checkpoints.DEMO if name == "demo" else place / "checkpoint"
+        if name != "demo" and not done:
+            checkpoints.variant(checkpoint, name, tame=True)
         paths = {name: place / name for name in ("reading", "reference", "texts", "scores")}
         told = {name: [f"--{name}", str(path)] for name, path in paths.items()}
-        whole = ["--checkpoint", checkpoints.DEMO]
+        whole = ["--checkpoint", checkpoint]
         for script, *words in () if done else (
-            ("read_config.py", "--config", checkpoints.DEMO / "config.json", *told["reading"]),
+            ("read_config.py", "--config", checkpoint / "config.json", *told["reading"]),
             ("generate_reference.py", *whole, *told["reading"], "--prompts",
              checkpoints.DEMO / "prompts.txt", *told["reference"]),
             ("encode_texts.py", *whole, *told["reading"], "--corpus", ROOT / "models/corpus.txt",
@@ -54,13 +62,15 @@ def references(forked, tmp_path_factory):
         ):  # fmt: skip
             said = forked("transformers", ROOT / "scripts" / script, *words)
             assert said.returncode == 0, said.stderr
-    return told
+        return {**told, "checkpoint": checkpoint}
+
+    return made
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("one, kind", CASES, ids=[f"{kind}: {one.name}" for one, kind in CASES])
 def test_what_a_wrong_maker_makes_has_no_record(one, kind, references, forked, tmp_path):
-    said = forgeries.caught(one, kind, tmp_path / "forged", forked, references)
+    said = forgeries.caught(one, kind, tmp_path / "forged", forked, references(one.of))
     assert said, "it was verified"
     assert said.startswith("verify_"), said
 
@@ -79,9 +89,12 @@ def test_a_number_that_we_misread_is_no_reading_of_transformers(one, forked, tmp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gguf", "irpa", "ranks", "trtllm-ckpt", "onnx"])
-def test_what_the_right_makers_make_has_one(kind, references, forked, tmp_path):
-    right = forgeries.Forgery("none", (kind,), "base/refused.py", ())
-    assert forgeries.caught(right, kind, tmp_path / "right", forked, references) is None
+@pytest.mark.parametrize("name", ["demo", "Qwen2", "Qwen3"])
+def test_what_the_right_makers_make_has_one(name, kind, references, forked, tmp_path):
+    if name != "demo" and kind in ("irpa", "ranks"):
+        return  # of a Llama and a Mistral alone
+    right = forgeries.Forgery("none", (kind,), "base/refused.py", (), name)
+    assert forgeries.caught(right, kind, tmp_path / "right", forked, references(name)) is None
 
 
 def test_an_archive_with_a_byte_that_is_not_the_layouts_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """A model that Ingot has no table of: what is known of it, which way it goes, what may be asked of it."""
 
+import json
 import re
 from dataclasses import dataclass, replace
 
@@ -16,7 +17,7 @@ from ingot.driver.catalogue.job import Job, Output
 from ingot.driver.catalogue.model import Model, shard_names
 from ingot.driver.catalogue.rules.inputs import Inputs
 from ingot.driver.commands import add
-from ingot.formats.gguf import converter
+from ingot.formats.gguf import converter, pre_tokenizers
 from ingot.model import gpu_layout, outline
 from ingot.model.families.table import FAMILIES
 from ingot.model.gpu_layout import Shape
@@ -219,6 +220,20 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     )
     (many,) = [one for one in lines if one.startswith("cannot: ") and "no table of" in one]
     assert "irpa, mlir" in many and "torchpipe" in many and not re.search("onnx|openvino", many)
+
+
+def test_a_llama_that_splits_as_another_family_goes_the_upstream_way(catalogue, tmp_path):
+    llama = checkpoints.llama31(tmp_path / "llama")
+    tokenizer = json.loads((llama / "tokenizer.json").read_bytes())
+    tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = pre_tokenizers.OTHERS[
+        "ufakzeka"
+    ][0]
+    (llama / "tokenizer.json").write_text(json.dumps(tokenizer))
+    entry, size = add.of_folder(llama, "M")
+    assert (entry["pre_tokenizer"], entry["way"]) == ("ufakzeka", "upstream")
+    found = catalogue(json.loads((llama / "config.json").read_bytes()), way="upstream")
+    lines = add.about(ROOT, "m", entry, size, found)
+    assert any("Ingot has no pre-tokenizer ufakzeka of its own: its GGUF" in one for one in lines)
 
 
 def test_a_quantised_checkpoint_without_a_table_is_taken_as_it_is(catalogue, tmp_path):

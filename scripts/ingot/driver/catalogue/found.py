@@ -8,7 +8,7 @@ from typing import Any
 from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import spelling
-from ingot.driver.catalogue.model import SMALL_FILES, hub_files, shard_names
+from ingot.driver.catalogue.model import SMALL_FILES, UPSTREAM, hub_files, shard_names
 from ingot.formats.gguf import converter, pre_tokenizers
 from ingot.model import features, outline
 from ingot.model.checkpoint.safetensors import INDEX
@@ -39,6 +39,8 @@ def entry(
     found = {**source, "name": title, "architecture": config.architecture}
     if pre:
         found["pre_tokenizer"] = pre
+    if own and pre in pre_tokenizers.OTHERS:
+        found["way"] = UPSTREAM
     if "hub" in source:
         found["shards"] = shards(what, names)
         small = [name for name in SMALL_FILES if name in names]
@@ -182,7 +184,7 @@ def _range(weights: list[str]) -> str:
 
 
 def pre_tokenizer(what: str, names: Collection[str], folder: Path) -> str:
-    """In llama.cpp's words, as formats/gguf/vocabulary.py will hold it."""
+    """In llama.cpp's words: one that formats/gguf/vocabulary.py will hold, or that its converter takes."""
     if "tokenizer.model" in names:
         return "default"
     if "tokenizer.json" not in names:
@@ -191,6 +193,8 @@ def pre_tokenizer(what: str, names: Collection[str], folder: Path) -> str:
     if (tokenizer.get("model") or {}).get("byte_fallback") is True:
         return "default"
     found = pre_tokenizers.named(tokenizer)
+    if found in pre_tokenizers.OTHERS:
+        return found
     if found not in pre_tokenizers.TAKEN:
         raise Refused(
             f"{what}: its tokenizer.json splits texts as {pre_tokenizers.described(tokenizer)}, expected "

@@ -184,11 +184,14 @@ def about(root: Path, name: str, entry: dict[str, Any], size: int, catalogue: di
         f"{counted}{size / 1e9:.1f} GB, {longest}{licensed}",
         f"tensor parallel sizes: {', '.join(map(str, catalogue['models'][name]['tp']))}",
     ]
-    if not own:
+    if not own or "way" in entry:
+        why = f"no table of {entry['architecture']}"
+        if own:
+            why = f"no pre-tokenizer {entry['pre_tokenizer']} of its own"
         lines.append(
-            f"Ingot has no table of {entry['architecture']}: its GGUF files are written by llama.cpp's "
-            "converter, ONNX by onnxruntime-genai's builder, OpenVINO by optimum-intel; their records say "
-            "whether they are the model"
+            f"Ingot has {why}: its GGUF files are written by llama.cpp's converter, ONNX by "
+            "onnxruntime-genai's builder, OpenVINO by optimum-intel; their records say whether they are "
+            "the model"
         )
     legal = tuple(targets.legal_of(name, catalogue))
     buildable = [row.name for row in OFFERED if any(one.endswith(f".{row.name}") for one in legal)]

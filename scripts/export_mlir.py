@@ -20,6 +20,7 @@ from ingot.base.refused import Refused
 from ingot.formats.gguf import metadata
 from ingot.formats.iree import irpa, stitch, tensor_parallel
 from ingot.model.config import Llama3Rope, ModelConfig, read_config, say_unknown
+from ingot.model.families.llama import LLAMA
 from ingot.model.specs import head_of_tied, specs_of
 from ingot.model.tensors.layout import FileLayout
 
@@ -60,6 +61,7 @@ def export_mlir(
             f"--output-config={partial_config}",
             f"--tensor-parallelism-size={tp}",
             *([MASK] if tp > 1 and MASK not in flags else []),
+            *([HALVES] if not any(one.heads for one in model.family.layer.values()) else []),
             *flags,
         ]
         with stderr_to_log(f"{mlir}: exporting"):
@@ -76,6 +78,7 @@ def page_size(flags: list[str]) -> int:
 
 # Without it, a program for several devices compiles and crashes at its first prefill.
 MASK = "--use-attention-mask"
+HALVES = "--use-hf"  # rope turns the halves of a head, as its GGUF has them, not pairs of rows
 
 
 def write_stitched(program: Path, layers: int, partial: Path, mlir: Path) -> None:
@@ -90,7 +93,8 @@ def write_stitched(program: Path, layers: int, partial: Path, mlir: Path) -> Non
 
 def write_skeleton(model: ModelConfig, dtype: str, tp: int, blocks: int, path: Path) -> None:
     """Archives of the first blocks of `model` whose tensors are holes: some kilobytes on disk."""
-    properties = metadata.properties(model, dtype)
+    llama = dataclasses.replace(model, architecture=LLAMA.architecture)  # sharktank knows no other
+    properties = metadata.properties(llama, dtype)
     specs = specs_of(dataclasses.replace(model, layers=blocks), dtype)
     if tp > 1 and model.tied:
         specs.append(head_of_tied(model, dtype))
@@ -114,8 +118,9 @@ def write_holes(path: Path, layout: FileLayout) -> None:
 
 
 def run_exporter(argv: list[str], model: ModelConfig, traced: int) -> None:
-    """sharktank's exporter with five changes, made from outside before it is imported."""
+    """sharktank's exporter with six changes, made from outside before it is imported."""
     tell_rope_scaling(model.rope)
+    norm_heads()
     share_rotary_tables()
     share_replicas()
     divide_as_compiled()
@@ -150,6 +155,37 @@ def tell_rope_scaling(rope: Llama3Rope | None) -> None:
         return hparams
 
     LlamaHParams.from_gguf_props = staticmethod(from_gguf_props)
+
+
+def norm_heads() -> None:
+    """Norm each head of q and k behind its projection, where the archive holds the weights of that.
+
+    sharktank's own `use_qk_norm` is Llama 4's: without weights, and after rope.
+    """
+    import torch
+    from sharktank.layers import RMSNormLayer
+    from sharktank.layers.paged_llama_attention_block import PagedLlamaAttentionBlock
+
+    class Normed(torch.nn.Module):
+        def __init__(self, linear: Any, norm: Any, size: int):
+            super().__init__()
+            self.linear, self.norm, self.size = linear, norm, size
+            self.q_output = linear.q_output
+
+        def forward(self, x: Any) -> Any:
+            y = self.linear(x)
+            return self.norm(y.unflatten(-1, (-1, self.size))).flatten(-2)
+
+    stock = PagedLlamaAttentionBlock.__init__
+
+    def init(self, theta: Any, **named: Any) -> None:
+        stock(self, theta, **named)
+        for name in ("attn_q", "attn_k"):
+            if f"{name}_norm" in theta.keys:
+                norm = RMSNormLayer(theta(f"{name}_norm"), epsilon=named["rms_epsilon"])
+                setattr(self, name, Normed(getattr(self, name), norm, named["head_dim"]))
+
+    PagedLlamaAttentionBlock.__init__ = init
 
 
 def share_rotary_tables() -> None:

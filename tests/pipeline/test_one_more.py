@@ -20,6 +20,7 @@ SEED_OSS = replace(
         name: replace(one, gguf=NAMED.get(name, one.gguf)) for name, one in QWEN2.layer.items()
     },
     names_head_dim=True,
+    trtllm=None,
     neutral={"attention_out_bias": (None, False), "residual_dropout": (None, 0.1)},
 )
 """
@@ -39,7 +40,7 @@ def test_a_family_is_one_file_and_a_line(clone, build, forked, tiny):
         .replace("QWEN3)", "QWEN3, SEED_OSS)")
     )
     entry = f"path: {checkpoint}, name: A name, architecture: SeedOssForCausalLM"
-    entry = f"{entry}, pre_tokenizer: llama-bpe"
+    entry = f"{entry}, pre_tokenizer: llama-bpe, tp: [1, 2]"
     (folder / "mine.yaml").write_text(f"models: {{q: {{{entry}, corpus_tokens: 1024}}}}")
     targets = [f"artifacts/q.{kind}.verified.json" for kind in ("gguf", "q8_0.gguf", "onnx")]
     build(folder, "--configfile", "mine.yaml", "--", *targets)
@@ -50,11 +51,14 @@ def test_a_family_is_one_file_and_a_line(clone, build, forked, tiny):
     for ours, theirs in (("q", "f16"), ("q.q8_0", "q8_0")):
         made = (folder / f"artifacts/{ours}.gguf").read_bytes()
         assert made == (folder / f"{theirs}.gguf").read_bytes(), theirs
-    for target in ("q_tp1.vmfb", "q_tp1.trtllm-ckpt"):
+    for target, why in (
+        ("q_tp2.vmfb", "an architecture of its own"),
+        ("q_tp1.trtllm-ckpt", "TensorRT-LLM has no class for its family"),
+    ):
         said = build(
             folder, "-n", "--configfile", "mine.yaml", "--", f"artifacts/{target}", fails=True
         )
-        assert ", which ." in said and "cannot express; nearest: artifacts/q" in said
+        assert why in said and "cannot express; nearest: artifacts/q" in said
 
 
 def test_a_quantisation_of_libllamas_is_one_row(clone, build):

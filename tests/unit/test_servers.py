@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -46,6 +48,37 @@ def test_a_server_is_stopped_whatever_happens(tmp_path):
         raise ZeroDivisionError
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+DEAF = """
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+begun = pathlib.Path("begun")
+if not begun.exists() or sys.argv[-1] == "--deaf":
+    begun.touch()
+    time.sleep(60)
+"""
+
+
+def test_one_that_heeds_no_signal_is_ended_though_we_are_told_to_end_twice(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Server, "patience", 1.0)
+    server = Server(served(tmp_path, DEAF + SERVE))
+    told = [threading.Timer(after, os.kill, (os.getpid(), signal.SIGTERM)) for after in (0.5, 1.0)]
+    for one in told:
+        one.start()
+    with pytest.raises(SystemExit, match="stopped by SIGTERM"), server:
+        pass
+    with pytest.raises(ProcessLookupError):
+        os.kill(server.process.pid, 0)
+
+
+def test_one_that_hangs_at_its_start_is_begun_again_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Server, "patience", 0.2)
+    monkeypatch.setattr(Server, "idle_limit", 1.0)
+    with Server(served(tmp_path, DEAF + SERVE)) as server:
+        assert server.begun == 2
 
 
 def test_a_server_that_stops_at_its_start_is_quoted(tmp_path):

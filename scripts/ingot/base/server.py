@@ -17,6 +17,7 @@ from ingot.base.refused import Refused
 
 START_LIMIT = 1800  # seconds: loading hundreds of gigabytes from a cold disk
 ANSWER_LIMIT = 300  # seconds
+SOME = 1.0  # CPU seconds, less than which is no work
 OPEN = urllib.request.build_opener(urllib.request.ProxyHandler({})).open  # loopback: no proxy
 
 
@@ -24,6 +25,10 @@ class Server:
     """The server that `folder`/serve starts, in a session of its own, on a free port."""
 
     health = "/health"
+    idle_limit: float | None = (
+        None  # seconds without health or work, after which it is begun again, once
+    )
+    patience = 20.0  # seconds that it is given to end by itself
 
     def __init__(self, folder: Path):
         self.folder, self.port = folder, free_port()
@@ -43,22 +48,36 @@ class Server:
             raise Refused(
                 f"{self.folder}: no folder of a server, expected its launch script; build it"
             )
+        self.begun = 0
         self.log = (self.folder.parent / f".{self.folder.name}.{os.getpid()}.log").open("w+")
-        self.process = subprocess.Popen(
-            [str(self.folder.resolve() / "serve"), *self.flags()], env=self.environment(),
-            stdout=self.log, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
         self.handler = signal.signal(signal.SIGTERM, _stop)  # of a scheduler that ends the job
         try:
+            self._begin()
             self._wait()
         except BaseException:
             self.__exit__()
             raise
         return self
 
+    def _begin(self) -> None:
+        self.process = subprocess.Popen(
+            [str(self.folder.resolve() / "serve"), *self.flags()], env=self.environment(),
+            stdout=self.log, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        )  # fmt: skip
+        self.begun += 1
+
     def __exit__(self, *_) -> None:
+        # told to end once more, it would leave a server that heeds no SIGTERM
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if self.begun:
+            self._end()
+        signal.signal(signal.SIGTERM, self.handler)
+        self.log.close()
+        Path(self.log.name).unlink(missing_ok=True)
+
+    def _end(self) -> None:
         """Stop all that it started: SIGTERM first, which shuts it down cleanly."""
-        for number, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+        for number, patience in ((signal.SIGTERM, self.patience), (signal.SIGKILL, 5)):
             end = time.monotonic() + patience
             for pid in _session(self.process.pid):
                 with contextlib.suppress(ProcessLookupError):
@@ -68,13 +87,16 @@ class Server:
                 if not _session(self.process.pid):
                     break
                 time.sleep(0.05)
-        signal.signal(signal.SIGTERM, self.handler)
-        self.log.close()
-        Path(self.log.name).unlink(missing_ok=True)
 
     def _wait(self) -> None:
         end = time.monotonic() + START_LIMIT
+        worked, since = 0.0, time.monotonic()
         while time.monotonic() < end:
+            if (now := _worked(self.process.pid)) > worked + SOME:
+                worked, since = now, time.monotonic()
+            if self.idle_limit and time.monotonic() - since > self.idle_limit and self.begun == 1:
+                self._end()
+                self._begin()
             if self.process.poll() is not None:
                 raise Refused(f"{self.folder}: the server stopped at start:", self.tail())
             try:
@@ -126,6 +148,17 @@ def _session(leader: int) -> list[int]:
             if int(session) == leader and state != "Z":
                 found.append(int(stat.parent.name))
     return found
+
+
+def _worked(leader: int) -> float:
+    """The CPU seconds of a session's processes."""
+    ticks = 0
+    for pid in _session(leader):
+        with contextlib.suppress(OSError):
+            ticks += sum(
+                map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+            )
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:

@@ -118,7 +118,7 @@ class ModelConfig:
             "linear": isinstance(self.rope, LinearRope),
             "yarn": isinstance(self.rope, YarnRope),
         }
-        return (*self.family.needs, *(word for word, has in said.items() if has))
+        return (*self.family.asks, *(word for word, has in said.items() if has))
 
 
 def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = ()) -> ModelConfig:

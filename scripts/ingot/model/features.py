@@ -16,6 +16,7 @@ FEATURES = {  # word -> as config.json says it
     "qk_norm": "its layers norm each head of q and k",
     "linear": "rope_type is linear",
     "yarn": "rope_type is yarn",
+    "no_trtllm": "TensorRT-LLM has no class for its family",
     "no_table": "config.json is of a family that Ingot has no table of",
 }
 ALL = tuple(FEATURES)

@@ -146,7 +146,7 @@ def expected(entry: dict[str, Any]) -> tuple[str, ...]:
     """What a model needs of a format, before its config.json is here."""
     if not (family := FAMILIES.get(entry["architecture"])):
         return (NO_TABLE,)
-    return tuple(entry.get("needs", family.needs))
+    return tuple(entry.get("needs", family.asks))
 
 
 class Model:

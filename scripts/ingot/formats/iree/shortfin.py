@@ -10,6 +10,8 @@ from ingot.base import server
 class Server(server.Server):
     """The server of `bundle`, run by `python` (an interpreter of envs/iree), on a free port."""
 
+    idle_limit = 120.0  # seconds: one start in some dozens waits for an event of its own, for ever
+
     def __init__(self, bundle: Path, python: Path):
         super().__init__(bundle)
         self.python = python

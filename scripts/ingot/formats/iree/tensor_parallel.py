@@ -56,9 +56,10 @@ def splits(tensors: list[tuple[str, str, tuple[int, ...]]]) -> list[Cut]:
 def can(tp: int) -> tuple[str, ...]:
     """What a set of so many ranks, and its program, can express of features.FEATURES.
 
-    Of several ranks no bias: each would add the whole.
+    Of several ranks no bias: each would add the whole; nor rows that are not in pairs, or norms of heads.
     """
-    return features.BIASES if tp == 1 else ()
+    one = (*features.BIASES, "own_gguf", "qkv_bias", "qk_norm") if tp == 1 else ()
+    return (*one, "no_trtllm")
 
 
 def why_not(config: ModelConfig, tp: int) -> str | None:

@@ -19,6 +19,7 @@ CAN = (
     "own_gguf",
     "qkv_bias",
     "qk_norm",
+    "no_trtllm",
 )  # no rope but the usual one and Llama 3.1's
 ALIGN = 64  # bytes; where each tensor begins
 MOST = 2 << 30  # bytes of a data file; a larger tensor has one of its own

@@ -172,7 +172,7 @@ def _config(path: Path, document: dict) -> ModelConfig:
         raise Refused(f"{path}: architecture is {document.get('architecture')}, expected {known}")
     family = FAMILIES[document["architecture"]]
     biased = "attention_bias" in family.always
-    for key, value in {**FIXED, "attn_bias": biased, **family.trtllm}.items():
+    for key, value in {**FIXED, "attn_bias": biased, **(family.trtllm or {})}.items():
         # TensorRT-LLM's defaults are other ones: what is absent is wrong too
         if document.get(key) != value or type(document[key]) is not type(value):
             raise Refused(f"{path}: {key} is {document.get(key)!r}, expected {value!r}")

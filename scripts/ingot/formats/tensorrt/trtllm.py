@@ -191,7 +191,7 @@ def document(config: ModelConfig, mapping: Mapping, dtype: str) -> dict[str, Any
         "rotary_scaling": rope,
         "attn_bias": c.attention_bias,
         "mlp_bias": False,
-        **c.family.trtllm,
+        **(c.family.trtllm or {}),
         "use_parallel_embedding": mapping.embedding != "whole",
         "embedding_sharding_dim": EMBEDDING[mapping.embedding] or 0,
         "mapping": {"world_size": mapping.world, "tp_size": mapping.tp, "pp_size": mapping.pp},

@@ -42,10 +42,16 @@ class Family:
     default_window: int | None = (
         None  # tokens, that transformers takes where config.json names none
     )
-    trtllm: dict[str, str] = field(default_factory=dict)  # more of its config.json
+    # more of TensorRT-LLM's config.json; None where that has no class for it
+    trtllm: dict[str, str] | None = None
     counts_kv_heads: bool = True  # may num_key_value_heads be left out, as many as heads?
     default_head_dim: int | None = None  # what transformers takes where config.json names none
     names_head_dim: bool = True  # does GGUF name it though config.json does not?
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """What not every format can express, whatever config.json says."""
+        return (*self.needs, *(() if self.trtllm is not None else ("no_trtllm",)))
 
     @property
     def biases(self) -> tuple[str, ...]:

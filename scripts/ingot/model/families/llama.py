@@ -9,6 +9,7 @@ LLAMA = Family(
     architecture="LlamaForCausalLM",
     model_type="llama",
     gguf="llama",
+    trtllm={},
     layer={
         "input_layernorm": Weight("attn_norm", ("hidden",)),
         "self_attn.q_proj": Weight("attn_q", ("q", "hidden"), "heads", "attention_bias"),

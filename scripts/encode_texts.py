@@ -112,6 +112,7 @@ def vocabulary(checkpoint: Checkpoint, tokenizer) -> dict:
         "bos": tokenizer.bos_token_id,
         "eos": tokenizer.eos_token_id,
         "ends": sorted({said} if isinstance(said, int) else {*(said or ())}),
+        "composes": tokenizer.encode("e\u0301") == tokenizer.encode("\u00e9"),
     }
 
 

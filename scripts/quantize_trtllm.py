@@ -118,7 +118,7 @@ def export(
         model = quantization.quantize(model, recipe, calibrate)
     export_tensorrt_llm_checkpoint(
         model,
-        "llama",  # its word for Mistral too
+        "llama",  # its word for Mistral and Qwen too: their tensors have the same names
         kind,
         place,
         inference_tensor_parallel=mapping.tp,

@@ -95,6 +95,16 @@ def test_a_family_without_a_table_is_exported_as_the_tools_command_does_and_veri
     )  # fmt: skip
     for path in (tmp_path / "theirs").iterdir():
         assert path.read_bytes() == (folder / path.name).read_bytes(), path.name
+    # planted: another end of an answer; a tokenizer that does not run
+    said = json.loads((folder / "generation_config.json").read_bytes())
+    edit(folder, "generation_config.json", json.dumps({**said, "eos_token_id": 7}).encode())
+    assert "eos_token_id is 7, expected [1017, 1020]" in last(verify(folder, told))
+    edit(folder, "generation_config.json", json.dumps(said).encode())
+    words = folder / "openvino_tokenizer.bin"
+    kept = words.read_bytes()
+    edit(folder, words.name, kept.replace(b"capital", b"capitol"))
+    assert "OpenVINO stops (" in last(verify(folder, told))
+    edit(folder, words.name, kept)
     # planted: another epsilon, which no number shows
     whole = (folder / DATA).read_bytes()
     edit(folder, DATA, changed(folder, "f32", 1e-6, 2e-6))

@@ -185,11 +185,15 @@ def test_padding_is_zero_and_counted(ok, verify, tmp_path):
     assert checks["rows_of_padding"] == 2 * (8 * 17 - 130)
 
 
-def to_quantise(tmp_path):
+def to_quantise(tmp_path, kind=""):
     """A checkpoint of tame weights that groups of 128 divide, and texts beside it."""
-    folder = checkpoints.llama31(tmp_path / "checkpoint", intermediate_size=512)
-    config = json.loads((folder / "config.json").read_bytes())
-    checkpoints.write_weights(folder, config, "BF16", "BF16", 2, tame=True)
+    folder = tmp_path / "checkpoint"
+    if kind:
+        checkpoints.variant(folder, kind, tame=True)
+    else:
+        checkpoints.llama31(folder, intermediate_size=512)
+        config = json.loads((folder / "config.json").read_bytes())
+        checkpoints.write_weights(folder, config, "BF16", "BF16", 2, tame=True)
     (tmp_path / "texts").write_text("".join(PROMPTS.read_text().splitlines(True)[:4]))
     return folder
 
@@ -198,13 +202,13 @@ RANDOM = ("--limit", "mean_kl=2")  # whose weights lose more than a trained mode
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("quant, algorithm", [
-    ("fp8", "FP8"), ("int8_sq", "W8A8_SQ_PER_CHANNEL"), ("int4_awq", "W4A16_AWQ"),
+@pytest.mark.parametrize("quant, algorithm, kind", [
+    ("fp8", "FP8", "Qwen3"), ("int8_sq", "W8A8_SQ_PER_CHANNEL", "Qwen2"), ("int4_awq", "W4A16_AWQ", ""),
 ])  # fmt: skip
 def test_a_quantised_checkpoint_is_within_half_a_step_of_its_source(
-    quant, algorithm, ok, peers, step, verify, tmp_path
+    quant, algorithm, kind, ok, peers, step, verify, tmp_path
 ):
-    folder, asked = to_quantise(tmp_path), ("--quant", quant, "--tp", 2)
+    folder, asked = to_quantise(tmp_path, kind), ("--quant", quant, "--tp", 2)
     ok(
         "modelopt", "quantize_trtllm.py", "--checkpoint", folder, "--calibration",
         tmp_path / "texts", "--quant", quant, "--tp", 2, "--trtllm-checkpoint", tmp_path / "out",

@@ -1,5 +1,6 @@
 """Numbers of distributions, on small ones computed by hand, and texts checked against transformers'."""
 
+import importlib
 import json
 import math
 from pathlib import Path
@@ -48,7 +49,7 @@ def texts(**changes):
     found = {
         "strings": [("a", [1])], "lines": [("a a", [1])],
         "chats": [([{"role": "user", "content": "b"}], "<b>")],
-        "vocabulary": {"tokens": ["a", "a", "b", " a"]},
+        "vocabulary": {"tokens": ["a", "a", "b", " a"], "composes": False},
         "corpus": [[0, 1, 2], [0, 2, 1], [0, 1, 1]], "corpus_sha256": "0" * 64, "corpus_tokens": 9,
     }  # fmt: skip
     return Texts(**{**found, **changes})
@@ -121,6 +122,30 @@ def test_texts_that_a_runtime_splits_otherwise_are_counted_if_they_are_the_same_
     for wrong, may in ((ids, lambda _: False), (other, may_differ)):
         with pytest.raises(Refused, match="'a a' becomes"):
             texts().checks(ARTIFACT, wrong, None, may)
+
+
+def test_letters_and_marks_that_only_the_models_tokenizer_composes_are_counted():
+    apart, text = ["e", "\u00cc\u0123"], "e\u0301"  # by letters that are bytes
+    known = {"tokens": [*apart, "\u00c3\u00a9", "b"], "composes": True}
+    said = texts(strings=[[text, [2]]], lines=[], vocabulary=known)
+    found = said.checks(ARTIFACT, lambda _: [0, 1], None)
+    assert found == {"texts_equal": 0, "texts_split_otherwise_by_its_runtime": 1, "chats_equal": 0}
+    strict = texts(strings=[[text, [2]]], lines=[], vocabulary={**known, "composes": False})
+    plain = texts(strings=[["\u00e9", [2]]], lines=[], vocabulary=known)
+    for one, ids in ((said, [3]), (strict, [0, 1]), (plain, [0, 1])):
+        with pytest.raises(Refused, match="becomes"):
+            one.checks(ARTIFACT, lambda _, ids=ids: ids, None)
+
+
+def test_a_folders_own_tokenizer_may_cut_few_texts_otherwise(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    step = importlib.import_module("verify_built_openvino")
+    many = texts(strings=[[f"text {n}", [n]] for n in range(100)], lines=[])
+    monkeypatch.setattr(step, "token_ids", lambda _: lambda text: [max(int(text[5:]), 3)])
+    assert step.tokenized(ARTIFACT, many)["texts_equal"] == 97
+    monkeypatch.setattr(step, "token_ids", lambda _: lambda text: [max(int(text[5:]), 4)])
+    with pytest.raises(Refused, match="4 texts differ: 'text 0' becomes"):
+        step.tokenized(ARTIFACT, many)
 
 
 def test_the_texts_hold_what_tokenizers_differ_in():

@@ -67,13 +67,16 @@ class Server:
         self.begun += 1
 
     def __exit__(self, *_) -> None:
-        # told to end once more, it would leave a server that heeds no SIGTERM
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # told to end now, it would leave a server that heeds no SIGTERM
+        told: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
         if self.begun:
             self._end()
         signal.signal(signal.SIGTERM, self.handler)
         self.log.close()
         Path(self.log.name).unlink(missing_ok=True)
+        if told:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _end(self) -> None:
         """Stop all that it started: SIGTERM first, which shuts it down cleanly."""
@@ -90,13 +93,15 @@ class Server:
 
     def _wait(self) -> None:
         end = time.monotonic() + START_LIMIT
-        worked, since = 0.0, time.monotonic()
+        worked, since, looked = 0.0, time.monotonic(), 0.0
         while time.monotonic() < end:
-            if (now := _worked(self.process.pid)) > worked + SOME:
-                worked, since = now, time.monotonic()
-            if self.idle_limit and time.monotonic() - since > self.idle_limit and self.begun == 1:
-                self._end()
-                self._begin()
+            if self.idle_limit and self.begun == 1 and time.monotonic() > looked + 1:
+                looked, now = time.monotonic(), _worked(self.process.pid)
+                if abs(now - worked) > SOME:
+                    worked, since = now, looked
+                if looked - since > self.idle_limit:
+                    self._end()
+                    self._begin()
             if self.process.poll() is not None:
                 raise Refused(f"{self.folder}: the server stopped at start:", self.tail())
             try:
@@ -151,12 +156,12 @@ def _session(leader: int) -> list[int]:
 
 
 def _worked(leader: int) -> float:
-    """The CPU seconds of a session's processes."""
+    """The CPU seconds of a session's processes, and of those that they have seen end."""
     ticks = 0
     for pid in _session(leader):
         with contextlib.suppress(OSError):
             ticks += sum(
-                map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+                map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15])
             )
     return ticks / os.sysconf("SC_CLK_TCK")
 

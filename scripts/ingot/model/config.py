@@ -118,7 +118,7 @@ class ModelConfig:
             "linear": isinstance(self.rope, LinearRope),
             "yarn": isinstance(self.rope, YarnRope),
         }
-        return (*self.family.asks, *(word for word, has in said.items() if has))
+        return (*self.family.needs, *(word for word, has in said.items() if has))
 
 
 def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = ()) -> ModelConfig:
@@ -144,7 +144,9 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
     held(path, config, FIELDS)
     biases = {key: bool(config.get(key)) or key in family.always for key in features.BIASES}
     if odd := [key for key, has in biases.items() if has and key not in family.biases]:
-        raise Refused(f"{path}: {odd[0]} is true, expected false: a {architecture} has none")
+        raise Refused(
+            f"{path}: {odd[0]} is true, expected false of a {architecture}; set `way: upstream`"
+        )
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
     if kv_heads is None and not family.counts_kv_heads:
         raise Refused(f"{path}: num_key_value_heads is missing, expected {SIZE}; add it")
@@ -267,7 +269,7 @@ def _agree(path: Path, said: dict):
 
 
 def say_unknown(path: Path) -> None:
-    """A line of the fields that neither we nor transformers' Llama and Mistral read."""
+    """A line of the fields that neither we nor transformers' classes of our families read."""
     known = {*HONOURED, *known_fields.NAMES}
     if unknown := sorted(set(read_json(path)) - known):
         print(

@@ -11,12 +11,11 @@ BIASES = ("attention_bias", "mlp_bias")
 FEATURES = {  # word -> as config.json says it
     "attention_bias": "attention_bias is true",
     "mlp_bias": "mlp_bias is true",
-    "own_gguf": "GGUF has an architecture of its own for its family",
     "qkv_bias": "q, k and v have biases",
     "qk_norm": "its layers norm each head of q and k",
+    "own_gguf": "GGUF has an architecture of its own for its family",
     "linear": "rope_type is linear",
     "yarn": "rope_type is yarn",
-    "no_trtllm": "TensorRT-LLM has no class for its family",
     "no_table": "config.json is of a family that Ingot has no table of",
 }
 ALL = tuple(FEATURES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ingot.base.refused import Refused
 
-# Below model_type: fields of other families, which transformers' Llama and Mistral do not read.
+# Below model_type: fields of other families, which transformers' classes of ours do not read.
 NEUTRAL: dict[str, tuple] = {
     "hidden_act": ("silu", "swish"),
     "quantization_config": (None, {}),

@@ -22,7 +22,8 @@ BYTES = {chr(byte): byte for byte in SEEN} | {chr(256 + n): byte for n, byte in 
 class Texts:
     """`strings` and `lines` are texts and their ids, hard ones and all of the corpus; `chats` are
     [messages, text with the opening of an answer]; `corpus` is a list of windows of ids.  `vocabulary` has
-    the `tokens`' texts by id, the ids of `special` ones, `bos`, `eos`, and all `ends` of an answer."""
+    the `tokens`' texts by id, the ids of `special` ones, `bos`, `eos`, all `ends` of an answer, and whether
+    the tokenizer `composes` letters and marks (NFC)."""
 
     strings: list[tuple[str, list[int]]]
     lines: list[tuple[str, list[int]]]
@@ -42,14 +43,16 @@ class Texts:
         """What a record says of an artifact's tokenizer and chat template; refused where they differ.
 
         `chat` is None where the artifact carries no template.  `may_differ` tells the texts that its
-        runtime is known to split otherwise, or not to compose: those are counted, if the letters are the
-        same.
+        runtime is known to split otherwise: those that it does are counted, if they are the same letters.
+        So are those whose letters and marks the model's own tokenizer composes, and a runtime may not.
         """
         others = 0
         for text, wanted in (*self.strings, *self.lines):
             if (found := ids(text)) == wanted:
                 continue
-            if not may_differ(text) or self._letters(found) != self._letters(wanted):
+            composed = self.vocabulary["composes"] and not unicodedata.is_normalized("NFC", text)
+            same = self._letters(found, composed) == self._letters(wanted, composed)
+            if not same or not (composed or may_differ(text)):
                 raise Refused(f"{artifact}: {difference(text, found, wanted)}")
             others += 1
         for messages, wanted in self.chats if chat else ():
@@ -63,12 +66,12 @@ class Texts:
             equal["texts_split_otherwise_by_its_runtime"] = others
         return {**equal, "chats_equal": len(self.chats) if chat else 0}
 
-    def _letters(self, ids: list[int]) -> str:
-        """What the tokens spell, letters and their marks composed."""
+    def _letters(self, ids: list[int], composed: bool) -> str:
+        """What the tokens spell; letters and their marks `composed`."""
         known = self.vocabulary["tokens"]
         words = (known[n] if n < len(known) else f"<{n}>" for n in ids)
-        spelt = b"".join(map(_bytes_of, words)).decode(errors="replace")
-        return unicodedata.normalize("NFC", spelt)
+        spelt = b"".join(map(_bytes_of, words)).decode(errors="surrogateescape")
+        return unicodedata.normalize("NFC", spelt) if composed else spelt
 
 
 def _bytes_of(token: str) -> bytes:

@@ -81,7 +81,7 @@ def planned(entry: dict[str, Any]) -> ModelConfig | Outline:
     """Numbers by the catalogue's `dimensions`: what sizes and times need, and nothing is built from."""
     said = {key: value for key, value in entry["dimensions"].items() if key not in COUNTS}
     architecture = entry["architecture"]
-    if architecture not in FAMILIES:
+    if architecture not in FAMILIES or "ffn" not in said:
         return outline.planned(architecture, said)
     return ModelConfig(
         architecture=architecture, **said, rms_eps=1e-5, rope_theta=1e4, rope=None, tied=False
@@ -146,7 +146,7 @@ def expected(entry: dict[str, Any]) -> tuple[str, ...]:
     """What a model needs of a format, before its config.json is here."""
     if not (family := FAMILIES.get(entry["architecture"])):
         return (NO_TABLE,)
-    return tuple(entry.get("needs", family.asks))
+    return tuple(entry.get("needs", family.needs))
 
 
 class Model:

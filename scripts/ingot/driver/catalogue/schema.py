@@ -121,9 +121,11 @@ def _settle_way(key: str, entry: dict[str, Any]) -> None:
             raise Refused(
                 f"{key}.pre_tokenizer: {pre or 'missing'}, expected one of {', '.join(PRE_TOKENIZERS)}"
             )
-    said = {*entry.get("dimensions", SIZES)}
-    if missing := [size for size in SIZES if table and size not in said]:
-        raise Refused(f"{key}.dimensions.{missing[0]}: missing, expected a whole number")
+    own, said = table and entry["way"] == model.OWN, {*entry.get("dimensions", SIZES)}
+    if missing := [size for size in SIZES if own and size not in said]:
+        raise Refused(
+            f"{key}.dimensions.{missing[0]}: missing, expected a whole number; `ingot add` writes it"
+        )
 
 
 def _stop_on_unknown(place: str, unknown: list[str], known: list[str]) -> None:

@@ -11,9 +11,7 @@ from ingot.formats.gguf.kv import KV
 from ingot.model.config import LinearRope, ModelConfig, YarnRope
 from ingot.model.specs import f32, specs_of
 
-CAN = (
-    "attention_bias", "mlp_bias", "own_gguf", "qkv_bias", "qk_norm", "linear", "yarn", "no_trtllm",
-)  # fmt: skip
+CAN = ("attention_bias", "mlp_bias", "own_gguf", "qkv_bias", "qk_norm", "linear", "yarn")
 FILE_TYPE = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # dtype -> general.file_type
 
 

@@ -141,12 +141,10 @@ def described(tokenizer: dict[str, Any]) -> str:
 
 def differs_in_libllama(name: str, text: str) -> bool:
     """May libllama split `text` otherwise than the models whose pre-tokenizer has this name?"""
-    if name not in (*NEAR, *COMPOSED) or text.isascii():
+    if name not in NEAR or text.isascii():
         return False
     import unicodedata
 
-    if name in COMPOSED:
-        return not unicodedata.is_normalized("NFC", text)
     kinds = {unicodedata.category(letter) for letter in text if not letter.isascii()}
     return bool(kinds & {"Lu", "Ll", "Lt", "Mn", "Mc", "Me"})
 

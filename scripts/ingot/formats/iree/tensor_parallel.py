@@ -13,6 +13,7 @@ from typing import Any
 from ingot.formats.iree import irpa
 from ingot.model import features
 from ingot.model.config import ModelConfig
+from ingot.model.families.family import Family
 from ingot.model.tensors.layout import FileLayout
 
 AXIS = {  # of a weight [out, in]: outputs are split where each head or channel stands for itself,
@@ -58,12 +59,25 @@ def can(tp: int) -> tuple[str, ...]:
 
     Of several ranks no bias: each would add the whole; nor rows that are not in pairs, or norms of heads.
     """
-    one = (*features.BIASES, "own_gguf", "qkv_bias", "qk_norm") if tp == 1 else ()
-    return (*one, "no_trtllm")
+    return (*features.BIASES, "own_gguf", "qkv_bias", "qk_norm") if tp == 1 else ()
+
+
+BLOCK = (  # the tensors of a block that the exporter's own has a place for
+    "attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down",
+    "attn_q_norm", "attn_k_norm",
+)  # fmt: skip
+
+
+def no_block(family: Family) -> str | None:
+    """Why no program can be exported of a family, or None: a tensor without a place is left out."""
+    odd = [one.gguf for one in family.layer.values() if one.gguf not in BLOCK]
+    return f"sharktank's block has no {odd[0]}, which a {family.architecture} has" if odd else None
 
 
 def why_not(config: ModelConfig, tp: int) -> str | None:
     """Why `config` cannot be cut into `tp` ranks, and the nearest size that it can; or None."""
+    if reason := no_block(config.family):
+        return reason
     counts = {
         "attention heads": config.heads,
         "KV heads": config.kv_heads,

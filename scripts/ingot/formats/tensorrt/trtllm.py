@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 from ingot.base.refused import Refused
 from ingot.model.config import ModelConfig
+from ingot.model.families.family import Family
 from ingot.model.tensors.dtypes import FLOATS
 from ingot.model.tensors.layout import FileLayout
 
@@ -69,8 +70,16 @@ class Cut:
         return tuple(n // self.parts for n in self.shape[1:]) if self.axis == 1 else self.shape[1:]
 
 
+def no_class(family: Family) -> str | None:
+    """Why there is no checkpoint of a family, or None."""
+    known = family.trtllm is not None
+    return None if known else f"TensorRT-LLM has no class for a {family.architecture}"
+
+
 def why_not(config: ModelConfig, mapping: Mapping) -> str | None:
     """Why `config` cannot be cut so, in one clause; or None.  KV heads may be repeated."""
+    if reason := no_class(config.family):
+        return reason
     tp, pp, c = mapping.tp, mapping.pp, config
     for what, count, size, parts in (
         ("attention heads", c.heads, tp, "ranks"),

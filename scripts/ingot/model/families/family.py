@@ -49,11 +49,6 @@ class Family:
     names_head_dim: bool = True  # does GGUF name it though config.json does not?
 
     @property
-    def asks(self) -> tuple[str, ...]:
-        """What not every format can express, whatever config.json says."""
-        return (*self.needs, *(() if self.trtllm is not None else ("no_trtllm",)))
-
-    @property
     def biases(self) -> tuple[str, ...]:
         """The keys that its layers go by."""
         return tuple(dict.fromkeys(one.bias for one in self.layer.values() if one.bias))

@@ -19,6 +19,7 @@ from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model
 from ingot.formats.gguf import metadata
 from ingot.formats.iree import stitch, tensor_parallel
+from ingot.model.families.table import FAMILIES
 from ingot.model.specs import head_of_tied, specs_of
 
 PROGRAM_DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}  # of weights: computed in
@@ -123,6 +124,9 @@ def why_not_archive(target: Target) -> str | None:
 
 def why_not_program(target: Target) -> str | None:
     entry = target.entry
+    family = FAMILIES.get(entry["architecture"])
+    if family and (reason := tensor_parallel.no_block(family)):
+        return reason
     hardware = target.catalogue["hardware"].get(target.variant or entry["hardware"], {})
     if target.record and target.format != "mlir" and hardware.get("device") != "local-task":
         return (

@@ -100,6 +100,10 @@ def not_openvino(target: Target) -> str | None:
         return None if own else f"no {target.variant} but by optimum-intel: set `way: upstream`"
     if architecture not in exporter.ARCHITECTURES:
         return f"optimum-intel, as it is pinned, does not know {architecture}"
+    if target.variant and target.entry["onnx"]["float_layers"]:
+        return (
+            "optimum-intel leaves no layer in float32; remove onnx.float_layers, or way: upstream"
+        )
     return None
 
 

@@ -9,6 +9,7 @@ from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model
 from ingot.formats.onnx import weights
 from ingot.formats.tensorrt import trtllm
+from ingot.model.families.table import FAMILIES
 
 FLOATS = ("f16", "bf16", "f32")  # dtypes of a TensorRT-LLM checkpoint
 QUANTS = ("fp8", "int4_awq", "int8_sq")  # and what ModelOpt quantises it to
@@ -73,6 +74,9 @@ def why_not(target: Target) -> str | None:
             return f"backend onnx has no stages; set models.{target.model}.trtllm.pp to 1"
         ask = f"ask for artifacts/{target.model}_tp1.triton"
         return None if target.tp == 1 else f"backend onnx has no ranks; {ask}"
+    family = FAMILIES.get(entry["architecture"])
+    if family and (reason := trtllm.no_class(family)):
+        return reason
     if entry["dtype"] not in FLOATS:
         legal = ", ".join(FLOATS)
         return f"TensorRT-LLM takes {legal}, and the model's dtype is {entry['dtype']}"

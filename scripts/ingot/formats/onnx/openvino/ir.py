@@ -80,10 +80,14 @@ def convert_tokenizer(tokenizer: list[Path], folder: Path) -> None:
         openvino.save_model(model, str(folder / f"{stem}.xml"), compress_to_fp16=False)
 
 
-def said(folder: Path) -> tuple[set[np.float32], set[int]]:
-    """What no run of a few tokens shows of an IR: the epsilons of its norms, and all its whole numbers.
+MOVES = ("Add", "Subtract", "Less", "LessEqual", "Greater", "GreaterEqual")
 
-    An epsilon is what is added below a root; of a norm that is one operation, its attribute.
+
+def said(folder: Path) -> tuple[set[np.float32], set[int]]:
+    """What no run of a few tokens shows of an IR: the epsilons of its norms, and where windows may end.
+
+    An epsilon is what is added below a root; of a norm that is one operation, its attribute.  A window
+    is a whole number that positions are moved by, or compared with.
     """
     import openvino
 
@@ -96,8 +100,9 @@ def said(folder: Path) -> tuple[set[np.float32], set[int]]:
             below = op.input_value(0).get_node()
             if below.get_type_name() == "Add":
                 epsilons |= {np.float32(one) for port in below.input_values() for one in _one(port)}
-        elif kind == "Constant" and op.data.size == 1 and op.data.dtype.kind == "i":
-            numbers.add(int(op.data.reshape(())))
+        elif kind in MOVES:
+            found = (one for port in op.input_values() for one in _one(port))
+            numbers |= {int(one) for one in found if one == int(one)}
     return epsilons, numbers
 
 

@@ -99,9 +99,12 @@ def test_a_row_says_how_far_its_step_is_by_the_steps_own_count(clone, terminal):
             r"demo\.irpa +━.* [2-9](\.\d)? MB of 100 MB  [\d.]+ (MB|kB)/s  .* left", text
         )
     )
-    assert re.search(r"\d+ MB of \d+ MB memory", seen.text())
-    assert re.search(r"disk [\d.]+ [GT]B free, at most", seen.text())
-    assert "2 done · 1 running · 0 waiting · ends about" in seen.text()
+    for wanted in (  # a frame may be seen before it is drawn to its end
+        r"\d+ MB of \d+ MB memory",
+        r"disk [\d.]+ [GT]B free, at most",
+        "2 done · 1 running · 0 waiting · ends about",
+    ):
+        seen.until(lambda text, wanted=wanted: re.search(wanted, text))
 
 
 def test_after_a_failure_the_terminal_has_the_cause_and_no_board(clone, terminal):

@@ -42,10 +42,8 @@ OF_SOME = {  # of some families, by whether their checkpoint has it
 }
 # in files of old, what transformers reads no more
 UNREAD = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
-QWEN = {
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-}  # qwen_type, by which it has norms
+# qwen_type, by which TensorRT-LLM gives it norms of heads
+QWEN = {"Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
 
 
 READ = {  # of its config.json -> of transformers' reading

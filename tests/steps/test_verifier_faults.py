@@ -87,12 +87,17 @@ def test_a_number_that_we_misread_is_no_reading_of_transformers(one, forked, tmp
     assert done.returncode == 1 and " to Ingot; expected one reading" in done.stderr, done.stderr
 
 
+RIGHT = [("demo", "ranks")]  # of a Llama and a Mistral alone
+RIGHT += [
+    (name, kind)
+    for name in ("demo", "Qwen2", "Qwen3")
+    for kind in ("gguf", "irpa", "trtllm-ckpt", "onnx")
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gguf", "irpa", "ranks", "trtllm-ckpt", "onnx"])
-@pytest.mark.parametrize("name", ["demo", "Qwen2", "Qwen3"])
+@pytest.mark.parametrize("name, kind", RIGHT)
 def test_what_the_right_makers_make_has_one(name, kind, references, forked, tmp_path):
-    if name != "demo" and kind == "ranks":
-        return  # of a Llama and a Mistral alone
     right = forgeries.Forgery("none", (kind,), "base/refused.py", (), name)
     assert forgeries.caught(right, kind, tmp_path / "right", forked, references(name)) is None
 

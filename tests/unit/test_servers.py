@@ -65,10 +65,16 @@ def test_one_that_heeds_no_signal_is_ended_though_we_are_told_to_end_twice(tmp_p
     monkeypatch.setattr(Server, "patience", 1.0)
     server = Server(served(tmp_path, DEAF + SERVE))
     told = [threading.Timer(after, os.kill, (os.getpid(), signal.SIGTERM)) for after in (0.5, 1.0)]
-    for one in told:
-        one.start()
-    with pytest.raises(SystemExit, match="stopped by SIGTERM"), server:
-        pass
+    heard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: heard.append(number))  # the step's own
+    try:
+        for one in told:
+            one.start()
+        with pytest.raises(SystemExit, match="stopped by SIGTERM"), server:
+            pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM], "the second, once the server was gone"
     with pytest.raises(ProcessLookupError):
         os.kill(server.process.pid, 0)
 

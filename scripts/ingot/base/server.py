@@ -25,9 +25,8 @@ class Server:
     """The server that `folder`/serve starts, in a session of its own, on a free port."""
 
     health = "/health"
-    idle_limit: float | None = (
-        None  # seconds without health or work, after which it is begun again, once
-    )
+    # seconds without health or work, after which it is begun again, once
+    idle_limit: float | None = None
     patience = 20.0  # seconds that it is given to end by itself
 
     def __init__(self, folder: Path):

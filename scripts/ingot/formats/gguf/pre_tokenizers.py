@@ -39,10 +39,8 @@ TAKEN = {  # that a GGUF file of ours can say
     "qwen2": (QWEN, PLAIN),
 }
 WHOLE = ("llama-bpe", "tekken")  # of which libllama takes each word whole that is a token
-COMPOSED = (
-    "qwen2",
-    "qwen35",
-)  # of which a normaliser may compose letters and marks, as libllama never does
+# of which a normaliser may compose letters and marks, as libllama never does
+COMPOSED = ("qwen2", "qwen35")
 NFC = 'normalizer {"type": "NFC"}'
 OTHERS = {  # for a refusal that names them
     "gpt-2": (GPT2,),

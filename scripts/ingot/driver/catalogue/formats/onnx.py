@@ -107,11 +107,8 @@ def not_openvino(target: Target) -> str | None:
     return None
 
 
-BITS = {
-    "": 32,
-    "int8": 8.03,
-    "int4": 4.6,
-}  # of a weight; of int4 the embedding and the head are int8
+# of a weight; of int4 the embedding and the head are int8
+BITS = {"": 32, "int8": 8.03, "int4": 4.6}
 
 
 def exported(job: Job, model: Model) -> Work | None:

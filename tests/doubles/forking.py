@@ -16,9 +16,10 @@ from pathlib import Path
 
 SLOW = (  # where a toolchain has them
     "numpy", "gguf.quants", "safetensors.numpy", "onnx", "onnxruntime", "torch", "iree.runtime",
-    "sharktank.types", "openvino", "transformers.models.auto.modeling_auto",
+    "sharktank.types", "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto", "transformers.models.llama.modeling_llama",
 )  # fmt: skip
+# no openvino: its import starts a thread, which a fork does not have
 
 SNAKEMAKE = (  # what a run imports whatever its Snakefile says
     "snakemake.cli", "snakemake.workflow", "snakemake.dag", "snakemake.scheduling.job_scheduler",
@@ -28,7 +29,8 @@ AT_START = re.compile("PYTHON|HOME$|XDG_|LANG|LC_|TMPDIR|SNAKEMAKE")  # variable
 PLUGINS = re.compile("slurm|kubernetes")  # words that its plugins read on the command line
 
 SERVER = """
-import atexit, importlib, json, os, runpy, signal, sys, threading, traceback
+import atexit, faulthandler, importlib, json, os, runpy, signal, sys, threading, traceback
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # whose thread a fork would not have
 for name in json.loads(sys.argv[1]):
     try:
         importlib.import_module(name)
@@ -41,6 +43,7 @@ def script(asked):
         os.dup2(os.open(asked[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os.dup2(os.open(asked["stdin"], os.O_RDONLY), 0)
     os.setsid()
+    faulthandler.dump_traceback_later(max(asked["seconds"] - 1, 0.5), file=2)
     signal.alarm(asked["seconds"])
     os.chdir(asked["cwd"])
     if asked["environment"] is not None:
@@ -125,7 +128,9 @@ class Forking:
         """The same; an error where that was not enough, as subprocess.run's."""
         done = self.run(*words, seconds=seconds, **options)
         if done.returncode == -signal.SIGALRM:
-            raise subprocess.TimeoutExpired(done.args, seconds, done.stdout, done.stderr)
+            late = subprocess.TimeoutExpired(done.args, seconds, done.stdout, done.stderr)
+            late.add_note(done.stderr[-5000:])  # where each of its threads was
+            raise late
         return done
 
     def close(self) -> None:

@@ -60,6 +60,30 @@ def test_a_defect_keeps_its_traceback():
         run(lambda: 1 / 0)
 
 
+def test_no_package_that_a_step_uses_reports_its_use(tmp_path):
+    """As OpenVINO's tools, onnxruntime, the hub's client, Ray and vLLM do where nobody says no."""
+    (tmp_path / "openvino_telemetry.py").touch()
+    (tmp_path / "step.py").write_text(
+        "import importlib.util, os\n"
+        "from ingot.base.entry import run\n"
+        "def main():\n"
+        "    print(*(f'{k}={v}' for k, v in os.environ.items()))\n"
+        "    import openvino_telemetry\n"
+        "run(main)\n"
+    )
+    path = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run(
+        [sys.executable, tmp_path / "step.py"],
+        env=path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout.split()
+    assert {"DO_NOT_TRACK=1", "ORT_DISABLE_TELEMETRY=1", "VLLM_NO_USAGE_STATS=1"} < {*said}
+    assert "ModuleNotFoundError: import of openvino_telemetry halted" in done.stderr
+
+
 def test_what_is_printed_acts_on_no_terminal():
     out = io.StringIO()
     stream = Harmless(out)

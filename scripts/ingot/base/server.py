@@ -84,11 +84,11 @@ class Server:
             for pid in _session(self.process.pid):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, number)
-            while time.monotonic() < end:
-                self.process.poll()
-                if not _session(self.process.pid):
-                    break
+            while (alive := _session(self.process.pid)) and time.monotonic() < end:
                 time.sleep(0.05)
+            if not alive:
+                self.process.wait()
+                break
 
     def _wait(self) -> None:
         end = time.monotonic() + START_LIMIT

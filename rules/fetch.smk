@@ -15,9 +15,9 @@ rule fetch_listing:
     log:
         "logs/fetch_listing/{model}.log",
     params:
-        hub=setting("hub"),
-        revision=setting("revision"),
-        gated=setting("gated"),
+        hub=inputs.fetched("hub"),
+        revision=inputs.fetched("revision"),
+        gated=inputs.fetched("gated"),
         volatile=inputs.unpinned,  # not cached: which commit is meant is the hub's to say
     shell:
         """

@@ -91,7 +91,7 @@ def load(checkpoint: Checkpoint):
 
     named = "tokenizer.json" if "tokenizer.json" in checkpoint else "tokenizer.model"
     kind = PreTrainedTokenizerFast if named == "tokenizer.json" else AutoTokenizer
-    with checkpoint.as_folder() as folder, understood(checkpoint[named]):
+    with checkpoint.apart()[0].as_folder() as folder, understood(checkpoint[named]):
         return kind.from_pretrained(folder, **OURS)
 
 
@@ -99,7 +99,7 @@ def vocabulary(checkpoint: Checkpoint, tokenizer) -> dict:
     """The text of each id, which are special, and the ids that begin and end a text, by transformers."""
     from transformers import AutoConfig, GenerationConfig
 
-    with checkpoint.as_folder() as folder:
+    with checkpoint.apart()[0].as_folder() as folder:
         said = GenerationConfig.from_model_config(
             AutoConfig.from_pretrained(folder, **OURS)
         ).eos_token_id

@@ -30,7 +30,7 @@ from ingot.formats.gguf.metadata import FILE_TYPE
 from ingot.formats.gguf.plan import planned
 from ingot.formats.gguf.quants import Imatrix
 from ingot.model.checkpoint.files import Checkpoint
-from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
+from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.config import ModelConfig, read_config
 from ingot.model.specs import TensorSpec, specs_of
 from ingot.model.tensors.dtypes import TYPES
@@ -38,6 +38,7 @@ from ingot.parity import limits, verification
 from ingot.parity import reading as reading_of
 from ingot.parity import reference as reference_of
 from ingot.parity import texts as texts_of
+from ingot.parity.adapted import sources as sources_of
 from ingot.parity.in_libllama import COMPUTED, Expected, as_tokenized, opened, ran
 from ingot.parity.reading import Reading
 from ingot.parity.values import Comparison, chunks, forget, row_order, values
@@ -133,7 +134,7 @@ def compared(
     matrix: Imatrix | None,
 ) -> dict:
     """What a record says of the header and of every value."""
-    sources = read_checkpoint(checkpoint)
+    sources = sources_of(checkpoint)
     reader = opened(gguf)
     header.check(gguf, reader.fields, kvs)
     found = {tensor.name: tensor for tensor in reader.tensors}

@@ -25,11 +25,11 @@ from ingot.base.refused import Refused
 from ingot.formats.onnx import decoder, external, folder, weights
 from ingot.formats.onnx.session import Session
 from ingot.model.checkpoint.files import Checkpoint
-from ingot.model.checkpoint.safetensors import read_checkpoint
 from ingot.model.config import ModelConfig, read_config
 from ingot.parity import divergence, in_genai, limits, verification
 from ingot.parity import reading as reading_of
 from ingot.parity import texts as texts_of
+from ingot.parity.adapted import sources as sources_of
 from ingot.parity.greedy import GreedyCheck, padded
 from ingot.parity.onnx_weights import compare
 from ingot.parity.reference import TOLERANCE, read
@@ -128,7 +128,7 @@ def hold(
         raise Refused(
             f"{onnx / decoder.GRAPH}: not the graph that config.json and the catalogue ask for"
         )
-    return {"graph": "equal", **compare(onnx, layout, read_checkpoint(checkpoint), checkpoint)}
+    return {"graph": "equal", **compare(onnx, layout, sources_of(checkpoint), checkpoint)}
 
 
 if __name__ == "__main__":

@@ -30,10 +30,10 @@ from ingot.formats.onnx.openvino.folder import FloatLayers, Weights, form_of, wr
 from ingot.formats.onnx.openvino.session import EXACT, Session, generated, token_ids
 from ingot.formats.onnx.weights import CAN, ROWS, SCALE, Form
 from ingot.model.checkpoint.files import Checkpoint
-from ingot.model.checkpoint.safetensors import read_checkpoint
 from ingot.model.config import read_config
 from ingot.parity import divergence, limits, verification
 from ingot.parity import texts as texts_of
+from ingot.parity.adapted import sources as sources_of
 from ingot.parity.greedy import GreedyCheck, padded
 from ingot.parity.int8_weights import Int8Comparison
 from ingot.parity.reference import TOLERANCE, read
@@ -124,7 +124,7 @@ def constants(
     floats, int8, sources = (
         Comparison(openvino),
         Int8Comparison(openvino),
-        read_checkpoint(checkpoint),
+        sources_of(checkpoint),
     )
     for tensor in layout.stored:
         name, source = tensor.source, sources[tensor.source]

@@ -18,10 +18,10 @@ from ingot.base.options import ReadingFile, RecordFile, step
 from ingot.base.refused import Refused
 from ingot.formats.iree import consumers, irpa
 from ingot.model.checkpoint.files import Checkpoint
-from ingot.model.checkpoint.safetensors import read_checkpoint
 from ingot.model.tensors.dtypes import FLOATS
 from ingot.parity import reading as reading_of
 from ingot.parity import verification
+from ingot.parity.adapted import sources as sources_of
 from ingot.parity.reading import Reading
 from ingot.parity.values import Comparison, as_float32, hold_tied, row_order
 
@@ -104,7 +104,7 @@ def verify_shards(
     sha256 = verification.digest(root)
     model, count = reading_of.read(reading), len(ranks)
     reading_of.hold_plain(root, model)
-    sources = read_checkpoint(checkpoint)
+    sources = sources_of(checkpoint)
     hold_tied(root, sources, model["tied"])
     wanted = dict(expected(model))
     entries = [described(root, ranks, rank, wanted, dtype.upper()) for rank in range(count)]

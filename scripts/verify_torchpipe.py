@@ -17,10 +17,11 @@ from ingot.formats.onnx import external, weights
 from ingot.formats.onnx.torchpipe.attended import Attended
 from ingot.formats.onnx.torchpipe.split import EMBEDDING, HEADS, NAMES, Split, contents, graphs
 from ingot.model.checkpoint.files import Checkpoint
-from ingot.model.checkpoint.safetensors import read_checkpoint, read_header
+from ingot.model.checkpoint.safetensors import read_header
 from ingot.model.config import ModelConfig, read_config
 from ingot.model.tensors import pt
 from ingot.parity import verification
+from ingot.parity.adapted import sources as sources_of
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.onnx_weights import compare
 from ingot.parity.reference import TOLERANCE, read
@@ -81,7 +82,7 @@ def hold(
     for name, content in expected.items():
         if (folder / name).read_bytes() != content:
             raise Refused(f"{folder / name}: not what config.json asks for")
-    sources = read_checkpoint(checkpoint)
+    sources = sources_of(checkpoint)
     checks = compare(folder, layout, sources, checkpoint)
     header = read_header(folder / tables[1])
     source, tensor = sources[weights.EMBEDDING], header.get("weight")

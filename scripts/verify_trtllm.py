@@ -17,10 +17,11 @@ from ingot.formats.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.formats.tensorrt.checkpoint import TrtllmCheckpoint
 from ingot.formats.tensorrt.trtllm import Mapping
 from ingot.model.checkpoint.files import Checkpoint
-from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
+from ingot.model.checkpoint.safetensors import Tensor
 from ingot.parity import divergence, limits, trtllm_model, verification
 from ingot.parity import reading as reading_of
 from ingot.parity import texts as texts_of
+from ingot.parity.adapted import sources as sources_of
 from ingot.parity.trtllm_model import Weight
 from ingot.parity.trtllm_weights import check_scales, multiplied, rows_of
 from ingot.parity.values import Comparison, chunks, hold_tied, values
@@ -98,7 +99,7 @@ def verify_trtllm(
     as_asked(built, asked)
     as_read(built, model)
     reading_of.hold_plain(trtllm_checkpoint_, model, ("attention_bias",))
-    sources = read_checkpoint(checkpoint)
+    sources = sources_of(checkpoint)
     hold_tied(trtllm_checkpoint_, sources, model["tied"])
     vocab = sources["model.embed_tokens.weight"].shape[0]
     comparison, padding, left = Comparison(trtllm_checkpoint_), 0, {*sources}

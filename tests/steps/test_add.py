@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+import adapters
 import checkpoints
 from conftest import ROOT
 from fake_hub import COMMIT, Hub
@@ -103,7 +104,7 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
         (["org/pickled"], "no *.safetensors among its files; pickled weights can run code"),
         ([str(folder / "pickled")], "weights as pickles"),
         (["org/gguf"], "GGUF files, converted already"),
-        (["org/adapter"], "an adapter (LoRA), not a model"),
+        (["org/adapter"], "org/adapter/adapter_config.json: not JSON"),
         (["./typo/folder"], "no such folder"),
         (["models/typo"], "no such folder"),
         ([str(folder / "gguf/m.gguf")], "a GGUF file: converted already"),
@@ -119,6 +120,33 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
         assert done.returncode == 1 and said in lines[-1], (words, done.stderr)
         assert lines[-1].startswith("error: ") and "Traceback" not in done.stderr
         assert not (tmp_path / "w" / LOCAL).exists()
+
+
+@pytest.mark.slow
+def test_an_adapter_of_the_hub_finds_its_base_and_builds(hub, added, snakemake, tmp_path):
+    base = "org/Llama-3.1-Tiny"
+    folder = hub.root / "org/tuned"
+    adapters.saved(folder, adapters.pair(hub.root / base), base_model_name_or_path=base)
+    checkpoints.tokenizer_of_demo(folder)
+    done = added("org/tuned")
+    assert done.returncode == 0, done.stderr
+    assert f"org/tuned at {COMMIT[:12]}, merged into llama-3-1-tiny" in done.stdout
+    models = yaml.safe_load((tmp_path / "w" / LOCAL).read_text())["models"]
+    assert models["llama-3-1-tiny"]["revision"] == models["tuned"]["adapter"]["revision"] == COMMIT
+    assert "tokenizer.json" in models["tuned"]["adapter"]["files"]
+    environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": ""}
+    target = "artifacts/tuned.gguf"
+    done = snakemake(tmp_path / "w", target, environment=environment)
+    assert done.returncode == 0, done.stderr
+    here = {
+        str(one.relative_to(tmp_path / "w")) for one in (tmp_path / "w/artifacts").glob("*.hf/*")
+    }
+    assert (
+        "artifacts/tuned.hf/tokenizer.json" in here
+        and "artifacts/llama-3-1-tiny.hf/config.json" in here
+    )
+    assert "artifacts/llama-3-1-tiny.hf/tokenizer.json" not in here, "it brings its own"
+    assert "artifacts/tuned.hf/config.json" not in here, "nothing is fetched twice"
 
 
 @pytest.mark.parametrize("address", ["https://huggingface.co/org/tied", "hf://org/tied", "hf.co/org/tied/",

@@ -17,8 +17,10 @@ FEATURES = {  # word -> as config.json says it
     "linear": "rope_type is linear",
     "yarn": "rope_type is yarn",
     "no_table": "config.json is of a family that Ingot has no table of",
+    "adapter": "an adapter is merged into it",  # as its catalogue's entry says
 }
-ALL = tuple(FEATURES)
+ADAPTER = "adapter"
+ALL = tuple(word for word in FEATURES if word != ADAPTER)  # that a config.json may say
 
 
 def lacking(needs: Collection[str], can: Collection[str]) -> str | None:

@@ -12,7 +12,7 @@ from ingot.model.config import Llama3Rope, ModelConfig
 from ingot.model.tensors.dtypes import TYPES, TensorType
 
 DROPPED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
-HEAD = "lm_head.weight"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def parameters(config: ModelConfig) -> int:
 def head_of_tied(config: ModelConfig, dtype: str) -> TensorSpec:
     """The output layer of a model whose embeddings are tied, for formats that want one of its own."""
     shape = (config.vocab, config.hidden)
-    return TensorSpec("model.embed_tokens.weight", "output.weight", shape, dtype_of(shape, dtype))
+    return TensorSpec(EMBEDDING, "output.weight", shape, dtype_of(shape, dtype))
 
 
 def dtype_of(shape: tuple[int, ...], dtype: str) -> TensorType:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingot.base.refused import Refused
-from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.outline import ENDLESS
 from ingot.parity.reading import Reading
 
@@ -21,15 +21,44 @@ def load(checkpoint: Checkpoint):
     import torch
     from transformers import AutoConfig
 
-    with checkpoint.as_folder() as folder, understood(checkpoint["config.json"]):
+    base, adapter = checkpoint.apart()
+    with base.as_folder() as folder, understood(checkpoint["config.json"]):
         kind = kind_of(AutoConfig.from_pretrained(folder, **OURS))
+        # as it is stored: an adapter is merged into it by the rounding that its users have
+        dtype = _stored(folder) if adapter else torch.float32
         model, found = kind.from_pretrained(
-            folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **OURS
+            folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **OURS
         )
     for what in ("missing", "mismatched", "unexpected"):
         if names := sorted(str(name) for name in found[f"{what}_keys"]):
             raise Refused(f"{checkpoint}: tensor {names[0]} is {what}, by transformers' own loader")
-    return model.eval()
+    return _merged(model, adapter).float().eval() if adapter else model.eval()
+
+
+def _stored(folder: Path):
+    """The dtype of most weights of a checkpoint."""
+    from collections import Counter
+
+    import torch
+    from safetensors import safe_open
+
+    counts: Counter[str] = Counter()
+    for path in sorted(folder.glob("model*.safetensors")):
+        with safe_open(path, "pt") as shard:
+            counts.update(shard.get_slice(name).get_dtype() for name in shard.keys())  # noqa: SIM118
+    names = {"BF16": torch.bfloat16, "F16": torch.float16}
+    return names.get(counts.most_common(1)[0][0], torch.float32)
+
+
+def _merged(model, adapter: Checkpoint):
+    """The model with an adapter, by PEFT.  Refused where it leaves a part of it out."""
+    import warnings
+
+    from peft import PeftModel
+
+    with adapter.as_folder() as folder, understood(adapter[ADAPTER]), warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*adapter keys")
+        return PeftModel.from_pretrained(model, str(folder)).merge_and_unload()
 
 
 def without_weights(config: Path):

@@ -12,6 +12,7 @@ import numpy as np
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.tensors.dtypes import FLOATS
+from ingot.parity.adapted import Adapted
 
 CHUNK = 1 << 23  # values compared at a time: 32 MiB as float32
 
@@ -86,14 +87,15 @@ def chunks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 
 def values(source: Tensor, first: int, last: int):
-    """Rows first..last of a checkpoint's tensor, as float32."""
+    """Rows first..last of a checkpoint's tensor, as float32; with an adapter's part, where it has one."""
     row = source.nbytes // source.shape[0]
     kind = FLOATS[source.dtype].numpy
     raw = np.fromfile(
         source.path, kind, (last - first) * row // np.dtype(kind).itemsize,
         offset=source.offset + first * row,
     )  # fmt: skip
-    return as_float32(raw, source.dtype).reshape(last - first, -1)
+    found = as_float32(raw, source.dtype).reshape(last - first, -1)
+    return source.changed(found, first) if isinstance(source, Adapted) else found
 
 
 def as_float32(stored, dtype: str):

@@ -133,11 +133,6 @@ def stop_on_another_kind(what: str, names: Collection[str]) -> None:
     def any_of(*endings: str) -> bool:
         return any(name.endswith(endings) for name in names)
 
-    if "adapter_config.json" in names and "config.json" not in names:
-        raise Refused(
-            f"{what}: an adapter (LoRA), not a model; merge it into its base model, as peft's "
-            "merge_and_unload does, and add the folder that this saves"
-        )
     if any_of(".safetensors") and "config.json" in names:
         return
     if any_of(".gguf"):

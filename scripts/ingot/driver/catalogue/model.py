@@ -10,6 +10,7 @@ from ingot.model import features, outline
 from ingot.model.checkpoint.safetensors import INDEX
 from ingot.model.config import ModelConfig, read_config
 from ingot.model.families.table import FAMILIES
+from ingot.model.features import ADAPTER
 from ingot.model.hub.listing import read_listing
 from ingot.model.outline import NO_TABLE, Outline, read_outline
 from ingot.model.specs import parameters, specs_of
@@ -33,6 +34,12 @@ SMALL_FILES = (
     "tokenizer_config.json",
     "video_preprocessor_config.json",
 )
+
+
+VOCABULARY = (  # those of them by which texts become tokens: of an adapter, its own where it brings them
+    "added_tokens.json", "chat_template.jinja", "chat_template.json", "tokenizer.json", "tokenizer.model",
+    "tokenizer_config.json",
+)  # fmt: skip
 
 
 class Refusals(dict):
@@ -77,6 +84,17 @@ def way_of(entry: dict[str, Any]) -> str:
     return entry.get("way") or (OWN if entry["architecture"] in FAMILIES else UPSTREAM)
 
 
+def base_of(name: str, entry: dict[str, Any]) -> str:
+    """The model whose checkpoint it has: of one with an adapter, the one that this was trained on."""
+    return entry["adapter"]["base"] if ADAPTER in entry else name
+
+
+def on_hub(entry: dict[str, Any]) -> dict[str, Any]:
+    """`hub`, `revision` and `gated` of what artifacts/<model>.hf holds: its checkpoint, or its adapter."""
+    found = entry.get(ADAPTER, entry)
+    return {"gated": False, **found}
+
+
 def planned(entry: dict[str, Any]) -> ModelConfig | Outline:
     """Numbers by the catalogue's `dimensions`: what sizes and times need, and nothing is built from."""
     said = {key: value for key, value in entry["dimensions"].items() if key not in COUNTS}
@@ -111,7 +129,7 @@ def _as_named(place: Path, found: Outline, entry: dict[str, Any]) -> Outline:
 
 def config_of(name: str, entry: dict[str, Any], root: Path) -> Path | None:
     """Where config.json of a catalogue's model lies: fetched, or of a local checkpoint."""
-    place = Path("artifacts", f"{name}.hf", "config.json")
+    place = Path("artifacts", f"{base_of(name, entry)}.hf", "config.json")
     if "path" in entry:
         place = folder_of(entry, root) / "config.json"
     return place if place.is_file() else None
@@ -133,12 +151,12 @@ def fill_needs(name: str, entry: dict[str, Any], root: Path) -> str | None:
         found = read(place, entry).needs if place else expected(entry)
     except Refused as reason:
         found, refusal = expected(entry), str(reason)
-    if place and said is not None and {*said} != {*found}:
+    if place and said is not None and {*said} - {ADAPTER} != {*found}:
         words = ", ".join(found) or "none"
         raise Refused(
             f"models.{name}.needs: {', '.join(said)}, but {place} says {words}; leave needs out"
         )
-    entry["needs"] = list(found)
+    entry["needs"] = [*found, *([ADAPTER] if ADAPTER in entry else [])]
     return refusal
 
 
@@ -146,7 +164,7 @@ def expected(entry: dict[str, Any]) -> tuple[str, ...]:
     """What a model needs of a format, before its config.json is here."""
     if not (family := FAMILIES.get(entry["architecture"])):
         return (NO_TABLE,)
-    return tuple(entry.get("needs", family.needs))
+    return tuple(word for word in entry.get("needs", family.needs) if word != ADAPTER)
 
 
 class Model:
@@ -168,7 +186,8 @@ class Model:
         self.numbers = found if self.config or self.parameters() else None
 
     def _numbers(self) -> ModelConfig | Outline | None:
-        others = (folder / f"{self.name}.json" for folder in self.folders)
+        base = base_of(self.name, self.entry)
+        others = (folder / f"{base}.json" for folder in self.folders)
         found = config_of(self.name, self.entry, self.root)
         found = found or next((place for place in others if place.is_file()), None)
         said = self.entry.get("dimensions")
@@ -197,10 +216,11 @@ class Model:
     def local(self) -> bool:
         return "path" in self.entry
 
-    def listed(self) -> dict[str, dict]:
-        """The hub's list of files, by name; empty while nobody fetched it."""
-        fetched = Path("artifacts", f"{self.name}.hf", "listing.json")
-        others = (folder / f"{self.name}.listing.json" for folder in self.folders)
+    def listed(self, base: str = "") -> dict[str, dict]:
+        """The hub's list of its checkpoint's files, by name; empty while nobody fetched it."""
+        base = base or base_of(self.name, self.entry)
+        fetched = Path("artifacts", f"{base}.hf", "listing.json")
+        others = (folder / f"{base}.listing.json" for folder in self.folders)
         found = next((place for place in (fetched, *others) if place.is_file()), None)
         return read_listing(found)["files"] if found else {}
 

@@ -1,5 +1,6 @@
 """The catalogue: read, validated against its schema, its defaults filled in."""
 
+import copy
 import difflib
 import json
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from ingot.driver.catalogue.formats.iree import PROGRAMS
 from ingot.formats.gguf import pre_tokenizers
 from ingot.formats.gguf.quantisations import ROWS
 from ingot.model.families.table import FAMILIES
-from ingot.model.features import FEATURES
+from ingot.model.features import ADAPTER, FEATURES
 
 PRE_TOKENIZERS = (*pre_tokenizers.TAKEN, "default")  # of our own way
 SIZES = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "context")
@@ -71,6 +72,7 @@ def complete(catalogue: dict, root: Path) -> None:
 
     if isinstance(catalogue.get(model.REFUSED), model.Refusals):  # of an earlier look
         del catalogue[model.REFUSED]
+    _take_bases(catalogue)
     schema = json.loads((root / SCHEMA).read_bytes())
     schema["$defs"]["quant"]["enum"] = [*ROWS]
     schema["$defs"]["feature"]["enum"] = [*FEATURES]
@@ -107,6 +109,24 @@ def complete(catalogue: dict, root: Path) -> None:
                     f"{where}: {flag}, expected no flag that means this machine or one of its "
                     "files: it affects what is built, and no key would show it; name the value"
                 )
+
+
+def _take_bases(catalogue: dict) -> None:
+    """Fill in, of each model with an adapter, what it has from its base: all that its entry leaves out."""
+    models = catalogue.get("models")
+    named = models.items() if isinstance(models, dict) else ()
+    for name, entry in named:
+        adapter = entry.get(ADAPTER) if isinstance(entry, dict) else None
+        if not isinstance(adapter, dict) or not isinstance(base := adapter.get("base"), str):
+            continue  # the schema says so
+        found = models.get(base)
+        if not isinstance(found, dict) or ADAPTER in found:
+            kind = "a model with an adapter itself" if isinstance(found, dict) else "no model"
+            raise Refused(
+                f"models.{name}.adapter.base: {base} is {kind}, expected one of the catalogue's that is a "
+                "checkpoint; `ingot add` it first"
+            )
+        models[name] = {**copy.deepcopy(found), "name": f"{found.get('name')} {name}", **entry}
 
 
 def _settle_way(key: str, entry: dict[str, Any]) -> None:

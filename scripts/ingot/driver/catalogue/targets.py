@@ -9,7 +9,7 @@ from pathlib import Path
 from ingot.base.refused import Refused
 from ingot.driver.catalogue.formats.rows import FORMATS, OFFERED, PUBLISHED, RECORD, ROWS
 from ingot.driver.catalogue.formats.table import Target
-from ingot.driver.catalogue.model import REFUSED
+from ingot.driver.catalogue.model import REFUSED, on_hub
 from ingot.model import features
 
 FOLDER = "artifacts/"
@@ -119,7 +119,7 @@ def why_not(target: str, catalogue: dict) -> str | None:
 def _intermediate(target: str, entry: dict) -> bool:
     name = target.removeprefix(FOLDER + model_of(target))
     if name.startswith(".hf/"):
-        return "hub" in entry and bool(re.fullmatch(r"\.hf/[^/]+", name))
+        return "hub" in on_hub(entry) and bool(re.fullmatch(r"\.hf/[^/]+", name))
     name = name.rstrip("/")
     return any(row.intermediate and name == f".{row.name}" != ".hf" for row in ROWS)
 

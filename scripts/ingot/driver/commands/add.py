@@ -16,20 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from ingot.base.atomic import replacing
+from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue import machine, schema, targets
 from ingot.driver.catalogue.formats.rows import OFFERED
-from ingot.driver.catalogue.model import planned
+from ingot.driver.catalogue.model import VOCABULARY, folder_of, planned
 from ingot.driver.toolchains import toolchains
-from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint import adapter
+from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.safetensors import read_checkpoint
 from ingot.model.config import ModelConfig
 from ingot.model.families.table import FAMILIES
+from ingot.model.features import ADAPTER as ADAPTER_KEY
 from ingot.model.hub.listing import read_listing
 from ingot.model.specs import parameters
 from ingot.model.tensors.dtypes import FLOATS, STORED
 
+CONFIG, LISTING = "config.json", "listing.json"
 HEADER = (
     "# Models of your own, by `ingot add`; edit it as you like.  It is read over models.yaml.\n"
 )
@@ -53,28 +57,44 @@ def run(root: Path, options: Namespace) -> None:
     if name in catalogue["models"]:
         raise Refused(f"{name}: in the catalogue already, expected a new name; give it --name")
     title = re.sub("[-_]+", " ", title)
-    if folder:
-        entry, size = of_folder(folder, title)
-    else:
-        with tempfile.TemporaryDirectory() as scratch:
-            revision = options.revision or revision
-            entry, size = of_hub(root, hub, revision, Path(scratch), title)
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            if folder:
+                entry, size = found_in(root, str(folder), folder, None, title)
+            else:
+                found = listed(root, hub, options.revision or revision, Path(scratch))
+                entry, size = found_in(root, hub, Path(scratch), found, title)
+        except (
+            Refused
+        ) as reason:  # of a file that nobody finds in the folder that it was fetched into
+            raise Refused(str(reason).replace(f"{scratch}/", f"{hub}/")) from reason
     if not machine.has_gpu():  # else a plain M_tp1.vmfb would be for a GPU that is not here
         entry["hardware"] = "cpu"
     text = yaml_of(name, entry)
     write(root, name, text)
     catalogue = schema.load(root, None)
     print(f"{Path(schema.LOCAL).resolve()}: {name}, {where(entry)}")
-    for line in about(root, name, entry, size, catalogue):
+    for line in about(root, name, catalogue["models"][name], size, catalogue):
         print(line)
+
+
+def found_in(
+    root: Path, what: str, folder: Path, listing: dict | None, title: str
+) -> tuple[dict[str, Any], int]:
+    """The entry of a folder, or of a repository's `listing`, and the bytes of its weights."""
+    names = {*listing["files"]} if listing else {one.name for one in folder.iterdir()}
+    if ADAPTER in names and CONFIG not in names:
+        found = Adapted(what, folder, listing)
+        return {ADAPTER_KEY: {"base": found.base(root), **found.files()}}, 0
+    if listing:
+        return of_hub(root, what, listing, folder, title)
+    return of_folder(folder, title)
 
 
 def of_folder(folder: Path, title: str) -> tuple[dict[str, Any], int]:
     names = {path.name for path in folder.iterdir() if path.is_file()}
     found_of.stop_on_another_kind(str(folder), names)
-    path = folder.resolve()
-    inside = path.is_relative_to(Path.cwd())
-    source = {"path": os.path.relpath(path) if inside else str(path)}
+    source = {"path": _path(folder)}
     size = sum(one.stat().st_size for one in folder.glob("model*.safetensors"))
     entry = with_weights(found_of.entry(str(folder), names, folder, source, title), folder, size)
     expected = FLOATS if entry["architecture"] in FAMILIES else STORED
@@ -82,25 +102,98 @@ def of_folder(folder: Path, title: str) -> tuple[dict[str, Any], int]:
     return entry, size
 
 
-def of_hub(
-    root: Path, hub: str, revision: str, folder: Path, title: str
-) -> tuple[dict[str, Any], int]:
-    listing = folder / "listing.json"
+class Adapted:
+    """An adapter that is added: `what` names its folder, or its repository of this `listing`."""
+
+    def __init__(self, what: str, place: Path, listing: dict | None):
+        self.what, self.place, self.listing = what, place, listing
+
+    def base(self, root: Path) -> str:
+        """The model that it was trained on, by name; added first where the catalogue does not have it."""
+        if self.listing:
+            fetch(root, self.place, ADAPTER)
+        said = read_json(
+            self.place / ADAPTER,
+            {"base_model_name_or_path?": (str, None), "revision?": (str, None)},
+        )
+        adapter.check(self.place / ADAPTER, said)
+        if not (named := said.get("base_model_name_or_path")):
+            raise Refused(
+                f"{self.what}: {ADAPTER} names no base (base_model_name_or_path), expected one; write it there"
+            )
+        if not (found := _named(root, named)):
+            run(root, Namespace(model=named, name=None, revision=said.get("revision") or ""))
+            found = _named(root, named)
+        if not found:
+            raise Refused(
+                f"{self.what}: its base {named} is another adapter's; merge that first, by peft"
+            )
+        return found
+
+    def files(self) -> dict[str, Any]:
+        """Where they are, as the catalogue has it.  Refused: such as are no adapter of LoRA."""
+        if not self.listing:
+            adapter.read(Checkpoint([one for one in self.place.iterdir() if one.is_file()]))
+            return {"lora": _path(self.place)}
+        if adapter.WEIGHTS not in self.listing["files"]:
+            raise Refused(
+                f"{self.what}: no {adapter.WEIGHTS} among its files; save it by peft again"
+            )
+        found = {"hub": self.what, "revision": self.listing["revision"]}
+        if "tokenizer_config.json" in self.listing["files"]:
+            found["files"] = [name for name in VOCABULARY if name in self.listing["files"]]
+        return found
+
+
+def _named(root: Path, base: str) -> str | None:
+    """The model of the catalogue that is this repository, or this folder."""
+    for name, entry in schema.load(root, None)["models"].items():
+        here = "path" in entry and folder_of(entry, root).resolve() == Path(base).resolve()
+        if ADAPTER_KEY not in entry and (here or entry.get("hub") == base):
+            return name
+    return None
+
+
+def _path(folder: Path) -> str:
+    """As the catalogue has it: below the working folder, or absolute."""
+    path = folder.resolve()
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def listed(root: Path, hub: str, revision: str, folder: Path) -> dict:
+    """The hub's list of files, which stays in `folder`."""
+    listing = folder / LISTING
     words = ["--model", "model", "--hub", hub, f"--revision={revision}"]
     step(
         root, "fetch_listing.py", *words, "--revisions", folder / "revisions", "--listing", listing
     )
-    found = read_listing(listing)
+    return read_listing(listing)
+
+
+def fetch(root: Path, folder: Path, name: str) -> None:
+    """One of the files of the list in `folder`."""
+    step(
+        root,
+        "fetch_file.py",
+        "--listing",
+        folder / LISTING,
+        "--name",
+        name,
+        "--file",
+        folder / name,
+    )
+
+
+def of_hub(
+    root: Path, hub: str, found: dict, folder: Path, title: str
+) -> tuple[dict[str, Any], int]:
     found_of.stop_on_another_kind(hub, found["files"])
     for name in found_of.wanted(found["files"]):
-        step(root, "fetch_file.py", "--listing", listing, "--name", name, "--file", folder / name)
+        fetch(root, folder, name)
     source = {"hub": hub, "revision": found["revision"]}
     sizes = [one["size"] for name, one in found["files"].items() if found_of.is_weights(name)]
-    try:
-        entry = found_of.entry(hub, found["files"], folder, source, title)
-        return with_weights(entry, folder, sum(sizes)), sum(sizes)
-    except Refused as reason:  # of a file that nobody finds in the folder that it was fetched into
-        raise Refused(str(reason).replace(f"{folder}/", f"{hub}/")) from reason
+    entry = found_of.entry(hub, found["files"], folder, source, title)
+    return with_weights(entry, folder, sum(sizes)), sum(sizes)
 
 
 def with_weights(entry: dict[str, Any], folder: Path, size: int) -> dict[str, Any]:
@@ -131,10 +224,19 @@ def yaml_of(name: str, entry: dict[str, Any]) -> str:
     """The entry's lines below `models:`; dimensions and sizes each on one."""
     lines = [f"  {name}:"]
     for key, value in entry.items():
-        inner = ", ".join(f"{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else ""
+        inner = (
+            ", ".join(f"{k}: {_word(v)}" for k, v in value.items())
+            if isinstance(value, dict)
+            else ""
+        )
         flat = f"{{{inner}}}" if inner else json.dumps(value)
         lines.append(f"    {key}: {flat}")
     return "\n".join(lines) + "\n"
+
+
+def _word(value: Any) -> str:
+    """As it stands between braces."""
+    return json.dumps(value) if isinstance(value, list | str) else str(value)
 
 
 def write(root: Path, name: str, text: str) -> None:
@@ -168,11 +270,20 @@ def write(root: Path, name: str, text: str) -> None:
 
 
 def where(entry: dict[str, Any]) -> str:
+    if ADAPTER_KEY in entry:
+        its = entry[ADAPTER_KEY]
+        what = its["lora"] if "lora" in its else f"{its['hub']} at {its['revision'][:12]}"
+        return f"{what}, merged into {its['base']}"
     return f"{entry['hub']} at {entry['revision'][:12]}" if "hub" in entry else entry["path"]
 
 
 def about(root: Path, name: str, entry: dict[str, Any], size: int, catalogue: dict) -> list[str]:
     """What it is, what can be built of it, and what cannot, with the reason."""
+    lines = [] if ADAPTER_KEY in entry else numbers(name, entry, size, catalogue)
+    return lines + buildable(root, name, catalogue)
+
+
+def numbers(name: str, entry: dict[str, Any], size: int, catalogue: dict) -> list[str]:
     config = planned(entry)
     own = isinstance(config, ModelConfig)
     weights = parameters(config) if own else entry["dimensions"].get("parameters")
@@ -193,12 +304,17 @@ def about(root: Path, name: str, entry: dict[str, Any], size: int, catalogue: di
             "onnxruntime-genai's builder, OpenVINO by optimum-intel; their records say whether they are "
             "the model"
         )
+    return lines
+
+
+def buildable(root: Path, name: str, catalogue: dict) -> list[str]:
+    """The formats, and of those that it cannot have the reason."""
     legal = tuple(targets.legal_of(name, catalogue))
-    buildable = [row.name for row in OFFERED if any(one.endswith(f".{row.name}") for one in legal)]
-    lines.append(f"can be built: {', '.join(buildable)}")
+    built = [row.name for row in OFFERED if any(one.endswith(f".{row.name}") for one in legal)]
+    lines = [f"can be built: {', '.join(built)}"]
     cannot: dict[str, list[str]] = {}
     for row in OFFERED:
-        if row.name in buildable:
+        if row.name in built:
             continue
         sizes = list(row.sizes(catalogue["models"][name]))
         tp = "" if None in sizes or not sizes else f"_tp{sizes[0]}"
@@ -210,7 +326,7 @@ def about(root: Path, name: str, entry: dict[str, Any], size: int, catalogue: di
         lines.append(f"cannot: {', '.join(names)}: {reason}")
     hardware = catalogue["models"][name]["hardware"]
     others = [one for one in catalogue["hardware"] if one != hardware]
-    if "vmfb" in buildable:
+    if "vmfb" in built:
         named = f"{name}_tp1.{others[0]}.vmfb"
         lines.append(f"hardware of its programs: {hardware}, or as named: {named}")
     # the catalogue of its own lies beside no Snakefile where this was not run in a clone

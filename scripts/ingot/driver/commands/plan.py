@@ -18,7 +18,7 @@ from ingot.base.refused import Refused
 from ingot.driver.cache.dry_run import dry_run
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import FORMATS
-from ingot.driver.catalogue.model import Model
+from ingot.driver.catalogue.model import Model, base_of
 from ingot.driver.commands import plan_chart, plan_table
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import schedule
@@ -98,9 +98,10 @@ def fetch_configs(
 
     The same two steps as the rules', a kilobyte each, into a folder that is thrown away.
     """
+    models = catalogue["models"]
     absent = [
         name
-        for name in names
+        for name in dict.fromkeys(base_of(name, models[name]) for name in names)
         if "hub" in catalogue["models"][name]
         and not Path("artifacts", f"{name}.hf/config.json").is_file()
     ]

@@ -11,6 +11,7 @@ from ingot.base.digest import canonical
 from ingot.base.refused import Refused
 from ingot.driver.cache.dry_run import build
 from ingot.driver.catalogue import targets
+from ingot.driver.catalogue.model import base_of
 from ingot.driver.release import card
 from ingot.driver.release.on_record import OnRecord
 from ingot.driver.toolchains import toolchains
@@ -83,6 +84,7 @@ def source(found: OnRecord, model: str) -> Path:
     if "path" in entry:
         path = found.cwd / entry["path"]
         return path if path.exists() else found.root / entry["path"]
+    model = base_of(model, entry)
     folder = found.cwd / f"artifacts/{model}.hf"
     listing = found.listing(f"artifacts/{model}.hf/listing.json")
     named = [name for name in card.FILES if listing and name in listing["files"]]

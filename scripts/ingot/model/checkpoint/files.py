@@ -10,6 +10,7 @@ from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 
 TEMPLATES = "additional_chat_templates"  # the one folder that a checkpoint has
+ADAPTER = "adapter_config.json"  # of LoRA, beside its base's files
 
 
 class Checkpoint:
@@ -46,9 +47,17 @@ class Checkpoint:
         """The JSON object that file `name` holds, checked by `expected`; empty where it was not given."""
         return read_json(self.files[name], expected) if name in self.files else {}
 
+    def apart(self) -> tuple["Checkpoint", "Checkpoint | None"]:
+        """A base's files, and those of the adapter among them."""
+        its = [path for name, path in self.files.items() if name.startswith("adapter_")]
+        others = [path for path in self.files.values() if path not in its]
+        return Checkpoint(others), Checkpoint(its) if its else None
+
     @contextmanager
     def as_folder(self) -> Iterator[Path]:
-        """A folder of links to the files, for libraries that read a folder."""
+        """A folder of links to the files, for libraries that read a folder, and would miss an adapter."""
+        if {ADAPTER, "config.json"} <= {*self.files}:
+            raise Refused(f"{self.files[ADAPTER]}: an adapter, which this step cannot merge")
         with tempfile.TemporaryDirectory() as folder:
             for name, path in self.files.items():
                 if path.is_file():

@@ -12,15 +12,14 @@ import numpy as np
 from ingot.base import memo, stream
 from ingot.base.progress import Progress
 from ingot.base.refused import Refused
-from ingot.model.checkpoint import identity
+from ingot.model.checkpoint import adapter, identity
 from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.merge import Merger
 from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.model.config import ModelConfig, say_unknown
-from ingot.model.specs import DROPPED, HEAD, TensorSpec, specs_of
+from ingot.model.specs import DROPPED, EMBEDDING, HEAD, TensorSpec, specs_of
 from ingot.model.tensors.cast import Caster, as_float32, not_finite, unpermute
 from ingot.model.tensors.dtypes import FLOATS
-
-EMBEDDING = "model.embed_tokens.weight"
 
 
 def hold_tied(tensors: dict[str, Tensor]) -> None:
@@ -58,7 +57,14 @@ class Rows:
         self.checkpoint, self.config, self.allow_overflow = checkpoint, config, allow_overflow
         self.advice = advice  # where float16 cannot hold a value
         say_unknown(checkpoint["config.json"])
-        self.tensors = read_checkpoint(checkpoint)
+        self.tensors = read_checkpoint(checkpoint, merges=True)
+        self.loras: dict[str, adapter.Lora] = {}
+        self.replaced: dict[str, str] = {}  # by an adapter's: name -> dtype that the base has
+        if found := adapter.read(checkpoint):
+            found.fits(self.tensors, adapter.TIED if config.tied else ())
+            self.loras = found.loras
+            self.replaced = {name: self.tensors[name].dtype for name in found.replaced}
+            self.tensors |= found.replaced
         self.progress = Progress(progress, sum(t.nbytes for t in self.tensors.values()))
         self.overflow: dict[str, int] = {}  # values that became infinite, by tensor
         paths = {tensor.path for tensor in self.tensors.values()}
@@ -119,7 +125,8 @@ class Rows:
         """
         tensor = self.tensors[spec.source]
         last = tensor.shape[0] if last is None else last
-        size = stream.BLOCK if tensor.dtype == spec.type.name else stream.CAST_BLOCK
+        plain = tensor.dtype == spec.type.name
+        size = stream.BLOCK if plain else stream.CAST_BLOCK
         step = max(1, size * tensor.shape[0] // max(tensor.nbytes, 1))
         if spec.heads:  # whole heads only
             step = max(1, step // self.config.head_dim) * self.config.head_dim
@@ -142,13 +149,14 @@ class Rows:
             raise Refused(
                 f"{tensor.path}: tensor {tensor.name} holds {odd}; the checkpoint is damaged"
             )
+        bits, dtype = self._adapted(spec, bits, tensor, first)
         if spec.heads:
             bits = unpermute(bits, self.config.head_dim)
-        cast = self._caster(tensor.dtype, spec.type.name)
+        cast = self._caster(dtype, spec.type.name)
         data = memoryview(np.ascontiguousarray(cast(bits))).cast("B")
         if cast.overflowed:
             if not self.allow_overflow:
-                most = np.abs(as_float32(bits, tensor.dtype)).max()
+                most = np.abs(as_float32(bits, dtype)).max()
                 raise Refused(
                     f"{tensor.path}: tensor {tensor.name} holds {most:.3g}, expected at most 65504 for "
                     f"{spec.type.name}; {self.advice}"
@@ -159,6 +167,23 @@ class Rows:
         self.progress.add(len(buffer))
         return data
 
+    def _adapted(
+        self, spec: TensorSpec, bits: np.ndarray, tensor: Tensor, first: int
+    ) -> tuple[np.ndarray, str]:
+        """Rows of a tensor as the adapter makes them, in the dtype of the base: their bits, and it."""
+        dtype = self.replaced.get(spec.source or "", tensor.dtype)
+        if dtype != tensor.dtype:
+            cast = self._caster(tensor.dtype, dtype)(bits)
+            bits = cast.view(FLOATS[dtype].bits).reshape(bits.shape)
+        if lora := self.loras.get(spec.source or ""):
+            bits = self._merger()(lora, bits, dtype, first)
+        if (dtype != tensor.dtype or lora) and (odd := not_finite(bits, dtype)):
+            raise Refused(
+                f"{tensor.path}: tensor {tensor.name} holds {odd} once its adapter is merged; "
+                "merge it in float32 by peft"
+            )
+        return bits, dtype
+
     def _hash(self, tensor: Tensor, ticket: int, data, first: bool, last: bool) -> None:
         with self.turns.take(ticket):
             if shard := self.shards.get(tensor.path):
@@ -166,6 +191,9 @@ class Rows:
                 self.hash.update(data)
                 if last:
                     shard.found[tensor.name] = self.hash.hexdigest()
+
+    def _merger(self) -> Merger:
+        return self.local.__dict__.setdefault("merger", Merger())
 
     def _caster(self, source: str, target: str) -> Caster:
         casters = self.local.__dict__.setdefault("casters", {})

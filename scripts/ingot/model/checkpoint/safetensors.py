@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ingot.base.fields import read_json
 from ingot.base.refused import Refused
-from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.tensors.dtypes import FLOATS, Float
 
 HEADER_LIMIT = 25_000_000  # bytes; the hub client's own limit
@@ -33,12 +33,16 @@ class Tensor:
     nbytes: int
 
 
-def read_checkpoint(checkpoint: Checkpoint, dtypes: dict[str, Float] = FLOATS) -> dict[str, Tensor]:
+def read_checkpoint(
+    checkpoint: Checkpoint, dtypes: dict[str, Float] = FLOATS, merges: bool = False
+) -> dict[str, Tensor]:
     """Every tensor of the checkpoint: shards by file name, inside a shard by name; `dtypes` are expected.
 
     That is the order of llama.cpp's converter.  Stops with one line on a damaged or absent shard,
-    and on an index that disagrees with the shards.
+    on an index that disagrees with the shards, and on an adapter, unless the caller `merges` it.
     """
+    if ADAPTER in checkpoint and not merges:
+        raise Refused(f"{checkpoint[ADAPTER]}: an adapter, which this step cannot merge")
     weight_map = _weight_map(checkpoint[INDEX]) if INDEX in checkpoint else None
     if weight_map is None:
         shards = sorted(fnmatch.filter(checkpoint.files, "model*.safetensors"))

@@ -13,10 +13,12 @@ from ingot.driver.catalogue.formats.table import (
 )
 from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model, shard_names
+from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.safetensors import INDEX
 
 FETCH = Cost(1.5, 10.0, 90)  # unit: a GB fetched, at 100 MB/s
 LISTING = 5_000  # bytes
+LORA = 100_000_000  # bytes of an adapter that nobody has listed yet
 OTHER_FILES = {"tokenizer.json": 9e6, "model.safetensors.index.json": 5e4}  # bytes, about
 
 
@@ -27,8 +29,10 @@ def listed(job: Job, model: Model) -> Work:
 def fetched(job: Job, model: Model) -> Work | None:
     """One file of the hub, by its list, or as large as config.json makes it."""
     name = job.wildcards["file"]
-    listed = model.listed().get(name)
+    listed = model.listed(model.name).get(name)
     size = listed["size"] if listed else OTHER_FILES.get(name, 2000)
+    if name == adapter.WEIGHTS and not listed:
+        return Work(FETCH, LORA / GB, {job.writes[0]: LORA}, guessed=True, download=LORA)
     if not listed and name.endswith(".safetensors"):
         if not model.numbers:
             return None

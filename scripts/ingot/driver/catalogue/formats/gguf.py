@@ -1,5 +1,6 @@
 """Rows of GGUF: one file, several quantised ones, a set of smaller files, importance matrices."""
 
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
@@ -131,13 +132,18 @@ def why_not_quants(target: Target) -> str | None:
     return next(filter(None, each), None)
 
 
+def can(target: Target) -> Collection[str]:
+    """What our own table lacks is llama.cpp's to write; an adapter is merged by our own writer alone."""
+    return features.ALL if target.entry["way"] == UPSTREAM else (*features.ALL, features.ADAPTER)
+
+
 def every_type(catalogue: dict, tp: int) -> list[str]:
     return [*FLOATS, *quantisations.ROWS]
 
 
 row = partial(
     Format,
-    can=always(features.ALL),  # what our own table lacks is llama.cpp's to write
+    can=can,
     sizes=whole_model,
     whole="a GGUF file holds the whole model, and servers split it themselves",
     chart="gguf",
@@ -167,6 +173,7 @@ ROWS = (
         serve="llama-server -m MODEL.gguf --mmproj {title}",
         what="the part of a model for images, which llama.cpp takes beside its GGUF",
         steps={"verify_mmproj": run_through(Cost(15, 20, 2000, 1400))},
+        can=always(features.ALL),
         why_not=why_not_mmproj,
         record="transformers' answer about a picture, by llama.cpp's library for images",
     ),
@@ -196,7 +203,7 @@ ROWS = (
         name="imatrix",
         what="an importance matrix, by which libllama's types are made",
         steps={"compute_imatrix": imatrix},
-        can=always(metadata.CAN),
+        can=always((*metadata.CAN, features.ADAPTER)),
         whole="an importance matrix is of the whole model",
         chart="other",
         why_not=why_not_imatrix,

@@ -19,6 +19,7 @@ from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model
 from ingot.formats.gguf import metadata
 from ingot.formats.iree import stitch, tensor_parallel
+from ingot.model import features
 from ingot.model.families.table import FAMILIES
 from ingot.model.specs import head_of_tied, specs_of
 
@@ -159,7 +160,8 @@ def archive_variants(catalogue: dict, tp: int) -> list[str]:
 
 def can(target: Target) -> Collection[str]:
     """An archive of the whole model holds what its GGUF file does."""
-    return tensor_parallel.can(target.tp) if target.tp else metadata.CAN
+    found = tensor_parallel.can(target.tp) if target.tp else metadata.CAN
+    return (*found, features.ADAPTER)
 
 
 row = partial(Format, can=can, sizes=own_sizes, chart="program")

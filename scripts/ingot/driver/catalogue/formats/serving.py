@@ -9,6 +9,7 @@ from ingot.driver.catalogue.formats.table import Cost, Format, Target, Work, own
 from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model, planned
 from ingot.formats.onnx import weights
+from ingot.model import features
 from ingot.model.config import ModelConfig
 from ingot.model.outline import NO_TABLE
 from ingot.serving.vllm import plan, registry
@@ -80,7 +81,10 @@ def memory_of(entry: dict, gpus: dict) -> float:
 
 def can(target: Target) -> Collection[str]:
     """What every application of a Ray Serve folder can."""
-    return plan.CAN if target.entry["ray"]["apps"] == ["llm"] else weights.CAN
+    apps = target.entry["ray"]["apps"]
+    if apps == ["llm"]:
+        return plan.CAN
+    return [word for word in weights.CAN if word != features.ADAPTER or "llm" not in apps]
 
 
 row = partial(

@@ -9,6 +9,7 @@ from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model
 from ingot.formats.onnx import weights
 from ingot.formats.tensorrt import trtllm
+from ingot.model import features
 from ingot.model.families.table import FAMILIES
 
 FLOATS = ("f16", "bf16", "f32")  # dtypes of a TensorRT-LLM checkpoint
@@ -113,14 +114,22 @@ def gpu_per_rank(entry: dict, tp: int) -> int:
     return 0 if entry["trtllm"].get("backend") == "onnx" else tp * entry["trtllm"]["pp"]
 
 
+def can(target: Target) -> Collection[str]:
+    """ModelOpt, which quantises, is given the base's folder."""
+    quantised = {*QUANTS} & {*(target.variant or "").split(".")}
+    return trtllm.CAN if quantised else (*trtllm.CAN, features.ADAPTER)
+
+
 def can_triton(target: Target) -> Collection[str]:
-    onnx = target.entry["trtllm"]["backend"] == "onnx" and not target.variant
-    return weights.CAN if onnx else trtllm.CAN
+    backend = target.entry["trtllm"]["backend"]
+    if backend == "onnx" and not target.variant:
+        return weights.CAN
+    return trtllm.CAN if backend == "llmapi" else can(target)
 
 
 row = partial(
     Format,
-    can=table.always(trtllm.CAN),
+    can=can,
     sizes=lambda entry: SIZES,
     why_not=why_not,
     chart="engine",

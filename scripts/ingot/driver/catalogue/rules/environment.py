@@ -16,13 +16,15 @@ ALLOWED = (
 # torch's threads wait for each other in loops, and take the cores of the step beside: steps at once took
 # twice the CPU seconds of the same steps in turn
 WAITS = "OMP_WAIT_POLICY"
+# numpy's products are of blocks that each thread of ours makes: threads of their own take twice as long
+PRODUCTS = "OPENBLAS_NUM_THREADS"
 PREFIX = (
     "token=$HF_TOKEN; unset HF_TOKEN; "  # rules/fetch.smk alone hands it on
     "set -euo pipefail; "  # Snakemake's own prefix, which this one replaces
     "export INGOT_PARENT=$PPID; "  # a step that outlives Snakemake puts nothing in place
     f'for name in $(compgen -e); do case $name in {"|".join(ALLOWED)}) ;; *) unset "$name" ;; '
     "esac; done; "
-    f"export {WAITS}=passive; "
+    f"export {WAITS}=passive {PRODUCTS}=1; "
 )
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,17 @@ from ingot.driver.catalogue.model import (
     REFUSED,
     SMALL_FILES,
     UPSTREAM,
+    VOCABULARY,
+    base_of,
     hub_files,
+    on_hub,
     shard_names,
 )
 from ingot.driver.catalogue.rules.sources import sources_of
 from ingot.driver.toolchains import toolchains
 from ingot.formats.gguf import quantisations
-from ingot.model.checkpoint.files import TEMPLATES
+from ingot.model.checkpoint import adapter
+from ingot.model.checkpoint.files import ADAPTER, TEMPLATES
 from ingot.model.checkpoint.safetensors import INDEX
 from ingot.model.outline import NO_TABLE
 from ingot.serving.rayserve.applications import LLM
@@ -214,7 +218,7 @@ class Inputs:
 
     def unpinned(self, wildcards) -> bool:
         """Which commit is meant is the hub's to say, so its list of files is never on record."""
-        return not self.model(wildcards).get("revision")
+        return not on_hub(self.model(wildcards)).get("revision")
 
     def with_table(self) -> str:
         """A pattern of the models whose family Ingot has a table of, whichever way they go."""
@@ -231,7 +235,8 @@ class Inputs:
     def checkpoint(self, wildcards) -> str:
         """The folder of the model's checkpoint."""
         entry = self.model(wildcards)
-        return self.source(entry["path"]) if "path" in entry else f"artifacts/{wildcards.model}.hf"
+        base = base_of(wildcards.model, entry)
+        return self.source(entry["path"]) if "path" in entry else f"artifacts/{base}.hf"
 
     def config_json(self, wildcards) -> str:
         return f"{self.checkpoint(wildcards)}/config.json"
@@ -239,10 +244,25 @@ class Inputs:
     def weights(self, wildcards) -> list[str]:
         """The checkpoint's files that carry weights."""
         folder, entry = self.checkpoint(wildcards), self.model(wildcards)
+        more = self.adapter(wildcards, (ADAPTER, adapter.WEIGHTS))
         if "path" in entry:
             found = [*Path(folder).glob("model*.safetensors"), Path(folder, INDEX)]
-            return sorted(str(path) for path in found if path.exists())
-        return [f"{folder}/{name}" for name in shard_names(entry["shards"])]
+            return sorted(str(path) for path in found if path.exists()) + more
+        return [f"{folder}/{name}" for name in shard_names(entry["shards"])] + more
+
+    def adapter(self, wildcards, names: Iterable[str]) -> list[str]:
+        """Those files of a model's adapter, if it has one."""
+        if not (said := self.model(wildcards).get("adapter")):
+            return []
+        if "lora" not in said:
+            known = (ADAPTER, adapter.WEIGHTS, *said.get("files", ()))
+            return [f"artifacts/{wildcards.model}.hf/{name}" for name in names if name in known]
+        found = (Path(self.source(said["lora"]), name) for name in names)
+        return [str(path) for path in found if path.exists() or path.name not in VOCABULARY]
+
+    def fetched(self, key: str) -> Callable:
+        """The catalogue's `key` of what the hub has of a model: its checkpoint, or its adapter."""
+        return lambda wildcards: on_hub(self.model(wildcards)).get(key, "")
 
     def tokenizer(self, wildcards) -> list[str]:
         """The checkpoint's files that carry the vocabulary, the chat template and the sampling."""
@@ -253,7 +273,12 @@ class Inputs:
             names += [f"{TEMPLATES}/{path.name}" for path in templates]
         else:
             names = entry.get("files") or hub_files(entry.get("pre_tokenizer"))
-        return [f"{folder}/{name}" for name in names]
+        own = self.adapter(wildcards, VOCABULARY)
+        if any(Path(path).name == "tokenizer_config.json" for path in own):
+            names = [name for name in names if name not in VOCABULARY]
+        else:  # what lies beside it is less than a tokenizer
+            own = []
+        return [f"{folder}/{name}" for name in names] + own
 
     def prompts(self, wildcards) -> list[str]:
         """The model's own prompts for verification, if it has any."""

@@ -12,6 +12,7 @@ from ingot.base.refused import Refused
 from ingot.base.sealed import SUMS
 from ingot.driver.catalogue import targets
 from ingot.driver.catalogue.formats.rows import RECORD, row_of
+from ingot.driver.catalogue.model import base_of
 from ingot.driver.release import card
 from ingot.driver.release.on_record import OnRecord, commit, portable
 from ingot.driver.show import status
@@ -180,12 +181,15 @@ def _revision(on: OnRecord, model: str) -> str:
     """Of the hub's, as its list of files says."""
     if "hub" not in on.catalogue["models"][model]:
         return ""
-    said = on.listing(f"artifacts/{model}.hf/listing.json")
+    base = base_of(model, on.catalogue["models"][model])
+    said = on.listing(f"artifacts/{base}.hf/listing.json")
     return said["revision"] if said else ""
 
 
 def _licence(on: OnRecord, model: str, entry: dict[str, Any]) -> dict[str, str]:
-    folder = Path(entry["path"]) if "path" in entry else Path("artifacts", f"{model}.hf")
+    folder = (
+        Path(entry["path"]) if "path" in entry else Path("artifacts", f"{base_of(model, entry)}.hf")
+    )
     folder = folder if folder.is_absolute() or "hub" in entry else on.root / folder
     try:
         said = card.licence(folder, entry.get("license", ""))

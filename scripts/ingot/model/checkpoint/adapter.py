@@ -1,0 +1,158 @@
+"""A LoRA adapter, as PEFT saves it: what it adds to which tensors of its base.
+
+Format: adapter_config.json and adapter_model.safetensors of https://huggingface.co/docs/peft; every field
+that would change a number is honoured or refused.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ingot.base.fields import read_json
+from ingot.base.refused import Refused
+from ingot.model.checkpoint.files import ADAPTER, Checkpoint
+from ingot.model.checkpoint.safetensors import Tensor, read_header
+from ingot.model.specs import EMBEDDING, HEAD
+
+WEIGHTS = "adapter_model.safetensors"  # beside ADAPTER
+PREFIX = "base_model.model."  # of every name in it: the base inside PEFT's own modules
+FACTORS = {  # how the names of a pair end
+    ".lora_A.weight": "A", ".lora_B.weight": "B", ".lora_embedding_A": "A", ".lora_embedding_B": "B",
+}  # fmt: skip
+# its fields: what the merge goes by,
+HONOURED = ("r", "lora_alpha", "alpha_pattern", "rank_pattern", "use_rslora")
+# what the tensors say themselves, or what is of training alone,
+NEUTRAL = (
+    "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
+    "target_modules", "exclude_modules", "lora_dropout", "bias", "modules_to_save", "layers_to_transform",
+    "layers_pattern", "megatron_config", "megatron_core", "loftq_config", "eva_config", "corda_config",
+    "lora_ga_config", "qalora_group_size", "runtime_config", "ensure_weight_tying",
+)  # fmt: skip
+# and those that begin from another base than the checkpoint
+OTHER_BASE = re.compile("pissa|olora|loftq|corda|lora_ga")
+NAME = re.compile(r"\^?[\w.]{1,200}")  # of a module in a pattern, without an expression's signs
+TIED = (EMBEDDING, HEAD)  # where tie_word_embeddings is true
+
+
+@dataclass(frozen=True)
+class Lora:
+    """A pair of matrices: weight [out, in] += scale * b [out, r] @ a [r, in]."""
+
+    scale: float
+    a: Tensor
+    b: Tensor
+    embedding: bool  # whose rows are tokens: += scale * transposed(b [hidden, r] @ a [r, tokens])
+
+    @property
+    def rank(self) -> int:
+        return self.a.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the weight."""
+        sizes = (self.b.shape[0], self.a.shape[1])
+        return sizes[::-1] if self.embedding else sizes
+
+
+class Adapter:
+    """What an adapter adds to the tensors of its base, or puts in their place, by their names."""
+
+    def __init__(self, path: Path, loras: dict[str, Lora], replaced: dict[str, Tensor]):
+        self.path, self.loras, self.replaced = path, loras, replaced
+
+    def fits(self, tensors: dict[str, Tensor], tied: tuple[str, ...]) -> None:
+        """Refused: of another base, of another shape, or of a matrix that is two: names in `tied`."""
+        for name in (*self.loras, *self.replaced):
+            if name not in tensors:
+                raise Refused(
+                    f"{self.path}: adapts {name}, which its base does not have; name the base that it was "
+                    "trained on"
+                )
+            if name in tied:
+                raise Refused(
+                    f"{self.path}: adapts {name}, which its base ties to another matrix; merge it by "
+                    "peft's merge_and_unload, and save it with tie_word_embeddings false"
+                )
+        for name, lora in self.loras.items():
+            if lora.shape != tensors[name].shape:
+                raise Refused(
+                    f"{self.path}: is for {name} of shape {list(lora.shape)}, but its base has "
+                    f"{list(tensors[name].shape)}; name the base that it was trained on"
+                )
+
+
+def read(checkpoint: Checkpoint) -> Adapter | None:
+    """The adapter among a checkpoint's files, if there is one."""
+    if ADAPTER not in checkpoint:
+        return None
+    config, path = read_json(checkpoint[ADAPTER]), checkpoint[WEIGHTS]
+    check(checkpoint[ADAPTER], config)
+    pairs: dict[str, dict[str, Tensor]] = {}
+    replaced: dict[str, Tensor] = {}
+    for name, tensor in read_header(path).items():
+        if not name.startswith(PREFIX):
+            raise Refused(f"{path}: tensor {name}, expected names that begin with {PREFIX}")
+        module = name.removeprefix(PREFIX)
+        end = next((end for end in FACTORS if module.endswith(end)), None)
+        if end:
+            pairs.setdefault(module.removesuffix(end), {})[end] = tensor
+        elif "lora_" in module:
+            raise Refused(f"{path}: tensor {name} is of no LoRA that is known; merge it by peft")
+        else:  # of modules_to_save, or its base's own
+            module = module.replace(".base_layer.", ".").replace(".modules_to_save.", ".")
+            replaced[module] = tensor
+    loras = {}
+    for module, factors in pairs.items():
+        by_letter = {FACTORS[end]: tensor for end, tensor in factors.items()}
+        if len(factors) != 2 or len(by_letter) != 2:
+            raise Refused(f"{path}: {module} has half a pair of matrices; fetch it again")
+        a, b = by_letter["A"], by_letter["B"]
+        if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or not a.shape[0]:
+            raise Refused(
+                f"{path}: {module} has matrices of {list(a.shape)} and {list(b.shape)}, expected [r, in] "
+                "and [out, r]; fetch it again"
+            )
+        embedding = any("embedding" in end for end in factors)
+        scale = _scale(config, module, a.shape[0])
+        loras[f"{module}.weight"] = Lora(scale, a, b, embedding)
+    if not loras and not replaced:
+        raise Refused(f"{path}: holds no tensor, expected an adapter's")
+    return Adapter(path, loras, replaced)
+
+
+def check(path: Path, config: dict[str, Any]) -> None:
+    """Refused: a field that would change the numbers, and is not honoured."""
+    if (kind := config.get("peft_type")) != "LORA":
+        raise Refused(f"{path}: peft_type is {kind}, expected LORA; merge it by peft")
+    start = config.get("init_lora_weights")
+    if isinstance(start, str) and OTHER_BASE.search(start.lower()):
+        raise Refused(
+            f"{path}: init_lora_weights is {start}, which changes its base; merge it by peft"
+        )
+    known = ("peft_type", "init_lora_weights", *HONOURED, *NEUTRAL)
+    for key, value in config.items():
+        if key not in known and value:
+            raise Refused(
+                f"{path}: {key} is {value!s:.80}, which is not merged here; merge it by peft"
+            )
+    for table in ("alpha_pattern", "rank_pattern"):
+        for key in config.get(table) or {}:
+            if not NAME.fullmatch(key):
+                raise Refused(
+                    f"{path}: {table} names {key:.80}, expected a module's name; merge it by peft"
+                )
+
+
+def _scale(config: dict[str, Any], module: str, rank: int) -> float:
+    """alpha / r, or alpha / sqrt(r); r is what its matrices have."""
+    pattern: dict = config.get("alpha_pattern") or {}
+    alpha = config.get("lora_alpha", 8)
+    for key, value in pattern.items():
+        if re.fullmatch(rf"(.*\.)?({key})", module):
+            alpha = value
+            break
+    if not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise Refused(f"{config.get('peft_type')}: lora_alpha is {alpha}, expected a number")
+    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)

@@ -1,0 +1,170 @@
+"""An adapter of LoRA: what is read of it, what is refused; a merged value is the nearest there is."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import adapters
+import checkpoints
+from ingot.base.refused import Refused
+from ingot.model.checkpoint import adapter
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.merge import Merger
+from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
+from ingot.parity import adapted
+
+Q = "base_model.model.model.layers.0.self_attn.q_proj"
+BITS = {"F32": np.float32, "F16": np.float16}
+
+
+def saved(folder, tensors, **settings):
+    return Checkpoint([adapters.saved(folder, tensors, **settings)])
+
+
+def pair(module=Q, shape=(8, 6), r=2, seed=0):
+    rng = np.random.default_rng(seed)
+    a, b = rng.standard_normal((r, shape[1])), rng.standard_normal((shape[0], r))
+    return {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
+
+
+def bits_of(values, dtype):
+    """float32 values that `dtype` has, as its bits."""
+    if dtype == "BF16":
+        return (values.view(np.uint32) >> 16).astype(np.uint16)
+    kind = BITS[dtype]
+    return values.astype(kind).view(f"<u{np.dtype(kind).itemsize}")
+
+
+def values_of(bits, dtype):
+    if dtype == "BF16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.view(BITS[dtype]).astype(np.float32)
+
+
+def nearest(exact, dtype):
+    """The nearest value to a Fraction, of a tie the even one, by looking at the neighbours."""
+    near = bits_of(np.array([float(exact)], np.float32), dtype).astype(np.int64)
+    around = (near + np.arange(-2, 3)).astype(bits_of(np.zeros(1, np.float32), dtype).dtype)
+    away = [abs(Fraction(float(value)) - exact) for value in values_of(around, dtype)]
+    best = [bits for bits, far in zip(around, away, strict=True) if far == min(away)]
+    return next(bits for bits in best if len(best) == 1 or not bits & 1)
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+def test_a_merged_value_is_the_nearest_to_the_exact_sum(tmp_path, dtype):
+    """Ties among them, and sums that a float64 has at a tie and an exact one has not."""
+    rng = np.random.default_rng(3)
+    checkpoint = saved(tmp_path / "a", pair(shape=(8, 6)), lora_alpha=3.0)
+    lora = adapter.read(checkpoint).loras["model.layers.0.self_attn.q_proj.weight"]
+    a, b = (
+        adapted._matrix(t.path, (t.dtype, t.shape, t.offset, t.nbytes)) for t in (lora.a, lora.b)
+    )
+    weights = values_of(bits_of(rng.standard_normal((8, 6)).astype(np.float32), dtype), dtype)
+    got = Merger()(lora, bits_of(weights, dtype), dtype, 0)
+    for row in range(8):
+        for column in range(6):
+            products = (Fraction(b[row, k]) * Fraction(a[k, column]) for k in range(2))
+            exact = Fraction(float(weights[row, column])) + Fraction(3, 2) * sum(products)
+            assert got[row, column] == nearest(exact, dtype), (row, column)
+    step = {"BF16": 2.0**-7, "F16": 2.0**-10, "F32": 2.0**-23}[dtype]  # from 1 to the next value
+    half, tiny = step / 2, 2.0**-40 * step
+    sums = {
+        (1.0, half, 0): 1.0, (1.0 + step, half, 0): 1 + 2 * step,  # ties go to the even one
+        (1.0, half, tiny): 1 + step, (1.0 + step, half, -tiny): 1 + step,  # no ties, by very little
+        (-1.0, -half, -tiny): -1 - step, (-1.0, -half, 0): -1.0, (-1.0 - step, -half, tiny): -1 - step,
+    }  # fmt: skip
+    for number, ((weight, one, other), wanted) in enumerate(sums.items()):
+        tensors = {
+            f"{Q}.lora_A.weight": np.array([[1.0], [1.0]]),
+            f"{Q}.lora_B.weight": np.array([[one, other]]),
+        }
+        place = tmp_path / f"a{number}"
+        lora = next(iter(adapter.read(saved(place, tensors, lora_alpha=2)).loras.values()))
+        bits = bits_of(np.array([[weight]], np.float32), dtype)
+        assert values_of(Merger()(lora, bits, dtype, 0), dtype) == np.float32(wanted), (
+            weight,
+            other,
+        )
+        change = adapted.Adapted("m", dtype, (1, 1), tmp_path, 0, 4, dtype, np.array([[one + other]]),
+                                 np.ones((1, 1)), 1.0)  # fmt: skip
+        if dtype != "F32":  # whose sums float64 holds
+            assert change.changed(np.array([[weight]], np.float32), 0) == np.float32(wanted)
+
+
+def test_a_pair_with_a_patterns_scale_and_a_rank_of_its_own(tmp_path):
+    down = "base_model.model.model.layers.1.mlp.down_proj"
+    tensors = {**pair(), **pair(down, (6, 8), 4)}
+    settings = {"rank_pattern": {"down_proj": 4}, "alpha_pattern": {"mlp.down_proj": 3}}
+    found = adapter.read(saved(tmp_path / "a", tensors, **settings)).loras
+    scales = {name: lora.scale for name, lora in found.items()}
+    assert scales == {
+        "model.layers.0.self_attn.q_proj.weight": 2.0, "model.layers.1.mlp.down_proj.weight": 0.75
+    }  # fmt: skip
+    found = adapter.read(saved(tmp_path / "a", tensors, use_rslora=True)).loras
+    assert found["model.layers.1.mlp.down_proj.weight"].scale == 2.0
+
+
+REFUSED = {
+    "an adapter of another kind": ({"peft_type": "IA3"}, "peft_type is IA3, expected LORA"),
+    "dora": ({"use_dora": True}, "use_dora is True, which is not merged here"),
+    "a start that changes the base": ({"init_lora_weights": "pissa"}, "changes its base"),
+    "experts": ({"target_parameters": ["mlp.experts"]}, "target_parameters is"),
+    "tokens": ({"trainable_token_indices": [1]}, "trainable_token_indices is"),
+    "layers twice": ({"layer_replication": [[0, 4], [2, 5]]}, "layer_replication is"),
+    "transposed weights": ({"fan_in_fan_out": True}, "fan_in_fan_out is True"),
+    "biases of pairs": ({"lora_bias": True}, "lora_bias is True"),
+    "a field that nobody knows": ({"use_newest": True}, "use_newest is True"),
+    "an expression": ({"alpha_pattern": {"(a+)+$": 3}}, "expected a module's name"),
+    "no number": ({"lora_alpha": "16"}, "lora_alpha is 16, expected a number"),
+}
+
+
+@pytest.mark.parametrize("settings, said", REFUSED.values(), ids=REFUSED)
+def test_a_field_that_changes_the_numbers_is_honoured_or_refused(tmp_path, settings, said):
+    with pytest.raises(Refused, match=said):
+        adapter.read(saved(tmp_path / "a", pair(), **settings))
+
+
+def test_a_file_that_is_no_pairs_is_refused(tmp_path):
+    whole = pair()
+    halved = {name: values for name, values in whole.items() if "lora_A" in name}
+    for tensors, said in (
+        (halved, "has half a pair of matrices"),
+        ({**whole, "model.norm.weight": np.ones(6)}, "expected names that begin with base_model"),
+        ({**whole, f"{Q}.lora_C.weight": np.ones(6)}, "is of no LoRA that is known"),
+        ({**whole, f"{Q}.lora_B.weight": np.ones((8, 3))}, r"expected \[r, in\]"),
+    ):
+        with pytest.raises(Refused, match=said):
+            adapter.read(saved(tmp_path / "a", tensors))
+
+
+def test_an_adapter_of_another_base_or_of_tied_matrices_is_refused(tmp_path):
+    def of(name, shape):
+        return {name: Tensor(name, "F32", shape, tmp_path, 0, 4)}
+
+    weight = "model.layers.0.self_attn.q_proj.weight"
+    found = adapter.read(saved(tmp_path / "a", pair(shape=(8, 6))))
+    found.fits(of(weight, (8, 6)), ())
+    with pytest.raises(Refused, match="which its base does not have"):
+        found.fits(of("model.norm.weight", (8, 6)), ())
+    with pytest.raises(Refused, match=r"of shape \[8, 6\], but its base has \[6, 8\]"):
+        found.fits(of(weight, (6, 8)), ())
+    head = adapter.read(saved(tmp_path / "a", {"base_model.model.lm_head.weight": np.ones((8, 6))}))
+    with pytest.raises(Refused, match="which its base ties to another matrix"):
+        head.fits(of("lm_head.weight", (8, 6)), adapter.TIED)
+
+
+def test_a_step_that_cannot_merge_an_adapter_refuses_it(tmp_path):
+    """Else it would build the base, in silence."""
+    folder = checkpoints.llama31(tmp_path / "base")
+    saved(tmp_path / "a", pair())
+    files = [*folder.iterdir(), *(tmp_path / "a").iterdir()]
+    with pytest.raises(Refused, match="an adapter, which this step cannot merge"):
+        read_checkpoint(Checkpoint(files))
+    with pytest.raises(Refused, match="cannot merge"), Checkpoint(files).as_folder():
+        pass
+    base, its = Checkpoint(files).apart()
+    assert sorted(its.files) == ["adapter_config.json", "adapter_model.safetensors"]
+    with base.as_folder() as place:
+        assert not (place / "adapter_config.json").exists()

@@ -9,6 +9,7 @@
     artifacts/M.split, M.q4_k_m.split   a GGUF file as a set of files that hubs take
     artifacts/M.imatrix                 an importance matrix, by which quantised files are made
     artifacts/M.mmproj.gguf             the part of a model for images, beside its GGUF
+    artifacts/M.lora.gguf               an adapter, which llama.cpp applies to its base's GGUF
     artifacts/M.irpa, M.bf16.irpa       unsharded IRPA
     artifacts/M_tpN.irpa                a root, and an archive for each of N ranks beside it
     artifacts/M_tpN.mlir, .config.json  the exported program, and the server's config

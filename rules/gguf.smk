@@ -449,3 +449,77 @@ rule verify_mmproj:
             --record {output:q} \
             >{log:q}
         """
+
+
+rule lora_to_gguf:
+    input:
+        code=code("lora_to_gguf.py"),
+        lock=lock("convert"),
+        env=env("convert"),
+        config=inputs.config_json,
+        lora=inputs.lora,
+    output:
+        "artifacts/{model}.lora.gguf",
+    log:
+        "logs/lora_to_gguf/{model}.log",
+    benchmark:
+        "logs/lora_to_gguf/{model}.tsv"
+    wildcard_constraints:
+        model=OWN,
+    params:
+        name=setting("name"),
+        license=setting("license"),
+        architecture=setting("architecture"),
+    shell:
+        """
+        {PYTHON[convert]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.lora:q} \
+            --lora {output:q} \
+            --name {params.name:q} \
+            --license={params.license:q} \
+            --architecture {params.architecture:q} \
+            >{log:q}
+        """
+
+
+rule verify_lora:
+    input:
+        code=code("verify_lora.py"),
+        lock=lock("llamacpp"),
+        env=env("llamacpp"),
+        config=inputs.config_json,
+        adapter=inputs.lora,
+        lora="artifacts/{model}.lora.gguf",
+        gguf=inputs.gguf_of_base,
+        reference="artifacts/{model}.reference.npz",
+        texts="artifacts/{model}.texts.json",
+        scores="artifacts/{model}.scores.npy",
+    output:
+        "artifacts/{model}.lora.gguf.verified.json",
+    log:
+        "logs/verify_lora/{model}.log",
+    benchmark:
+        "logs/verify_lora/{model}.tsv"
+    wildcard_constraints:
+        model=OWN,
+    params:
+        dtype=setting("dtype"),
+        limits=inputs.lora_limits,
+        name=setting("name"),
+        license=setting("license"),
+    shell:
+        """
+        {PYTHON[llamacpp]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.adapter:q} \
+            --lora {input.lora:q} \
+            --gguf {input.gguf:q} \
+            --dtype {params.dtype} \
+            --name {params.name:q} \
+            --license={params.license:q} \
+            --reference {input.reference:q} \
+            --texts {input.texts:q} \
+            --scores {input.scores:q} \
+            --limit {params.limits:q} \
+            --record {output:q} \
+            >{log:q}
+        """

@@ -41,6 +41,10 @@ OTHER_WAY = (
     "artifacts/demo.onnx.verified.json", "artifacts/demo.int4.openvino.verified.json",
     "--config", "models={demo: {way: upstream}}",
 )  # fmt: skip
+ADAPTED = (
+    "artifacts/tuned.lora.gguf.verified.json", "--config",
+    f"models={{tuned: {{adapter: {{base: demo, hub: org/tuned, revision: {'a' * 40}}}}}}}",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +99,7 @@ def test_every_rule_is_submitted_with_what_its_forecast_says(asked, command):
         for name in re.findall(r"^rule (\w+):", path.read_text(), re.M)
     }
     seen = set()
-    for job in (*asked(*SMALL), *asked(*OTHER_WAY)):
+    for job in (*asked(*SMALL), *asked(*OTHER_WAY), *asked(*ADAPTED)):
         if "asks" not in job:
             continue
         seen.add(re.sub(r"_tp\d+$", "", job["rule"]))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from conftest import ROOT, convert
+from ingot.driver.toolchains import toolchains
 
 DEMO = ROOT / "models/demo"
 SHAPES = {
@@ -120,3 +121,63 @@ def test_a_merged_file_is_verified_and_a_wrong_merge_refused(trained, ok, step, 
         shutil.rmtree(wrong)
     convert(ok, DEMO, tmp_path / "m.gguf", "bf16")  # the base alone
     assert "is not the checkpoint's in BF16" in verified(step, "bf16").stderr
+
+
+def lora_gguf(run, both, path):
+    files = (both / "config.json", *sorted(both.glob("adapter_*")))
+    words = ("--checkpoint", *files, "--lora", path, "--name", "A name")
+    return run("convert", "lora_to_gguf.py", *words)
+
+
+@pytest.mark.slow
+def test_llama_cpps_own_format_is_its_converters_byte_for_byte(trained, ok, step, forked, tmp_path):
+    both, _ = trained("all linear")
+    lora_gguf(ok, both, tmp_path / "ours.gguf")
+    place = toolchains.build(ROOT, "llamacpp")
+    (archive,) = (place / "source").glob("*.tar.gz")
+    theirs = tmp_path / "theirs.gguf"
+    (both / "README.md").unlink(missing_ok=True)  # a model card names more
+    oracle = ROOT / "tests/doubles/oracle_lora.py"
+    done = forked("iree", oracle, place / "llama.cpp", archive, "A name", DEMO, both, theirs)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert (tmp_path / "ours.gguf").read_bytes() == theirs.read_bytes()
+    for kind in ("saved", "embedding"):
+        done = lora_gguf(step, trained(kind)[0], tmp_path / "m.gguf")
+        assert "or an embedding, which llama.cpp's format cannot say" in done.stderr
+    done = step(
+        "convert", "lora_to_gguf.py", "--checkpoint", DEMO, "--lora", "x", "--name", "A name"
+    )
+    assert "no adapter_config.json among its files" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_adapter_in_gguf_is_verified_on_its_bases_file(trained, ok, step, peers, tmp_path):
+    """With a pattern's scales, which llama.cpp's own converter leaves out: its file is refused."""
+    both, _ = trained("patterns")
+    told = peers(both)[:6]  # not the reading
+    convert(ok, DEMO, tmp_path / "base.gguf", "f16")
+    lora = tmp_path / "m.lora.gguf"
+    lora_gguf(ok, both, lora)
+
+    def verified(run):
+        return run(
+            "llamacpp", "verify_lora.py", "--checkpoint", both, "--lora", lora, "--gguf",
+            tmp_path / "base.gguf", "--dtype", "f16", "--name", "A name", "--record", tmp_path / "m.json",
+            *told,
+        )  # fmt: skip
+
+    verified(ok)
+    checks = json.loads((tmp_path / "m.json").read_bytes())["checks"]
+    assert checks["tensors"] == 16 and checks["numbers"]["mean_kl"] < 1e-4
+    assert checks["greedy_equal"] + checks["greedy_ties"] == checks["prompts"]
+    said = json.loads((both / "adapter_config.json").read_bytes())
+    for change, refusal in (
+        ({"alpha_pattern": {}}, "is not what"),
+        ({"lora_alpha": 17, "alpha_pattern": {}}, "adapter.lora.alpha is 17.0, expected 16"),
+    ):
+        wrong = tmp_path / "wrong"
+        shutil.copytree(both, wrong)
+        (wrong / "adapter_config.json").write_text(json.dumps({**said, **change}))
+        lora_gguf(ok, wrong, lora)
+        assert refusal in verified(step).stderr, change
+        shutil.rmtree(wrong)

@@ -1,6 +1,7 @@
 """An adapter of LoRA: what is read of it, what is refused; a merged value is the nearest there is."""
 
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,10 +9,11 @@ import pytest
 import adapters
 import checkpoints
 from ingot.base.refused import Refused
+from ingot.formats.gguf import lora
 from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.merge import Merger
-from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
+from ingot.model.checkpoint.safetensors import read_checkpoint
 from ingot.parity import adapted
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
@@ -56,12 +58,12 @@ def test_a_merged_value_is_the_nearest_to_the_exact_sum(tmp_path, dtype):
     """Ties among them, and sums that a float64 has at a tie and an exact one has not."""
     rng = np.random.default_rng(3)
     checkpoint = saved(tmp_path / "a", pair(shape=(8, 6)), lora_alpha=3.0)
-    lora = adapter.read(checkpoint).loras["model.layers.0.self_attn.q_proj.weight"]
+    pairs = adapter.read(checkpoint).loras["model.layers.0.self_attn.q_proj.weight"]
     a, b = (
-        adapted._matrix(t.path, (t.dtype, t.shape, t.offset, t.nbytes)) for t in (lora.a, lora.b)
+        adapted._matrix(t.path, (t.dtype, t.shape, t.offset, t.nbytes)) for t in (pairs.a, pairs.b)
     )
     weights = values_of(bits_of(rng.standard_normal((8, 6)).astype(np.float32), dtype), dtype)
-    got = Merger()(lora, bits_of(weights, dtype), dtype, 0)
+    got = Merger()(pairs, bits_of(weights, dtype), dtype, 0)
     for row in range(8):
         for column in range(6):
             products = (Fraction(b[row, k]) * Fraction(a[k, column]) for k in range(2))
@@ -80,14 +82,14 @@ def test_a_merged_value_is_the_nearest_to_the_exact_sum(tmp_path, dtype):
             f"{Q}.lora_B.weight": np.array([[one, other]]),
         }
         place = tmp_path / f"a{number}"
-        lora = next(iter(adapter.read(saved(place, tensors, lora_alpha=2)).loras.values()))
+        one_pair = next(iter(adapter.read(saved(place, tensors, lora_alpha=2)).loras.values()))
         bits = bits_of(np.array([[weight]], np.float32), dtype)
-        assert values_of(Merger()(lora, bits, dtype, 0), dtype) == np.float32(wanted), (
+        assert values_of(Merger()(one_pair, bits, dtype, 0), dtype) == np.float32(wanted), (
             weight,
             other,
         )
-        change = adapted.Adapted("m", dtype, (1, 1), tmp_path, 0, 4, dtype, np.array([[one + other]]),
-                                 np.ones((1, 1)), 1.0)  # fmt: skip
+        added = adapted.Change(1.0, np.array([[one + other]]), np.ones((1, 1)))
+        change = adapted.Adapted("m", dtype, (1, 1), tmp_path, 0, 4, dtype, added)
         if dtype != "F32":  # whose sums float64 holds
             assert change.changed(np.array([[weight]], np.float32), 0) == np.float32(wanted)
 
@@ -116,7 +118,7 @@ REFUSED = {
     "biases of pairs": ({"lora_bias": True}, "lora_bias is True"),
     "a field that nobody knows": ({"use_newest": True}, "use_newest is True"),
     "an expression": ({"alpha_pattern": {"(a+)+$": 3}}, "expected a module's name"),
-    "no number": ({"lora_alpha": "16"}, "lora_alpha is 16, expected a number"),
+    "no number": ({"lora_alpha": "16"}, "is 16, expected a number, and not 0"),
 }
 
 
@@ -141,7 +143,7 @@ def test_a_file_that_is_no_pairs_is_refused(tmp_path):
 
 def test_an_adapter_of_another_base_or_of_tied_matrices_is_refused(tmp_path):
     def of(name, shape):
-        return {name: Tensor(name, "F32", shape, tmp_path, 0, 4)}
+        return {name: shape}
 
     weight = "model.layers.0.self_attn.q_proj.weight"
     found = adapter.read(saved(tmp_path / "a", pair(shape=(8, 6))))
@@ -153,6 +155,13 @@ def test_an_adapter_of_another_base_or_of_tied_matrices_is_refused(tmp_path):
     head = adapter.read(saved(tmp_path / "a", {"base_model.model.lm_head.weight": np.ones((8, 6))}))
     with pytest.raises(Refused, match="which its base ties to another matrix"):
         head.fits(of("lm_head.weight", (8, 6)), adapter.TIED)
+
+
+def test_the_header_in_gguf_says_whose_it_is_and_its_alpha():
+    config = SimpleNamespace(family=SimpleNamespace(gguf="llama"))
+    found = {kv.key: kv.value for kv in lora.pairs(config, "Mine", "mit", 12.0)}
+    assert found["general.type"] == "adapter" and found["adapter.type"] == "lora"
+    assert (found["adapter.lora.alpha"], found["general.license"]) == (12.0, "mit")
 
 
 def test_a_step_that_cannot_merge_an_adapter_refuses_it(tmp_path):

@@ -102,6 +102,8 @@ REACH = {  # what an edit of a module rebuilds: all steps, none of these, or onl
         "see_images",
         "verify_gguf",
         "verify_split",
+        "lora_to_gguf",
+        "verify_lora",
     },
 }
 

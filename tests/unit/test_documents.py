@@ -44,7 +44,9 @@ def catalogue(tmp_path_factory):
     demo = schema.load(ROOT)["models"]["demo"]
     keys = ("path", "name", "architecture", "pre_tokenizer")
     mine = {key: demo[key] for key in keys} | {"ray": {"image": f"ray@sha256:{64 * '0'}"}}
-    own.write_text(yaml.safe_dump({"models": {"mine": mine, "my-finetune": mine}}))
+    adapted = {"adapter": {"base": "my-finetune", "lora": "anywhere"}}
+    models = {"mine": mine, "my-finetune": mine, "my-adapter": adapted}
+    own.write_text(yaml.safe_dump({"models": models}))
     return schema.load(ROOT, str(own)) | {"publish": "oci://ghcr.io/me/models"}
 
 
@@ -61,8 +63,9 @@ def test_a_tasks_page_shows_catalogues_that_are_taken_and_links_that_lead_somewh
             continue  # of the site
         found = schema.load(ROOT)
         demo = {key: found["models"]["demo"][key] for key in ("path", "name", "architecture")}
-        mine = {**demo, "pre_tokenizer": "llama-bpe", **said["models"]["my-finetune"]}
-        found["models"]["my-finetune"] = mine
+        for name, entry in said["models"].items():
+            more = {} if "adapter" in entry else {**demo, "pre_tokenizer": "llama-bpe"}
+            found["models"][name] = {**more, **entry}
         found["hardware"] |= said.get("hardware", {})
         schema.complete(found, ROOT)
     for link in re.findall(r"\]\(([^):]+)\)", text):

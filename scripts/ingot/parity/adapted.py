@@ -8,6 +8,7 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.model.tensors.dtypes import FLOATS
 
+WEIGHTS = "adapter_model.safetensors"
 PAIR = re.compile(r"base_model\.model\.(.+)\.lora_(embedding_)?([AB])(?:\.weight)?")
 
 
@@ -23,16 +25,38 @@ class Adapted(Tensor):
     """A tensor of the base, in whose place stands what its adapter makes of it."""
 
     stored: str  # the dtype that the base has it in
-    rows: np.ndarray | None = None  # what is added to its values is scale * rows @ columns
-    columns: np.ndarray | None = None
-    scale: float = 0.0
+    change: "Change | None" = None
 
     def changed(self, values: np.ndarray, first: int) -> np.ndarray:
         """Rows of it from row `first` on, as float32: with what is added, rounded as the base is."""
         found = values.astype(np.float64)
-        if self.rows is not None:
-            found += self.scale * (self.rows[first : first + len(values)] @ self.columns)
+        if self.change:
+            scale, rows, columns = self.change
+            found += scale * (rows[first : first + len(values)] @ columns)
         return rounded(found, self.stored)
+
+
+class Change(NamedTuple):
+    """What is added to a weight's values: scale * rows @ columns."""
+
+    scale: float
+    rows: np.ndarray
+    columns: np.ndarray
+
+
+def changes(checkpoint: Checkpoint) -> dict[str, Change]:
+    """By the names of the base's tensors."""
+    config = json.loads(checkpoint[ADAPTER].read_bytes())
+    path = checkpoint[WEIGHTS]
+    entries, pairs, found = _entries(path), {}, {}
+    for name in entries:
+        if pair := PAIR.fullmatch(name):
+            pairs.setdefault((pair[1], bool(pair[2])), {})[pair[3]] = name
+    for (module, embedding), names in pairs.items():
+        a, b = (_matrix(path, entries[names[letter]]) for letter in "AB")
+        scale = _alpha(config, module) / (math.sqrt(len(a)) if config.get("use_rslora") else len(a))
+        found[f"{module}.weight"] = Change(scale, *((a.T, b.T) if embedding else (b, a)))
+    return found
 
 
 def sources(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -40,24 +64,16 @@ def sources(checkpoint: Checkpoint) -> dict[str, Tensor]:
     found = read_checkpoint(checkpoint, merges=True)
     if ADAPTER not in checkpoint:
         return found
-    config = json.loads(checkpoint[ADAPTER].read_bytes())
-    path = checkpoint["adapter_model.safetensors"]
-    entries, pairs = _entries(path), {}
-    for name, (dtype, shape, offset, size) in entries.items():
-        if pair := PAIR.fullmatch(name):
-            pairs.setdefault((pair[1], bool(pair[2])), {})[pair[3]] = name
-            continue
-        module = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
-        stored = found[module].dtype
-        found[module] = Adapted(module, dtype, shape, path, offset, size, stored)
-    for (module, embedding), names in pairs.items():
-        a, b = (_matrix(path, entries[names[letter]]) for letter in "AB")
-        scale = _alpha(config, module) / (math.sqrt(len(a)) if config.get("use_rslora") else len(a))
-        rows, columns = (a.T, b.T) if embedding else (b, a)
-        one = found[f"{module}.weight"]
-        stored = one.stored if isinstance(one, Adapted) else one.dtype
-        plain = (one.name, one.dtype, one.shape, one.path, one.offset, one.nbytes)
-        found[f"{module}.weight"] = Adapted(*plain, stored, rows, columns, scale)
+    dtypes = {name: tensor.dtype for name, tensor in found.items()}
+    path = checkpoint[WEIGHTS]
+    for name, (dtype, shape, offset, size) in _entries(path).items():
+        if not PAIR.fullmatch(name):  # it stands in the place of the base's
+            base = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+            found[base] = Adapted(base, dtype, shape, path, offset, size, dtypes[base])
+    for name, change in changes(checkpoint).items():
+        one = found[name]
+        place = (one.name, one.dtype, one.shape, one.path, one.offset, one.nbytes)
+        found[name] = Adapted(*place, dtypes[name], change)
     return found
 
 

@@ -33,6 +33,7 @@ from ingot.model.hub.listing import read_listing
 from ingot.model.specs import parameters
 from ingot.model.tensors.dtypes import FLOATS, STORED
 
+SAID = {"base_model_name_or_path?": (str, None), "revision?": (str, None)}  # by an adapter
 CONFIG, LISTING = "config.json", "listing.json"
 HEADER = (
     "# Models of your own, by `ingot add`; edit it as you like.  It is read over models.yaml.\n"
@@ -112,14 +113,11 @@ class Adapted:
         """The model that it was trained on, by name; added first where the catalogue does not have it."""
         if self.listing:
             fetch(root, self.place, ADAPTER)
-        said = read_json(
-            self.place / ADAPTER,
-            {"base_model_name_or_path?": (str, None), "revision?": (str, None)},
-        )
+        said = read_json(self.place / ADAPTER, SAID)
         adapter.check(self.place / ADAPTER, said)
         if not (named := said.get("base_model_name_or_path")):
             raise Refused(
-                f"{self.what}: {ADAPTER} names no base (base_model_name_or_path), expected one; write it there"
+                f"{self.what}: {ADAPTER} has no base_model_name_or_path, expected its base; name it there"
             )
         if not (found := _named(root, named)):
             run(root, Namespace(model=named, name=None, revision=said.get("revision") or ""))

@@ -52,7 +52,7 @@ DEBUG, INFO, CONTINUED = 1, 2, 5  # enum ggml_log_level
 
 POINTERS = {  # functions that give one, which ctypes would cut to an int
     "llama_model_load_from_file", "llama_init_from_model", "llama_model_get_vocab", "llama_get_memory",
-    "llama_model_chat_template", "llama_vocab_get_text", "ingot_eyes",
+    "llama_model_chat_template", "llama_vocab_get_text", "llama_adapter_lora_init", "ingot_eyes",
 }  # fmt: skip
 
 
@@ -146,8 +146,8 @@ def quantised(values: np.ndarray, kind: TensorType, columns: np.ndarray | None) 
 class Llama:
     """A GGUF file, or the first of a split set, as libllama reads it."""
 
-    def __init__(self, gguf: Path, context: int, watch=None):
-        """`context` tokens at once; `watch(tensor, ask)` sees every node of the graph."""
+    def __init__(self, gguf: Path, context: int, watch=None, lora: Path | None = None):
+        """`context` tokens at once; `watch(tensor, ask)` sees every node of the graph; with an adapter."""
         self.gguf, self.lib = gguf, library()
         self.error: BaseException | None = None  # of `watch`: ctypes lets none through
         parameters = self.lib.llama_model_default_params()
@@ -179,6 +179,16 @@ class Llama:
         self.context = c_void_p(self.lib.llama_init_from_model(self.model, parameters))
         if not self.context:
             raise Refused(f"{gguf}: libllama cannot run it, expected a context of {context} tokens")
+        if lora:
+            self._apply(lora)
+
+    def _apply(self, lora: Path) -> None:
+        found = self.lib.llama_adapter_lora_init(self.model, os.fsencode(lora))
+        one, scales = (c_void_p * 1)(found), (c_float * 1)(1.0)
+        if not found or self.lib.llama_set_adapters_lora(self.context, one, c_size_t(1), scales):
+            raise Refused(
+                f"{lora}: libllama cannot apply it, expected an adapter of {self.gguf}; its log says why"
+            )
 
     def __enter__(self) -> "Llama":
         return self

@@ -32,8 +32,9 @@ NEUTRAL = (
 )  # fmt: skip
 # and those that begin from another base than the checkpoint
 OTHER_BASE = re.compile("pissa|olora|loftq|corda|lora_ga")
+DEFAULT = 8  # PEFT's lora_alpha
 NAME = re.compile(r"\^?[\w.]{1,200}")  # of a module in a pattern, without an expression's signs
-TIED = (EMBEDDING, HEAD)  # where tie_word_embeddings is true
+TIED = (EMBEDDING, HEAD)
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,18 @@ class Lora:
 class Adapter:
     """What an adapter adds to the tensors of its base, or puts in their place, by their names."""
 
-    def __init__(self, path: Path, loras: dict[str, Lora], replaced: dict[str, Tensor]):
-        self.path, self.loras, self.replaced = path, loras, replaced
+    def __init__(
+        self, path: Path, alpha: float, loras: dict[str, Lora], replaced: dict[str, Tensor]
+    ):
+        self.path, self.alpha, self.loras, self.replaced = path, alpha, loras, replaced
 
-    def fits(self, tensors: dict[str, Tensor], tied: tuple[str, ...]) -> None:
-        """Refused: of another base, of another shape, or of a matrix that is two: names in `tied`."""
+    def fits(self, shapes: dict[str, tuple[int, ...]], tied: tuple[str, ...] = ()) -> None:
+        """Refused: of another base, of another shape, or of a matrix that is two: names in `tied`.
+
+        `shapes` are those of the base's tensors.
+        """
         for name in (*self.loras, *self.replaced):
-            if name not in tensors:
+            if name not in shapes:
                 raise Refused(
                     f"{self.path}: adapts {name}, which its base does not have; name the base that it was "
                     "trained on"
@@ -76,10 +82,10 @@ class Adapter:
                     "peft's merge_and_unload, and save it with tie_word_embeddings false"
                 )
         for name, lora in self.loras.items():
-            if lora.shape != tensors[name].shape:
+            if lora.shape != shapes[name]:
                 raise Refused(
                     f"{self.path}: is for {name} of shape {list(lora.shape)}, but its base has "
-                    f"{list(tensors[name].shape)}; name the base that it was trained on"
+                    f"{list(shapes[name])}; name the base that it was trained on"
                 )
 
 
@@ -115,11 +121,11 @@ def read(checkpoint: Checkpoint) -> Adapter | None:
                 "and [out, r]; fetch it again"
             )
         embedding = any("embedding" in end for end in factors)
-        scale = _scale(config, module, a.shape[0])
+        scale = _scale(checkpoint[ADAPTER], config, module, a.shape[0])
         loras[f"{module}.weight"] = Lora(scale, a, b, embedding)
     if not loras and not replaced:
         raise Refused(f"{path}: holds no tensor, expected an adapter's")
-    return Adapter(path, loras, replaced)
+    return Adapter(path, float(config.get("lora_alpha", DEFAULT)), loras, replaced)
 
 
 def check(path: Path, config: dict[str, Any]) -> None:
@@ -145,14 +151,14 @@ def check(path: Path, config: dict[str, Any]) -> None:
                 )
 
 
-def _scale(config: dict[str, Any], module: str, rank: int) -> float:
+def _scale(path: Path, config: dict[str, Any], module: str, rank: int) -> float:
     """alpha / r, or alpha / sqrt(r); r is what its matrices have."""
     pattern: dict = config.get("alpha_pattern") or {}
-    alpha = config.get("lora_alpha", 8)
+    alpha = config.get("lora_alpha", DEFAULT)
     for key, value in pattern.items():
         if re.fullmatch(rf"(.*\.)?({key})", module):
             alpha = value
             break
-    if not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise Refused(f"{config.get('peft_type')}: lora_alpha is {alpha}, expected a number")
+    if not isinstance(alpha, int | float) or not math.isfinite(alpha) or not alpha:
+        raise Refused(f"{path}: alpha of {module} is {alpha}, expected a number, and not 0")
     return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)

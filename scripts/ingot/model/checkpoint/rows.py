@@ -61,7 +61,8 @@ class Rows:
         self.loras: dict[str, adapter.Lora] = {}
         self.replaced: dict[str, str] = {}  # by an adapter's: name -> dtype that the base has
         if found := adapter.read(checkpoint):
-            found.fits(self.tensors, adapter.TIED if config.tied else ())
+            shapes = {name: tensor.shape for name, tensor in self.tensors.items()}
+            found.fits(shapes, adapter.TIED if config.tied else ())
             self.loras = found.loras
             self.replaced = {name: self.tensors[name].dtype for name in found.replaced}
             self.tensors |= found.replaced

@@ -25,6 +25,7 @@ from ingot.model import features
 CONVERTER, HELD = 370, 6
 FLOATS = ("f32", "f16", "bf16", "q8_0")  # dtypes that the converter writes
 MMPROJ = "mmproj.gguf"
+LORA = 100_000_000  # bytes of an adapter, where nobody knows
 EYES = 1_000_000_000  # bytes of it, where nobody knows: Gemma 3's has 850 MB
 
 
@@ -117,6 +118,17 @@ def why_not_mmproj(target: Target) -> str | None:
     return None
 
 
+def lora(job: Job, model: Model) -> Work:
+    """Unit: a GB of the adapter, which is a hundredth of its base or less."""
+    return Work(Cost(0.2, 2, 60), LORA / GB, dict.fromkeys(job.writes, LORA), guessed=True)
+
+
+def why_not_lora(target: Target) -> str | None:
+    if features.ADAPTER in target.entry["needs"]:
+        return None
+    return f"models.{target.model}.adapter: missing: it is no adapter; `ingot add` one"
+
+
 def why_not_imatrix(target: Target) -> str | None:
     if target.entry["way"] == UPSTREAM:
         return (
@@ -176,6 +188,15 @@ ROWS = (
         can=always(features.ALL),
         why_not=why_not_mmproj,
         record="transformers' answer about a picture, by llama.cpp's library for images",
+    ),
+    row(
+        name="lora.gguf",
+        final=True,
+        serve="llama-server -m BASE.gguf --lora {title}",
+        what="an adapter that llama.cpp applies to its base's GGUF file",
+        steps={"lora_to_gguf": lora, "verify_lora": run_through(Cost(10, 40, 400, 1200))},
+        why_not=why_not_lora,
+        record="the adapter, value by value; transformers with what PEFT merges, by libllama",
     ),
     row(
         name="seen.npz",

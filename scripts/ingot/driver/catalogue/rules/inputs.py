@@ -244,7 +244,7 @@ class Inputs:
     def weights(self, wildcards) -> list[str]:
         """The checkpoint's files that carry weights."""
         folder, entry = self.checkpoint(wildcards), self.model(wildcards)
-        more = self.adapter(wildcards, (ADAPTER, adapter.WEIGHTS))
+        more = self.lora(wildcards)
         if "path" in entry:
             found = [*Path(folder).glob("model*.safetensors"), Path(folder, INDEX)]
             return sorted(str(path) for path in found if path.exists()) + more
@@ -259,6 +259,19 @@ class Inputs:
             return [f"artifacts/{wildcards.model}.hf/{name}" for name in names if name in known]
         found = (Path(self.source(said["lora"]), name) for name in names)
         return [str(path) for path in found if path.exists() or path.name not in VOCABULARY]
+
+    def lora(self, wildcards) -> list[str]:
+        """The two files of a model's adapter."""
+        return self.adapter(wildcards, (ADAPTER, adapter.WEIGHTS))
+
+    def gguf_of_base(self, wildcards) -> str:
+        """At the dtype of the model with the adapter, which its base's entry may say otherwise."""
+        entry = self.model(wildcards)
+        return f"artifacts/{base_of(wildcards.model, entry)}.{entry['dtype']}.gguf"
+
+    def lora_limits(self, wildcards) -> list[str]:
+        """The user's own limits of its numbers."""
+        return self._limits_of(wildcards, self.model(wildcards)["dtype"])
 
     def fetched(self, key: str) -> Callable:
         """The catalogue's `key` of what the hub has of a model: its checkpoint, or its adapter."""

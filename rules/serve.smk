@@ -12,6 +12,8 @@ rule bundle_vllm:
         tokenizer=inputs.tokenizer,
         reference=inputs.smoke_reference,
         reading=inputs.served_reading,
+        adapters=inputs.served_adapters,
+        adapter_references=inputs.adapter_references,
     output:
         directory("artifacts/{model}_tp{tp}.vllm-slurm"),
     log:
@@ -32,6 +34,8 @@ rule bundle_vllm:
             --lock {input.pins:q} \
             --reference {input.reference:q} \
             --reading {input.reading:q} \
+            --adapters {input.adapters:q} \
+            --adapter-references {input.adapter_references:q} \
             --bundle {output:q} \
             >{log:q}
         """
@@ -49,6 +53,8 @@ rule verify_vllm:
         tokenizer=inputs.tokenizer,
         reference="artifacts/{model}.reference.npz",
         reading=inputs.served_reading,
+        adapters=inputs.served_adapters,
+        adapter_references=inputs.adapter_references,
         texts="artifacts/{model}.texts.json",
         bundle="artifacts/{model}_tp{tp}.vllm-slurm",
     output:
@@ -71,6 +77,8 @@ rule verify_vllm:
             --lock {input.pins:q} \
             --reference {input.reference:q} \
             --reading {input.reading:q} \
+            --adapters {input.adapters:q} \
+            --adapter-references {input.adapter_references:q} \
             --bundle {input.bundle:q} \
             --texts {input.texts:q} \
             --record {output:q} \

@@ -82,11 +82,13 @@ def smoke(url: str, key: str, known: dict) -> str:
 
 
 def each(url: str, key: str, known: dict) -> Iterator[str]:
-    """One line per application, where there are several."""
+    """One line per application, and per adapter, where there are several."""
     for one in known.get("applications", ()):
         yield f"{one['route']}: {smoke(url + one['route'].rstrip('/'), key, one)}"
     if "applications" not in known:
         yield smoke(url, key, known)
+    for one in known.get("adapters", ()):
+        yield f"{one['model']}: {smoke(url, key, one)}"
 
 
 def main() -> int:

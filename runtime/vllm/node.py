@@ -179,6 +179,8 @@ class Node:
         """vLLM's command."""
         found = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(FOLDER / "model")]
         found += [*self.bundle["arguments"], "--host", address, "--port", str(port)]
+        if names := self.bundle.get("adapters"):
+            found += ["--lora-modules", *(f"{name}={FOLDER / 'adapters' / name}" for name in names)]
         if self.place.nodes > 1 and self.bundle["executor"] == "mp":
             found += ["--nnodes", str(self.place.nodes), "--node-rank", str(self.place.rank)]
             found += ["--master-addr", master, "--master-port", str(master_port)]
@@ -225,7 +227,7 @@ class Node:
         known = json.loads((FOLDER / "smoke.json").read_bytes())
         self.hold_cache()
         try:
-            right = asking.smoke(url, self.key, known)
+            right = "; ".join(asking.each(url, self.key, known))
         except Refused as why:
             self.alive(patience=5)  # a dying server answers 500 first
             raise Refused(f"{why}; vLLM's words: {self.server.log}") from None

@@ -23,7 +23,8 @@ def test_an_adapter_is_added_built_and_verified_and_its_program_is_the_bases(
     assert done.returncode == 0, done.stderr
     assert "base, base" in done.stdout and "trained/adapter, merged into base" in done.stdout
     said = yaml.safe_load((tmp_path / "models.local.yaml").read_text())["models"]
-    said["base"]["corpus_tokens"] = 1024
+    vllm = {"device": "cpu", "dtype": "float32", "kv_cache_bytes": 1 << 26, "max_num_seqs": 4}
+    said["base"] |= {"corpus_tokens": 1024, "vllm": {**vllm, "adapters": ["tuned"]}}
     (tmp_path / "models.local.yaml").write_text(yaml.safe_dump({"models": said}))
     assert said["tuned"]["adapter"] == {"base": "base", "lora": "trained/adapter"}
 
@@ -35,10 +36,14 @@ def test_an_adapter_is_added_built_and_verified_and_its_program_is_the_bases(
     run("--", "artifacts/base_tp1.vmfb")
     endings = (".q4_k_m.gguf", ".lora.gguf", "_tp2.trtllm-ckpt")
     records = [f"artifacts/tuned{one}.verified.json" for one in endings]
+    records.append("artifacts/base_tp1.vllm-slurm.verified.json")
     started = ran(run("--", *records, "artifacts/tuned_tp1.vmfb"))
     assert not {"compile_vmfb", "export_mlir"} & started, "they are the base's"
     for path in records:
         assert json.loads((tmp_path / path).read_bytes())["result"] == "passed", path
+    together = json.loads((tmp_path / records[-1]).read_bytes())["checks"]["in_one_batch"]
+    for name in ("base", "tuned"):
+        assert together[name]["greedy_equal"] + together[name]["greedy_ties"] == 24, name
     assert ran(run("--", *records)) == set(), "nothing to do"
     assert "an adapter is merged into it, which .vllm-slurm cannot express" in run(
         "--", "artifacts/tuned_tp1.vllm-slurm", fails=True

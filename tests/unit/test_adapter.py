@@ -15,6 +15,7 @@ from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.merge import Merger
 from ingot.model.checkpoint.safetensors import read_checkpoint
 from ingot.parity import adapted
+from ingot.serving.vllm.adapters import Served
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
 BITS = {"F32": np.float32, "F16": np.float16}
@@ -162,6 +163,24 @@ def test_the_header_in_gguf_says_whose_it_is_and_its_alpha():
     found = {kv.key: kv.value for kv in lora.pairs(config, "Mine", "mit", 12.0)}
     assert found["general.type"] == "adapter" and found["adapter.type"] == "lora"
     assert (found["adapter.lora.alpha"], found["general.license"]) == (12.0, "mit")
+
+
+def test_vllm_keeps_one_place_empty_on_cpus_for_what_is_asked_of_the_base(tmp_path):
+    """It gives the base's requests what lies in the last place, in a batch with an adapter's."""
+    paths = [
+        adapters.saved(tmp_path / name, pair(r=rank)) / file
+        for name, rank in (("a", 2), ("b", 9))
+        for file in ("adapter_config.json", adapter.WEIGHTS)
+    ]
+    served = Served(["a", "b"], paths)
+    asked = ["--enable-lora", "--max-loras", "3", "--max-lora-rank", "16"]
+    assert served.arguments("cpu") == asked and served.arguments("gpu")[2] == "2"
+    assert served.values("gpu") == 2 * 9 * (8 + 6)
+    assert "adapters/b/adapter_model.safetensors" in served.contents()
+    head = {"base_model.model.lm_head.weight": np.ones((8, 6))}
+    wrong = adapters.saved(tmp_path / "c", {**pair(), **head})
+    with pytest.raises(Refused, match=r"changes lm_head\.weight, which vLLM does not take"):
+        Served(["c"], [wrong / "adapter_config.json", wrong / adapter.WEIGHTS])
 
 
 def test_a_step_that_cannot_merge_an_adapter_refuses_it(tmp_path):

@@ -19,6 +19,8 @@ from ingot.parity import reading as reading_of
 from ingot.parity.divergence import log_softmax
 from ingot.parity.reference import TIE, Answer, peak, read
 from ingot.serving.vllm import plan as plan_of
+from ingot.serving.vllm.adapters import Served
+from ingot.serving.vllm.adapters import known as known_of
 from ingot.serving.vllm.plan import ITEMSIZE, Plan
 
 VERSION = 1  # of bundle.json
@@ -99,6 +101,8 @@ class Parts:
     lock: Annotated[list[Path], "the pins to serve with"]
     reference: Annotated[list[Path], "by generate_reference.py"] = ()
     reading: Annotated[list[Path], "by read_config.py, of a model without a table"] = ()
+    adapters: Annotated[list[Path], "config and weights of each of the settings' adapters"] = ()
+    adapter_references: Annotated[list[Path], "by generate_reference.py, of each"] = ()
 
 
 def contents(
@@ -111,16 +115,23 @@ def contents(
     lock: list[Path],
     reference: list[Path],
     reading: list[Path] = (),
+    adapters: list[Path] = (),
+    adapter_references: list[Path] = (),
 ) -> Contents:
     files, weights = model_files(checkpoint, tokenizer, reading)
     config = Checkpoint(checkpoint)["config.json"]
-    plan, about = described(model, tp, settings, config, lock[0], weights, reading)
+    served = Served(settings.get("adapters", []), adapters)
+    plan, about = described(model, tp, settings, config, lock[0], weights, reading, served)
+    known = smoke(model, reference, plan)
+    if served.files and adapter_references:
+        known["adapters"] = smoke_of(served, adapter_references, stored(config), plan)
     return {
         **files,
+        **served.contents(),
         **{f"parts/{path.name}": path for path in parts},
         **launchers(model, plan, sum(weights.values())),
         "bundle.json": json.dumps(about, indent=1, sort_keys=True) + "\n",
-        "smoke.json": json.dumps(smoke(model, reference, plan)) + "\n",
+        "smoke.json": json.dumps(known) + "\n",
         **{path.name: path for path in lock},
         "README.md": readme(model, plan, sum(weights.values())),
     }
@@ -156,22 +167,26 @@ def described(
     lock: Path,
     weights: dict[str, int],
     reading: list[Path] = (),
+    served: Served | None = None,
 ) -> tuple[Plan, dict[str, Any]]:
     """The plan, and bundle.json: what its programs go by."""
     said = read_json(config)
     said = {**said, **(said.get("text_config") or {})}
-    stored = said.get("dtype") or said.get("torch_dtype") or "bfloat16"
-    dtype = stored if settings["dtype"] == "auto" else settings["dtype"]
+    has = stored(config)
+    dtype = has if settings["dtype"] == "auto" else settings["dtype"]
     if dtype not in ITEMSIZE:
         raise Refused(
             f"{config}: dtype is {dtype}, expected one of {', '.join(ITEMSIZE)}; set "
             f"models.{model}.vllm.dtype"
         )
     held = sum(weights.values())
-    if stored in ITEMSIZE and not said.get("quantization_config"):
-        held = held // ITEMSIZE[stored] * ITEMSIZE[dtype]
+    if has in ITEMSIZE and not said.get("quantization_config"):
+        held = held // ITEMSIZE[has] * ITEMSIZE[dtype]
     found = numbers(config, held, reading)
-    plan = plan_of.planned(found, settings, tp, dtype, f"models.{model}.vllm")
+    served = served or Served([], [])
+    device = "gpu" if settings["memory"] else "cpu"
+    beside = served.values(device) * ITEMSIZE[dtype]
+    plan = plan_of.planned(found, settings, tp, dtype, f"models.{model}.vllm", beside)
     about = {
         "version": VERSION,
         "model": model,
@@ -183,7 +198,8 @@ def described(
             "nodes": plan.nodes,
             "gpus_per_node": plan.ranks_per_node if plan.device == "gpu" else 0,
         },
-        "arguments": plan_of.arguments(plan, model, settings),
+        "arguments": plan_of.arguments(plan, model, settings) + served.arguments(device),
+        "adapters": list(served.files),
         "environment": plan_of.environment(plan),
         "weights": {f"model/{name}": size for name, size in sorted(weights.items())},
         "kv_tokens": plan.kv_tokens,
@@ -194,6 +210,25 @@ def described(
         "pins": pins(lock),
     }
     return plan, about
+
+
+def stored(config: Path) -> str:
+    """The dtype that config.json says of the weights."""
+    said = read_json(config)
+    said = {**said, **(said.get("text_config") or {})}
+    return said.get("dtype") or said.get("torch_dtype") or "bfloat16"
+
+
+def smoke_of(
+    served: Served, references: list[Path], dtype: str, plan: Plan
+) -> list[dict[str, Any]]:
+    """What each adapter must answer: PEFT's merged weights, rounded to `dtype`, are its reference."""
+    rough = dtype if dtype in TOLERANCE else "bfloat16"
+    found = {
+        name: cases(name, read(path), rough, plan.max_model_len)
+        for name, path in zip(served.files, references, strict=True)
+    }
+    return known_of(found, TOLERANCE[rough])
 
 
 def pins(lock: Path, names: tuple[str, ...] = PINNED) -> dict[str, str]:

@@ -67,9 +67,16 @@ class Plan:
 
 
 def planned(
-    config: ModelConfig | Shape, settings: dict[str, Any], tp: int, dtype: str, key: str
+    config: ModelConfig | Shape,
+    settings: dict[str, Any],
+    tp: int,
+    dtype: str,
+    key: str,
+    beside: int = 0,
 ) -> Plan:
     """By the catalogue's `vllm` table, with `memory` in GiB of a GPU (0: CPUs); `key` names it in refusals.
+
+    `beside` the weights a rank keeps so many bytes of adapters.
 
     Refused: a layout that the model's heads do not allow, stages that no number of nodes holds, a context
     that does not fit, with the longest that does.
@@ -97,7 +104,7 @@ def planned(
             if best is None:
                 raise Refused(f"{key}: {found.wrong}, expected another tensor parallel size or pp")
             break
-        room = int(memory * gpu_layout.UTILIZATION) - found.weights - gpu_layout.REST
+        room = int(memory * gpu_layout.UTILIZATION) - found.weights - beside - gpu_layout.REST
         fits = not memory or kv_bytes <= room
         held = kv_bytes if kv_bytes and fits else max(0, room)
         device = "gpu" if memory else "cpu"

@@ -28,10 +28,12 @@ class Server(server.Server):
     def headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.key}"}
 
-    def generate(self, prompt: list[int], count: int) -> tuple[list[int], list[float]]:
-        """Greedy tokens, and the log-probability of each."""
+    def generate(
+        self, prompt: list[int], count: int, model: str = ""
+    ) -> tuple[list[int], list[float]]:
+        """Greedy tokens, and the log-probability of each; of an adapter by its name as `model`."""
         body = {
-            "model": self.model, "prompt": prompt, "max_tokens": count, "temperature": 0,
+            "model": model or self.model, "prompt": prompt, "max_tokens": count, "temperature": 0,
             "logprobs": 0, "ignore_eos": True, "return_token_ids": True,
         }  # fmt: skip
         found = json.loads(self.post("/v1/completions", body))["choices"][0]

@@ -39,6 +39,8 @@ def why_not(target: Target) -> str | None:
         return (
             f"a server on {what} is verified by its own job before it is ready; ask for the bundle"
         )
+    if wrong := why_not_adapters(target):
+        return wrong
     if target.entry.get("dimensions"):  # before a checkpoint is fetched
         config = planned(target.entry)
         if not isinstance(config, ModelConfig):
@@ -63,6 +65,17 @@ def why_not_rayserve(target: Target) -> str | None:
         return why_not(target)
     if target.tp != 1:
         return f"{key}.ray.apps: {', '.join(apps)}, expected llm in it for a tensor parallel size"
+    return None
+
+
+def why_not_adapters(target: Target) -> str | None:
+    """Of the models that are served beside it."""
+    key, models = f"models.{target.model}.vllm.adapters", target.catalogue["models"]
+    for name in target.entry["vllm"]["adapters"]:
+        if models.get(name, {}).get("adapter", {}).get("base") != target.model:
+            return f"{key}: {name}, expected adapters of {target.model}; `ingot add` it"
+    if target.entry["vllm"]["adapters"] and target.format != "vllm-slurm":
+        return f"{key}: served by .vllm-slurm alone"
     return None
 
 

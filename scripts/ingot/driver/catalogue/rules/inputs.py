@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ingot.base.atomic import replacing
@@ -272,6 +273,19 @@ class Inputs:
     def lora_limits(self, wildcards) -> list[str]:
         """The user's own limits of its numbers."""
         return self._limits_of(wildcards, self.model(wildcards)["dtype"])
+
+    def _served(self, wildcards) -> list[SimpleNamespace]:
+        """Of a model's adapters that vLLM serves beside it, each as a rule's wildcards."""
+        names = self.model(wildcards)["vllm"]["adapters"]
+        return [SimpleNamespace(model=name) for name in names]
+
+    def served_adapters(self, wildcards) -> list[str]:
+        return [path for one in self._served(wildcards) for path in self.lora(one)]
+
+    def adapter_references(self, wildcards) -> list[str]:
+        """What each is compared with, where its base is."""
+        known = self.model(wildcards)["vllm"]["smoke"] == "reference"
+        return [f"artifacts/{one.model}.reference.npz" for one in self._served(wildcards) if known]
 
     def fetched(self, key: str) -> Callable:
         """The catalogue's `key` of what the hub has of a model: its checkpoint, or its adapter."""

@@ -389,6 +389,23 @@ def tied(folder: Path) -> Path:
     return folder
 
 
+def bare(folder: Path) -> Path:
+    """Tied, its tensors named without `model.`, as AutoModel saves them."""
+    tied(folder)
+    for path in folder.glob("*.safetensors"):
+        data = path.read_bytes()
+        start = 8 + struct.unpack("<Q", data[:8])[0]
+        entries = json.loads(data[8:start])
+        text = json.dumps(
+            {name.removeprefix("model."): one for name, one in entries.items()}
+        ).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + data[start:])
+    index = json.loads((folder / "model.safetensors.index.json").read_bytes())
+    renamed = {name.removeprefix("model."): one for name, one in index["weight_map"].items()}
+    write_json(folder / "model.safetensors.index.json", {**index, "weight_map": renamed})
+    return folder
+
+
 def llama2(folder: Path, tokenizer_model: bytes) -> Path:
     """SentencePiece, float16 weights, no grouped queries, rows that blocks of 32 don't divide."""
     folder.mkdir(parents=True)

@@ -12,6 +12,7 @@ from conftest import ROOT
 
 # the words it is started with; what its last lines hold; a limit that a busy machine breaks is no failure
 BENCHES = {
+    "adapter": (["--layers", "1"], "of the plain one"),
     "board": ([], "of a core"),
     "breadth": (["--most", "2"], "2 tried, "),
     "convert": (["--layers", "1"], "All bytes equal theirs"),

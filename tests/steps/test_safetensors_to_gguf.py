@@ -15,7 +15,7 @@ from ingot.model.checkpoint.safetensors import read_header
 SHAPES = (*checkpoints.VARIANTS, *checkpoints.QWENS)
 DTYPES = ("f32", "f16", "bf16", "q8_0")
 PRE = {"nemo": "tekken", "llama2": "default"}
-LICENCE = {"tied": "apache-2.0"}
+LICENCE = {"tied": "apache-2.0", "bare": "apache-2.0"}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,9 @@ def oracle(forked, tmp_path_factory, sentencepiece):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ["demo", "llama31", "real_heads", "nemo", "tied", "llama2"])
+@pytest.mark.parametrize(
+    "kind", ["demo", "llama31", "real_heads", "nemo", "tied", "bare", "llama2"]
+)
 def test_writes_the_bytes_of_llama_cpps_converter(kind, dtype, oracle, ok, tmp_path):
     checkpoint, expected = oracle(kind)
     convert(ok, checkpoint, tmp_path / "m.gguf", dtype, PRE.get(kind), LICENCE.get(kind))

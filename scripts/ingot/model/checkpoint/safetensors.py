@@ -19,6 +19,7 @@ from ingot.model.tensors.dtypes import FLOATS, Float
 HEADER_LIMIT = 25_000_000  # bytes; the hub client's own limit
 MOST_DIMS = 8
 INDEX = "model.safetensors.index.json"
+BARE = ("layers.", "embed_tokens.")  # how names begin where `model.` was left out
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,13 @@ def read_checkpoint(
             tensors[name] = tensor
     if weight_map is not None:
         _agree(checkpoint[INDEX], weight_map, tensors)
+    if any(name.startswith(BARE) for name in tensors):
+        # saved without its head, as AutoModel is: transformers and llama.cpp put the prefix back, too
+        inner = (*BARE, "norm.")
+        return {
+            f"model.{name}" if name.startswith(inner) else name: one
+            for name, one in tensors.items()
+        }
     return tensors
 
 

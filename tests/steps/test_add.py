@@ -205,3 +205,48 @@ def test_a_license_is_the_cards_own_name(tmp_path):
         add.yaml_of("m", {"tp": [1], "dimensions": {"a": 1}}).splitlines()[2]
         == "    dimensions: {a: 1}"
     )
+
+
+def test_an_adapters_base_is_the_one_that_it_names_or_that_is_asked_for(ingot, tmp_path):
+    base = checkpoints.llama31(tmp_path / "tiny")
+
+    def adapter(name, base_of, **more):
+        adapters.saved(
+            tmp_path / name, adapters.pair(base), base_model_name_or_path=base_of, **more
+        )
+        return tmp_path / name
+
+    done = ingot("add", adapter("out/tiny", str(base)))  # named as its base is
+    assert done.returncode == 0, done.stderr
+    said = yaml.safe_load((tmp_path / LOCAL).read_text())["models"]
+    assert said["tiny"]["adapter"] == {"base": "tiny-base", "lora": "out/tiny"}
+    checkpoints.write_json(
+        adapter("axolotls", str(base)) / "config.json", {}
+    )  # its base's, beside it
+    assert ingot("add", "axolotls").returncode == 0
+    again = tmp_path / "again"
+    for words, refusal in (
+        ([adapter("elsewhere", "/workspace/models/Foo")], "its base is /workspace/models/Foo: "),
+        (
+            [adapter("second", str(tmp_path / "axolotls"))],
+            "another adapter; name one of the catalogue",
+        ),
+        ([adapter("again", str(again))], "another adapter; name one of the catalogue by --base"),
+        ([again, "--base", "axolotls"], "--base: axolotls, expected a model of the catalogue"),
+        ([adapter("nameless", None)], "names no base, expected one; give it --base NAME"),
+    ):
+        done = ingot("add", *words)
+        assert done.returncode == 1 and refusal in done.stderr, (words, done.stderr)
+    assert ingot("add", "elsewhere", "--base", "tiny-base").returncode == 0
+    (tmp_path / "axolotls/model.safetensors").touch()
+    assert (
+        "an adapter and a model's weights in one place"
+        in ingot("add", "axolotls", "--name", "x").stderr
+    )
+
+
+def test_a_base_at_another_revision_is_another_base(monkeypatch):
+    entry = {"hub": "org/base", "revision": "1" * 40}
+    monkeypatch.setattr(schema, "load", lambda root, own: {"models": {"pinned": entry}})
+    assert add._named(ROOT, "org/base", "") == add._named(ROOT, "org/base", "1" * 40) == "pinned"
+    assert add._named(ROOT, "org/base", "2" * 40) is None

@@ -47,10 +47,14 @@ def values_of(bits, dtype):
 
 def nearest(exact, dtype):
     """The nearest value to a Fraction, of a tie the even one, by looking at the neighbours."""
-    near = bits_of(np.array([float(exact)], np.float32), dtype).astype(np.int64)
-    around = (near + np.arange(-2, 3)).astype(bits_of(np.zeros(1, np.float32), dtype).dtype)
-    away = [abs(Fraction(float(value)) - exact) for value in values_of(around, dtype)]
-    best = [bits for bits, far in zip(around, away, strict=True) if far == min(away)]
+    near = bits_of(np.array([float(exact)], np.float32), dtype)
+    sign = 1 << (8 * near.itemsize - 1)
+    place = int(near[0]) if near[0] < sign else -(int(near[0]) - sign)  # in the order of the values
+    around = [n if n >= 0 else sign - n for n in range(place - 2, place + 3)]
+    values = values_of(np.array(around, near.dtype), dtype)
+    known = [(abs(Fraction(float(one)) - exact), bits) for one, bits in zip(values, around, strict=True)
+             if np.isfinite(one)]  # fmt: skip
+    best = [bits for far, bits in known if far == min(known)[0]]
     return next(bits for bits in best if len(best) == 1 or not bits & 1)
 
 
@@ -104,8 +108,11 @@ def test_a_pair_with_a_patterns_scale_and_a_rank_of_its_own(tmp_path):
     assert scales == {
         "model.layers.0.self_attn.q_proj.weight": 2.0, "model.layers.1.mlp.down_proj.weight": 0.75
     }  # fmt: skip
-    found = adapter.read(saved(tmp_path / "a", tensors, use_rslora=True)).loras
-    assert found["model.layers.1.mlp.down_proj.weight"].scale == 2.0
+    settings["rank_pattern"] = {r"(model|other)\.layers\.1\.mlp\.\w+": 4}  # an expression
+    found = adapter.read(saved(tmp_path / "a", tensors, use_rslora=True, **settings)).loras
+    assert found["model.layers.1.mlp.down_proj.weight"].scale == 1.5
+    with pytest.raises(Refused, match=r"down_proj has rank 4, expected 2 by adapter_config.json"):
+        adapter.read(saved(tmp_path / "a", tensors))
 
 
 REFUSED = {
@@ -119,7 +126,9 @@ REFUSED = {
     "biases of pairs": ({"lora_bias": True}, "lora_bias is True"),
     "a field that nobody knows": ({"use_newest": True}, "use_newest is True"),
     "an expression": ({"alpha_pattern": {"(a+)+$": 3}}, "expected a module's name"),
-    "no number": ({"lora_alpha": "16"}, "is 16, expected a number, and not 0"),
+    "a list for a table": ({"alpha_pattern": ["q_proj"]}, "alpha_pattern is a list"),
+    "no rank": ({"r": 0}, "r is 0, expected a whole number"),
+    "no number": ({"lora_alpha": "16"}, "lora_alpha is '16', expected a number above 0"),
 }
 
 
@@ -140,6 +149,48 @@ def test_a_file_that_is_no_pairs_is_refused(tmp_path):
     ):
         with pytest.raises(Refused, match=said):
             adapter.read(saved(tmp_path / "a", tensors))
+
+
+def test_a_whole_tensor_that_is_there_twice_must_be_one(tmp_path):
+    """As PEFT saves the embeddings of a vocabulary that was resized; its copy of the base's is not used."""
+    name, values = "base_model.model.lm_head", np.ones((8, 6))
+    tensors = {
+        f"{name}.weight": values, f"{name}.modules_to_save.weight": values,
+        f"{name}.original_module.weight": values * 2,
+    }  # fmt: skip
+    found = adapter.read(saved(tmp_path / "a", tensors))
+    assert list(found.replaced) == ["lm_head.weight"]
+    tensors[f"{name}.weight"] = values * 3
+    with pytest.raises(Refused, match=r"holds two lm_head\.weight that differ"):
+        adapter.read(saved(tmp_path / "b", tensors))
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
+def test_sums_that_cancel_and_large_ones_are_the_nearest_too(tmp_path, dtype):
+    """Of which a float64 has no digit left; zero is no negative zero."""
+    rng = np.random.default_rng(5)
+    a, b = rng.standard_normal((64, 40)), rng.standard_normal((50, 64))
+    b[:5] = 0
+    tensors = {f"{Q}.lora_A.weight": a, f"{Q}.lora_B.weight": b}
+    one = next(
+        iter(adapter.read(saved(tmp_path / "a", tensors, r=64, lora_alpha=64)).loras.values())
+    )
+    a, b = a.astype(np.float32).astype(float), b.astype(np.float32).astype(float)
+    weights = (-(b @ a)).astype(np.float32)
+    weights[5] = 1e30 if dtype != "F16" else 65504
+    weights[:5, 0] = 0
+    weights = values_of(bits_of(weights, dtype), dtype)
+    got = Merger()(one, bits_of(weights, dtype), dtype, 0)
+    for row in range(10):
+        for column in range(40):
+            products = (Fraction(b[row, k]) * Fraction(a[k, column]) for k in range(64))
+            exact = Fraction(float(weights[row, column])) + sum(products)
+            if dtype == "F16" and abs(exact) >= 65520:
+                assert np.isinf(values_of(got[row, column : column + 1], dtype))
+                continue
+            wanted = np.array([nearest(exact, dtype)], got.dtype)
+            assert values_of(got[row, column : column + 1], dtype) == values_of(wanted, dtype)
+            assert not exact or got[row, column] == wanted[0], "zero is no negative zero"
 
 
 def test_an_adapter_of_another_base_or_of_tied_matrices_is_refused(tmp_path):
@@ -168,7 +219,7 @@ def test_the_header_in_gguf_says_whose_it_is_and_its_alpha():
 def test_vllm_keeps_one_place_empty_on_cpus_for_what_is_asked_of_the_base(tmp_path):
     """It gives the base's requests what lies in the last place, in a batch with an adapter's."""
     paths = [
-        adapters.saved(tmp_path / name, pair(r=rank)) / file
+        adapters.saved(tmp_path / name, pair(r=rank), r=rank) / file
         for name, rank in (("a", 2), ("b", 9))
         for file in ("adapter_config.json", adapter.WEIGHTS)
     ]

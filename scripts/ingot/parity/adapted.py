@@ -67,8 +67,10 @@ def sources(checkpoint: Checkpoint) -> dict[str, Tensor]:
     dtypes = {name: tensor.dtype for name, tensor in found.items()}
     path = checkpoint[WEIGHTS]
     for name, (dtype, shape, offset, size) in _entries(path).items():
-        if not PAIR.fullmatch(name):  # it stands in the place of the base's
-            base = name.removeprefix("base_model.model.").replace(".base_layer.", ".")
+        if not PAIR.fullmatch(name) and ".original_module." not in name:
+            # it stands in the place of the base's
+            base = re.sub(r"\.(base_layer|modules_to_save)\.", ".", name)
+            base = base.removeprefix("base_model.model.")
             found[base] = Adapted(base, dtype, shape, path, offset, size, dtypes[base])
     for name, change in changes(checkpoint).items():
         one = found[name]
@@ -80,7 +82,7 @@ def sources(checkpoint: Checkpoint) -> dict[str, Tensor]:
 def _alpha(config: dict, module: str) -> float:
     asked = (config.get("alpha_pattern") or {}).items()
     by_name = (value for key, value in asked if re.match(rf"(.*\.)?({key})$", module))
-    return next(by_name, config["lora_alpha"])
+    return next(by_name, config.get("lora_alpha", 8))
 
 
 def _entries(path: Path) -> dict[str, tuple]:

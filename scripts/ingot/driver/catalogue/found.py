@@ -11,6 +11,7 @@ from ingot.driver.catalogue import spelling
 from ingot.driver.catalogue.model import SMALL_FILES, UPSTREAM, hub_files, shard_names
 from ingot.formats.gguf import converter, pre_tokenizers
 from ingot.model import features, outline
+from ingot.model.checkpoint.files import ADAPTER
 from ingot.model.checkpoint.safetensors import INDEX
 from ingot.model.config import ModelConfig, read_config
 from ingot.model.families.table import FAMILIES
@@ -125,6 +126,17 @@ def on_hub(text: str) -> tuple[str, str]:
             "address"
         )
     return found
+
+
+def is_adapter(what: str, names: Collection[str]) -> bool:
+    """An adapter of LoRA; a config.json beside it is its base's.  Refused: one beside a model's weights."""
+    if ADAPTER not in names:
+        return False
+    if any(map(is_weights, names)):
+        raise Refused(
+            f"{what}: an adapter and a model's weights in one place, expected one; give each a folder"
+        )
+    return True
 
 
 def stop_on_another_kind(what: str, names: Collection[str]) -> None:

@@ -1,7 +1,7 @@
 """What is known of a model before anything is built: its entry, config.json, sizes on disk."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,14 @@ VOCABULARY = (  # those of them by which texts become tokens: of an adapter, its
     "added_tokens.json", "chat_template.jinja", "chat_template.json", "tokenizer.json", "tokenizer.model",
     "tokenizer_config.json",
 )  # fmt: skip
+
+
+def is_tokenizer(names: Collection[str]) -> bool:
+    """Do files of these names make a whole one?"""
+    return "tokenizer_config.json" in names and not {
+        "tokenizer.json",
+        "tokenizer.model",
+    }.isdisjoint(names)
 
 
 class Refusals(dict):

@@ -21,7 +21,7 @@ from ingot.base.refused import Refused
 from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue import machine, schema, targets
 from ingot.driver.catalogue.formats.rows import OFFERED
-from ingot.driver.catalogue.model import VOCABULARY, folder_of, planned
+from ingot.driver.catalogue.model import VOCABULARY, folder_of, is_tokenizer, planned
 from ingot.driver.toolchains import toolchains
 from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
@@ -43,33 +43,56 @@ HEADER = (
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "model",
-        help="organisation/name on the hub, its address there, or a folder in the hub's layout",
+        help="organisation/name on the hub, its address there, or a folder; a LoRA adapter likewise",
     )
     parser.add_argument("--name", help="in targets (default: by the model's own)")
+    parser.add_argument(
+        "--base", help="of an adapter: the model of the catalogue that it was trained on"
+    )
     parser.add_argument("--revision", default="", help="the commit to pin (default: main's)")
 
 
 def run(root: Path, options: Namespace) -> None:
+    add(root, options)
+
+
+def add(root: Path, options: Namespace) -> str:
+    """Its name in the catalogue."""
     folder = found_of.local(options.model)
     hub, revision = ("", "") if folder else found_of.on_hub(options.model)
     title = folder.resolve().name if folder else hub.partition("/")[2]
     name = options.name or re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-    catalogue = schema.load(root, None)
-    if name in catalogue["models"]:
+    of = getattr(options, "of", "")  # of the adapter whose base it is
+    taken = {*schema.load(root, None)["models"], of}
+    if of and name in taken:
+        name = f"{name}-base"
+    if name in taken:
         raise Refused(f"{name}: in the catalogue already, expected a new name; give it --name")
     title = re.sub("[-_]+", " ", title)
     with tempfile.TemporaryDirectory() as scratch:
+        place, listing = folder or Path(scratch), None
         try:
-            if folder:
-                entry, size = found_in(root, str(folder), folder, None, title)
+            if not folder:
+                listing = listed(root, hub, options.revision or revision, place)
+            names = {*listing["files"]} if listing else {one.name for one in place.iterdir()}
+            what = str(folder or hub)
+            if found_of.is_adapter(what, names):
+                if of:
+                    raise Refused("another adapter")
+                found = Adapted(what, place, listing)
+                files = found.files(root)
+                base = found.base(root, name, options.base or "")
+                entry, size = {ADAPTER_KEY: {"base": base, **files}}, 0
+            elif listing:
+                entry, size = of_hub(root, hub, listing, place, title)
             else:
-                found = listed(root, hub, options.revision or revision, Path(scratch))
-                entry, size = found_in(root, hub, Path(scratch), found, title)
+                entry, size = of_folder(place, title)
         except (
             Refused
         ) as reason:  # of a file that nobody finds in the folder that it was fetched into
             raise Refused(str(reason).replace(f"{scratch}/", f"{hub}/")) from reason
-    if not machine.has_gpu():  # else a plain M_tp1.vmfb would be for a GPU that is not here
+    # else a plain M_tp1.vmfb would be for a GPU that is not here
+    if ADAPTER_KEY not in entry and not machine.has_gpu():
         entry["hardware"] = "cpu"
     text = yaml_of(name, entry)
     write(root, name, text)
@@ -77,19 +100,7 @@ def run(root: Path, options: Namespace) -> None:
     print(f"{Path(schema.LOCAL).resolve()}: {name}, {where(entry)}")
     for line in about(root, name, catalogue["models"][name], size, catalogue):
         print(line)
-
-
-def found_in(
-    root: Path, what: str, folder: Path, listing: dict | None, title: str
-) -> tuple[dict[str, Any], int]:
-    """The entry of a folder, or of a repository's `listing`, and the bytes of its weights."""
-    names = {*listing["files"]} if listing else {one.name for one in folder.iterdir()}
-    if ADAPTER in names and CONFIG not in names:
-        found = Adapted(what, folder, listing)
-        return {ADAPTER_KEY: {"base": found.base(root), **found.files()}}, 0
-    if listing:
-        return of_hub(root, what, listing, folder, title)
-    return of_folder(folder, title)
+    return name
 
 
 def of_folder(folder: Path, title: str) -> tuple[dict[str, Any], int]:
@@ -109,46 +120,57 @@ class Adapted:
     def __init__(self, what: str, place: Path, listing: dict | None):
         self.what, self.place, self.listing = what, place, listing
 
-    def base(self, root: Path) -> str:
-        """The model that it was trained on, by name; added first where the catalogue does not have it."""
-        if self.listing:
-            fetch(root, self.place, ADAPTER)
-        said = read_json(self.place / ADAPTER, SAID)
-        adapter.check(self.place / ADAPTER, said)
-        if not (named := said.get("base_model_name_or_path")):
-            raise Refused(
-                f"{self.what}: {ADAPTER} has no base_model_name_or_path, expected its base; name it there"
-            )
-        if not (found := _named(root, named)):
-            run(root, Namespace(model=named, name=None, revision=said.get("revision") or ""))
-            found = _named(root, named)
-        if not found:
-            raise Refused(
-                f"{self.what}: its base {named} is another adapter's; merge that first, by peft"
-            )
-        return found
-
-    def files(self) -> dict[str, Any]:
+    def files(self, root: Path) -> dict[str, Any]:
         """Where they are, as the catalogue has it.  Refused: such as are no adapter of LoRA."""
         if not self.listing:
             adapter.read(Checkpoint([one for one in self.place.iterdir() if one.is_file()]))
             return {"lora": _path(self.place)}
-        if adapter.WEIGHTS not in self.listing["files"]:
+        names = self.listing["files"]
+        if adapter.WEIGHTS not in names:
             raise Refused(
                 f"{self.what}: no {adapter.WEIGHTS} among its files; save it by peft again"
             )
+        fetch(root, self.place, ADAPTER)
+        adapter.settings(self.place / ADAPTER)
         found = {"hub": self.what, "revision": self.listing["revision"]}
-        if "tokenizer_config.json" in self.listing["files"]:
-            found["files"] = [name for name in VOCABULARY if name in self.listing["files"]]
+        own = [name for name in VOCABULARY if name in names]
+        return {**found, "files": own} if is_tokenizer(own) else found
+
+    def base(self, root: Path, name: str, asked: str) -> str:
+        """The model that it was trained on: `asked` of the catalogue, or the one that its file names.
+
+        That is added first where the catalogue does not have it; `name` is the adapter's own.
+        """
+        if asked:
+            if ADAPTER_KEY in schema.load(root, None)["models"].get(asked, {ADAPTER_KEY: 0}):
+                raise Refused(f"--base: {asked}, expected a model of the catalogue, and no adapter")
+            return asked
+        said = read_json(self.place / ADAPTER, SAID)
+        named, revision = said.get("base_model_name_or_path"), said.get("revision") or ""
+        if not named:
+            raise Refused(
+                f"{self.what}: {ADAPTER} names no base, expected one; give it --base NAME"
+            )
+        if not (found := _named(root, named, revision)):
+            try:
+                found = add(root, Namespace(model=named, name=None, revision=revision, of=name))
+            except Refused as reason:
+                raise Refused(
+                    f"{self.what}: its base is {named}: {reason}; name one of the catalogue by --base"
+                ) from None
         return found
 
 
-def _named(root: Path, base: str) -> str | None:
+def _named(root: Path, base: str, revision: str) -> str | None:
     """The model of the catalogue that is this repository, or this folder."""
     for name, entry in schema.load(root, None)["models"].items():
         here = "path" in entry and folder_of(entry, root).resolve() == Path(base).resolve()
-        if ADAPTER_KEY not in entry and (here or entry.get("hub") == base):
-            return name
+        if ADAPTER_KEY in entry or not (here or entry.get("hub") == base):
+            continue
+        pinned = entry.get("revision", revision)
+        if revision and not here and pinned != revision:
+            continue
+        return name
     return None
 
 

@@ -62,7 +62,12 @@ def card(
     title, hub = artifact.title, entry.get("hub", "")
     row = row_of(f"artifacts/{title}")
     front: dict[str, Any] = {"license": said.name or "unknown"}
-    if hub:
+    if adapter := entry.get("adapter"):
+        if its := adapter.get("hub"):
+            front |= {"base_model": its, "base_model_relation": "quantized"}
+        elif hub:
+            front |= {"base_model": hub, "base_model_relation": "finetune"}
+    elif hub:
         front |= {"base_model": hub}
         if QUANTISED.search(f".{title}."):
             front |= {"base_model_relation": "quantized"}
@@ -72,6 +77,14 @@ def card(
     numbers = [(k, v) for k, v in record["checks"].items() if isinstance(v, int | float | str)]
     source = f"[{hub}](https://huggingface.co/{hub})" if hub else entry.get("name", "a checkpoint")
     revision = f" at revision `{entry['revision']}`" if entry.get("revision") else ""
+    if adapter:
+        its = adapter.get("hub", "")
+        named = (
+            f"[{its}](https://huggingface.co/{its}) at revision `{adapter['revision']}`"
+            if its
+            else ""
+        )
+        source = f"the adapter {named or entry['name']} on {source}"
     serve = row.serve.format(title=title) if row else ""
     lines = [
         "---", *_yaml(front), "---", MARK, "", f"# {title}", "",

@@ -119,6 +119,15 @@ def build(root: Path, found: list[Recipe], folder: Path, source: Path | None) ->
     models: dict[str, Any] = {}
     for one in found:
         models |= one.model
+    for entry in [*models.values()]:
+        adapter = entry.get("adapter")
+        if adapter and "lora" in adapter:
+            raise Refused(
+                f"{found[0].target}: made from an adapter of its builder's, expected one of the hub; it "
+                "cannot be built here"
+            )
+        if adapter:  # its entry has all of its base's
+            models[adapter["base"]] = {key: one for key, one in entry.items() if key != "adapter"}
     for entry in models.values():
         if "hub" not in entry:
             path = source or (entry.get("path") and root / entry["path"])

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingot.base.fields import read_json
+from ingot.base.fields import Number, Whole, held, read_json
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
-from ingot.model.checkpoint.safetensors import Tensor, read_header
+from ingot.model.checkpoint.safetensors import Tensor, read_header, same_bytes
 from ingot.model.specs import EMBEDDING, HEAD
 
 WEIGHTS = "adapter_model.safetensors"  # beside ADAPTER
@@ -32,8 +32,10 @@ NEUTRAL = (
 )  # fmt: skip
 # and those that begin from another base than the checkpoint
 OTHER_BASE = re.compile("pissa|olora|loftq|corda|lora_ga")
-DEFAULT = 8  # PEFT's lora_alpha
-NAME = re.compile(r"\^?[\w.]{1,200}")  # of a module in a pattern, without an expression's signs
+# of a pattern: names, and regular expressions that repeat no group, which may take for ever
+PATTERN, AGAIN = re.compile(r"[\w.^$|()*+?\[\]\\-]{1,200}"), re.compile(r"\)[*+?{]|[*+][*+]")
+POSITIVE = {"alpha_pattern": Number(0), "rank_pattern": Whole()}
+FORM = {"r": Whole(), "lora_alpha": Number(0), "use_rslora": (bool, None), "bias": (str, None)}
 TIED = (EMBEDDING, HEAD)
 
 
@@ -57,13 +59,16 @@ class Lora:
         return sizes[::-1] if self.embedding else sizes
 
 
+@dataclass(frozen=True)
 class Adapter:
     """What an adapter adds to the tensors of its base, or puts in their place, by their names."""
 
-    def __init__(
-        self, path: Path, alpha: float, loras: dict[str, Lora], replaced: dict[str, Tensor]
-    ):
-        self.path, self.alpha, self.loras, self.replaced = path, alpha, loras, replaced
+    path: Path
+    alpha: float
+    rank: int  # the largest that adapter_config.json says, whatever its matrices have
+    bias: str  # which biases it trained, in PEFT's words
+    loras: dict[str, Lora]
+    replaced: dict[str, Tensor]
 
     def fits(self, shapes: dict[str, tuple[int, ...]], tied: tuple[str, ...] = ()) -> None:
         """Refused: of another base, of another shape, or of a matrix that is two: names in `tied`.
@@ -71,7 +76,7 @@ class Adapter:
         `shapes` are those of the base's tensors.
         """
         for name in (*self.loras, *self.replaced):
-            if name not in shapes:
+            if name not in shapes and name not in tied:
                 raise Refused(
                     f"{self.path}: adapts {name}, which its base does not have; name the base that it was "
                     "trained on"
@@ -93,8 +98,8 @@ def read(checkpoint: Checkpoint) -> Adapter | None:
     """The adapter among a checkpoint's files, if there is one."""
     if ADAPTER not in checkpoint:
         return None
-    config, path = read_json(checkpoint[ADAPTER]), checkpoint[WEIGHTS]
-    check(checkpoint[ADAPTER], config)
+    place, path = checkpoint[ADAPTER], checkpoint[WEIGHTS]
+    config = settings(place)
     pairs: dict[str, dict[str, Tensor]] = {}
     replaced: dict[str, Tensor] = {}
     for name, tensor in read_header(path).items():
@@ -106,9 +111,13 @@ def read(checkpoint: Checkpoint) -> Adapter | None:
             pairs.setdefault(module.removesuffix(end), {})[end] = tensor
         elif "lora_" in module:
             raise Refused(f"{path}: tensor {name} is of no LoRA that is known; merge it by peft")
-        else:  # of modules_to_save, or its base's own
-            module = module.replace(".base_layer.", ".").replace(".modules_to_save.", ".")
-            replaced[module] = tensor
+        elif ".original_module." not in module:  # which PEFT does not use
+            base = _base_name(module)
+            if base in replaced and not same_bytes(replaced[base], tensor):
+                raise Refused(
+                    f"{path}: holds two {base} that differ, expected one; merge it by peft"
+                )
+            replaced[base] = tensor
     loras = {}
     for module, factors in pairs.items():
         by_letter = {FACTORS[end]: tensor for end, tensor in factors.items()}
@@ -120,16 +129,30 @@ def read(checkpoint: Checkpoint) -> Adapter | None:
                 f"{path}: {module} has matrices of {list(a.shape)} and {list(b.shape)}, expected [r, in] "
                 "and [out, r]; fetch it again"
             )
+        rank = _by_pattern(config["rank_pattern"] or {}, module, config["r"])
+        if a.shape[0] != rank:
+            raise Refused(
+                f"{path}: {module} has rank {a.shape[0]}, expected {rank} by {place.name}"
+            )
+        alpha = _by_pattern(config["alpha_pattern"] or {}, module, config["lora_alpha"])
+        scale = alpha / (math.sqrt(rank) if config["use_rslora"] else rank)
         embedding = any("embedding" in end for end in factors)
-        scale = _scale(checkpoint[ADAPTER], config, module, a.shape[0])
         loras[f"{module}.weight"] = Lora(scale, a, b, embedding)
     if not loras and not replaced:
         raise Refused(f"{path}: holds no tensor, expected an adapter's")
-    return Adapter(path, float(config.get("lora_alpha", DEFAULT)), loras, replaced)
+    most = max(config["r"], *config["rank_pattern"].values(), 1)
+    alpha, bias = float(config["lora_alpha"]), config["bias"] or "none"
+    return Adapter(path, alpha, most, bias, loras, replaced)
 
 
-def check(path: Path, config: dict[str, Any]) -> None:
-    """Refused: a field that would change the numbers, and is not honoured."""
+def _base_name(module: str) -> str:
+    """Of a whole tensor: of modules_to_save, or its base's own."""
+    return module.replace(".base_layer.", ".").replace(".modules_to_save.", ".")
+
+
+def settings(path: Path) -> dict[str, Any]:
+    """adapter_config.json.  Refused: a field that would change the numbers, and is not honoured."""
+    config = read_json(path)
     if (kind := config.get("peft_type")) != "LORA":
         raise Refused(f"{path}: peft_type is {kind}, expected LORA; merge it by peft")
     start = config.get("init_lora_weights")
@@ -143,22 +166,22 @@ def check(path: Path, config: dict[str, Any]) -> None:
             raise Refused(
                 f"{path}: {key} is {value!s:.80}, which is not merged here; merge it by peft"
             )
+    config = {"r": 8, "lora_alpha": 8, "use_rslora": False, "bias": None, **config}
+    held(path, config, FORM)
     for table in ("alpha_pattern", "rank_pattern"):
-        for key in config.get(table) or {}:
-            if not NAME.fullmatch(key):
+        config[table] = config.get(table) or {}
+        held(path, {table: config[table]}, {table: {str: POSITIVE[table]}})
+        for key in config[table]:
+            if not PATTERN.fullmatch(key) or AGAIN.search(key):
                 raise Refused(
                     f"{path}: {table} names {key:.80}, expected a module's name; merge it by peft"
                 )
+    return config
 
 
-def _scale(path: Path, config: dict[str, Any], module: str, rank: int) -> float:
-    """alpha / r, or alpha / sqrt(r); r is what its matrices have."""
-    pattern: dict = config.get("alpha_pattern") or {}
-    alpha = config.get("lora_alpha", DEFAULT)
-    for key, value in pattern.items():
+def _by_pattern(table: dict[str, Any], module: str, otherwise: Any) -> Any:
+    """As PEFT finds it: the first that the end of the name fits."""
+    for key, value in table.items():
         if re.fullmatch(rf"(.*\.)?({key})", module):
-            alpha = value
-            break
-    if not isinstance(alpha, int | float) or not math.isfinite(alpha) or not alpha:
-        raise Refused(f"{path}: alpha of {module} is {alpha}, expected a number, and not 0")
-    return alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
+            return value
+    return otherwise

@@ -19,6 +19,7 @@ from ingot.model.tensors.cast import as_float32
 from ingot.model.tensors.dtypes import FLOATS
 
 ERROR = 2.0**-52  # of a float64, and what a sum of several may be off by, for each of them
+FAINT = 2.0**28  # times as much is a sum whose float32 is in doubt: the two all but cancel
 TIE = 0x80000000  # the low half, moved up, of a float32 midway between two values of bfloat16
 
 
@@ -38,6 +39,7 @@ def _factors(lora: Lora) -> Factors:
     return Factors(scaled, np.ascontiguousarray(columns), float(largest) * ERROR * (lora.rank + 3))
 
 
+@functools.lru_cache(maxsize=4)
 def _matrices(lora: Lora) -> tuple[np.ndarray, np.ndarray]:
     one, other = (_values(tensor) for tensor in (lora.b, lora.a))
     return (other.T, one.T) if lora.embedding else (one, other)
@@ -87,14 +89,15 @@ class Merger:
         sums += near
         np.copyto(near, sums, casting="same_kind")
         np.left_shift(wide, 16, out=low)
-        ties, up = low == TIE, []  # in float32: in truth they may be none
-        if ties.any():
-            places = [divmod(int(n), out.shape[1]) for n in np.flatnonzero(ties)]
-            up = [at for at in places if block.above(at, sums[at], float(near[at]))]
+        odd = low == TIE  # in float32: in truth it may be none
+        if block.away:
+            odd |= np.abs(near) < block.away * FAINT
+        places = _places(odd)
+        found = [_rounded(block.exact(at), "BF16") for at in places]
         wide += np.uint32(0x7FFF)
-        for at in up:
-            wide[at] += 1
         np.right_shift(wide, 16, out=out, casting="unsafe")
+        for at, value in zip(places, found, strict=True):
+            out[at] = value
 
     def _numpys(self, block: "_Block", sums: np.ndarray, out: np.ndarray) -> None:
         """To float16 or float32."""
@@ -102,13 +105,10 @@ class Merger:
         sums += as_float32(block.bits, block.dtype).reshape(out.shape)
         away = block.away + np.abs(sums) * ERROR
         with np.errstate(over="ignore"):
+            out[:] = sums.astype(kind.numpy).view(kind.bits)
             low, high = (sums - away).astype(kind.numpy), (sums + away).astype(kind.numpy)
-        for at in zip(*np.nonzero(low != high), strict=True):
-            two, value = (low[at], high[at]), block.exact(at)
-            middle = sum(Fraction(float(one)) for one in two) / 2
-            even = next(one for one in two if not one.view(kind.bits) & 1)
-            low[at] = even if value == middle else two[value > middle]
-        out[:] = low.view(kind.bits)
+        for at in _places(low != high):
+            out[at] = _rounded(block.exact(at), block.dtype)
 
     def _buffer(self, name: str, size: int, dtype: type) -> np.ndarray:
         if name not in self.buffers or len(self.buffers[name]) < size:
@@ -133,11 +133,37 @@ class _Block(NamedTuple):
         weight = as_float32(self.bits[at[0], at[1] : at[1] + 1], self.dtype)[0]
         return Fraction(float(weight)) + Fraction(self.lora.scale) * product
 
-    def above(self, at: tuple, value: float, tie: float) -> bool:
-        """Is a sum that float32 has at a tie of bfloat16 to be rounded away from zero?"""
-        apart: float | Fraction = value - tie
-        if abs(apart) <= self.away + abs(tie) * ERROR:
-            apart = self.exact(at) - Fraction(tie)
-        if not apart:  # to the even one
-            return bool(np.float32(tie).view(np.uint32) >> 16 & 1)
-        return (apart > 0) == (tie > 0)
+
+def _places(where: np.ndarray) -> list[tuple[int, int]]:
+    """Rows and columns; most blocks have none, or a few."""
+    if not where.any():
+        return []
+    return [divmod(int(n), where.shape[1]) for n in np.flatnonzero(where)]
+
+
+def _rounded(value: Fraction, dtype: str) -> int:
+    """The bits of the nearest value of a dtype; of two, the even one.  Beyond the largest: infinity."""
+    bits, sign = abs(value), value < 0
+    digits, least, most = {"F16": (11, -24, 16), "BF16": (8, -133, 128), "F32": (24, -149, 128)}[
+        dtype
+    ]
+    if not bits:
+        return 0
+    exponent = max(_exponent(bits) - digits + 1, least)
+    whole = round(bits / Fraction(2) ** exponent)  # half to even
+    if whole == 1 << digits:
+        whole, exponent = whole >> 1, exponent + 1
+    width = {"F16": 16, "BF16": 16, "F32": 32}[dtype]
+    if exponent + digits > most:
+        found = ((1 << (width - digits)) - 1) << (digits - 1)
+    elif whole < 1 << (digits - 1):  # subnormal
+        found = whole
+    else:
+        found = whole - (1 << (digits - 1)) + ((exponent - least + 1) << (digits - 1))
+    return found | (sign << (width - 1))
+
+
+def _exponent(value: Fraction) -> int:
+    """The largest n for which 2**n is not above it."""
+    found = value.numerator.bit_length() - value.denominator.bit_length()
+    return found if Fraction(2) ** found <= value else found - 1

@@ -15,7 +15,7 @@ from ingot.base.refused import Refused
 from ingot.model.checkpoint import adapter, identity
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.merge import Merger
-from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
+from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint, same_bytes
 from ingot.model.config import ModelConfig, say_unknown
 from ingot.model.specs import DROPPED, EMBEDDING, HEAD, TensorSpec, specs_of
 from ingot.model.tensors.cast import Caster, as_float32, not_finite, unpermute
@@ -24,15 +24,8 @@ from ingot.model.tensors.dtypes import FLOATS
 
 def hold_tied(tensors: dict[str, Tensor]) -> None:
     """Refused: a head beside tied embeddings that is not they: transformers 5 takes it as it is."""
-    one, head = tensors[EMBEDDING], tensors[HEAD]
-    same = (one.dtype, one.shape) == (head.dtype, head.shape)
-    with one.path.open("rb") as a, head.path.open("rb") as b:
-        a.seek(one.offset)
-        b.seek(head.offset)
-        for at in range(0, one.nbytes if same else 0, stream.BLOCK):
-            size = min(stream.BLOCK, one.nbytes - at)
-            same = same and a.read(size) == b.read(size)
-    if not same:
+    head = tensors[HEAD]
+    if not same_bytes(tensors[EMBEDDING], head):
         raise Refused(
             f"{head.path}: {HEAD} is not the embedding, but tie_word_embeddings is true; set it to "
             "false in config.json where the head was trained, or take the head out"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
+from ingot.base import stream
 from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
@@ -98,6 +99,17 @@ def read_header(path: Path, dtypes: dict[str, Float] = FLOATS) -> dict[str, Tens
         ) from None
     _no_gap(path, tensors, start, size)
     return tensors
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Are two tensors one, byte for byte?"""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    with one.path.open("rb") as a, other.path.open("rb") as b:
+        a.seek(one.offset)
+        b.seek(other.offset)
+        sizes = (min(stream.BLOCK, one.nbytes - at) for at in range(0, one.nbytes, stream.BLOCK))
+        return all(a.read(size) == b.read(size) for size in sizes)
 
 
 def _unique(pairs: list[tuple]) -> dict:

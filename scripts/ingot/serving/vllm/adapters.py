@@ -40,7 +40,7 @@ class Served:
         """vLLM's; where the files lie only a running job knows."""
         if not self.files:
             return []
-        most = max(pair.rank for one in self.found.values() for pair in one.loras.values())
+        most = max(one.rank for one in self.found.values())
         return [
             "--enable-lora", "--max-loras", str(self.places(device)),
             "--max-lora-rank", str(next(rank for rank in RANKS if rank >= most)),
@@ -65,7 +65,11 @@ def _taken(name: str, files: Checkpoint) -> adapter.Adapter:
         raise Refused(
             f"{found.path}: changes {odd}, which vLLM does not take of an adapter; serve {name} merged"
         )
-    if (most := max(pair.rank for pair in found.loras.values())) > RANKS[-1]:
+    if found.bias != "none":
+        raise Refused(
+            f"{found.path}: trained biases, which vLLM does not take; serve {name} merged"
+        )
+    if (most := found.rank) > RANKS[-1]:
         raise Refused(f"{found.path}: rank {most}, expected at most {RANKS[-1]} for vLLM")
     return found
 

@@ -18,6 +18,7 @@ from ingot.driver.catalogue.model import (
     VOCABULARY,
     base_of,
     hub_files,
+    is_tokenizer,
     on_hub,
     shard_names,
 )
@@ -301,7 +302,7 @@ class Inputs:
         else:
             names = entry.get("files") or hub_files(entry.get("pre_tokenizer"))
         own = self.adapter(wildcards, VOCABULARY)
-        if any(Path(path).name == "tokenizer_config.json" for path in own):
+        if is_tokenizer({Path(path).name for path in own}):
             names = [name for name in names if name not in VOCABULARY]
         else:  # what lies beside it is less than a tokenizer
             own = []

@@ -9,6 +9,7 @@ import pytest
 import adapters
 import checkpoints
 from ingot.base.refused import Refused
+from ingot.driver.release import card, reproduced
 from ingot.formats.gguf import lora
 from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.files import Checkpoint
@@ -247,3 +248,28 @@ def test_a_step_that_cannot_merge_an_adapter_refuses_it(tmp_path):
     assert sorted(its.files) == ["adapter_config.json", "adapter_model.safetensors"]
     with base.as_folder() as place:
         assert not (place / "adapter_config.json").exists()
+
+
+def test_a_published_one_is_said_to_be_of_its_adapter_and_is_made_again_from_the_hub(tmp_path):
+    artifact = SimpleNamespace(title="tuned.q4_k_m.gguf", files=[])
+    steps = {"buildDefinition": {"internalParameters": {"steps": [{"rule": "quantize_gguf"}]}}}
+    entry = {
+        "hub": "org/base", "revision": "1" * 40, "name": "Base tuned",
+        "adapter": {"base": "base", "hub": "me/tuned", "revision": "2" * 40},
+    }  # fmt: skip
+    record = {"reference": "transformers", "result": "passed", "checks": {}}
+    words = (
+        artifact,
+        SimpleNamespace(predicate=steps),
+        entry,
+        card.Licence("mit", "", True),
+        record,
+    )
+    text = card.card(*words)
+    assert "base_model: me/tuned\nbase_model_relation: quantized" in text
+    assert f"me/tuned) at revision `{'2' * 40}` on [org/base]" in text
+    entry["adapter"] = {"base": "base", "lora": "(on the builder's machine)"}
+    assert "base_model: org/base\nbase_model_relation: finetune" in card.card(*words)
+    made = SimpleNamespace(target="artifacts/tuned.gguf", model={"tuned": entry})
+    with pytest.raises(Refused, match="made from an adapter of its builder's"):
+        reproduced.build(tmp_path, [made], tmp_path, None)

@@ -55,7 +55,7 @@ class Sources:
 
 
 @dataclass(kw_only=True)
-class Parts(vllm.Parts):
+class Parts(vllm.ModelParts):
     """What `contents` takes, as options of a step."""
 
     ray: Annotated[dict[str, Any], "the catalogue's, as JSON"]

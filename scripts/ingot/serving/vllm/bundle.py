@@ -89,8 +89,8 @@ exit "$status"
 
 
 @dataclass(kw_only=True)
-class Parts:
-    """What `contents` takes, as options of a step."""
+class ModelParts:
+    """What a folder that vLLM serves is made of, as options of a step."""
 
     model: Annotated[str, "the name that clients ask for"]
     tp: Annotated[int, "tensor parallel size"]
@@ -101,6 +101,12 @@ class Parts:
     lock: Annotated[list[Path], "the pins to serve with"]
     reference: Annotated[list[Path], "by generate_reference.py"] = ()
     reading: Annotated[list[Path], "by read_config.py, of a model without a table"] = ()
+
+
+@dataclass(kw_only=True)
+class Parts(ModelParts):
+    """What `contents` takes."""
+
     adapters: Annotated[list[Path], "config and weights of each of the settings' adapters"] = ()
     adapter_references: Annotated[list[Path], "by generate_reference.py, of each"] = ()
 

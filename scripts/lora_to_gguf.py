@@ -5,7 +5,6 @@ file is byte-identical to the one that llama.cpp's converter writes of the adapt
 the scales of rslora and of alpha_pattern, which that leaves out, are in it.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -21,11 +20,11 @@ from ingot.formats.gguf.file import layout as gguf_layout
 from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.adapter import Adapter, Lora
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
-from ingot.model.checkpoint.safetensors import Tensor
+from ingot.model.checkpoint.merge import values
 from ingot.model.config import ModelConfig, read_config
-from ingot.model.specs import specs_of
-from ingot.model.tensors.cast import as_float32, unpermute
-from ingot.model.tensors.dtypes import FLOATS, TYPES
+from ingot.model.specs import TensorSpec, specs_of
+from ingot.model.tensors.cast import unpermute
+from ingot.model.tensors.dtypes import TYPES
 
 
 def lora_to_gguf(
@@ -45,18 +44,21 @@ def lora_to_gguf(
     shapes = {source: spec.shape for source, spec in specs.items()}
     found.fits(shapes, adapter.TIED if config.tied else ())
     kvs = lora_of.pairs(config, name, license, found.alpha)
-    values = [
-        one
-        for source, pair in ordered(found)
-        for one in written(specs[source], pair, found.alpha, config)
+    pairs = [(specs[source], pair) for source, pair in ordered(found)]
+    sizes = [
+        (f"{spec.name}.lora_{letter}", TYPES["F32"], one.shape)
+        for spec, pair in pairs
+        for letter, one in (("a", pair.a), ("b", pair.b))
     ]
-    layout = gguf_layout(kvs, [(name, TYPES["F32"], one.shape) for name, one in values])
+    layout = gguf_layout(kvs, sizes)
+    places = iter(layout.entries)
     with replacing_hashed(lora) as partial:
         out = stream.Output(partial.path, layout.size, lora)
         try:
             out.put(layout.head, 0)
-            for (_, one), info in zip(values, layout.entries, strict=True):
-                out.put(one.tobytes(), info.offset)
+            for spec, pair in pairs:
+                for one in written(spec, pair, found.alpha, config):
+                    out.put(one.tobytes(), next(places).offset)
         finally:
             out.close()
         partial.sha256 = out.finish()
@@ -74,23 +76,16 @@ def ordered(found: Adapter) -> list[tuple[str, Lora]]:
 
 
 def written(
-    spec, pair: Lora, alpha: float, config: ModelConfig
-) -> Iterator[tuple[str, np.ndarray]]:
-    """A pair's two tensors by name, float32: libllama multiplies their product by alpha / r."""
-    a, b = (values(tensor) for tensor in (pair.a, pair.b))
+    spec: TensorSpec, pair: Lora, alpha: float, config: ModelConfig
+) -> tuple[np.ndarray, np.ndarray]:
+    """A pair's two matrices, float32: libllama multiplies their product by alpha / r."""
+    a, b = values(pair.a), values(pair.b)
     share = pair.scale / (alpha / pair.rank)
     if share != 1:
         b = (b * np.float64(share)).astype(np.float32)
     if spec.heads:
         b = unpermute(b.view(np.uint32), config.head_dim).view(np.float32)
-    yield f"{spec.name}.lora_a", a
-    yield f"{spec.name}.lora_b", b
-
-
-def values(tensor: Tensor) -> np.ndarray:
-    count = tensor.nbytes // FLOATS[tensor.dtype].itemsize
-    bits = np.fromfile(tensor.path, FLOATS[tensor.dtype].bits, count, offset=tensor.offset)
-    return as_float32(bits, tensor.dtype).reshape(tensor.shape)
+    return a, b
 
 
 if __name__ == "__main__":

@@ -89,14 +89,11 @@ def compared(lora: Path, reader, checkpoint: Checkpoint, config: ModelConfig) ->
             )
         a, b = (np.asarray(one.data, np.float64) for one in pair)
         b = b[row_order(spec.heads, config.head_dim, b.shape)]
-        wanted = change.scale * change.rows
+        rows, columns = change.matrices()
+        wanted = change.scale * rows
         got = alpha / len(a) * b
-        same = a.shape == change.columns.shape and got.shape == wanted.shape
-        if (
-            not same
-            or (a != change.columns).any()
-            or (abs(got - wanted) > NEAR * abs(wanted)).any()
-        ):
+        same = a.shape == columns.shape and got.shape == wanted.shape
+        if not same or (a != columns).any() or (abs(got - wanted) > NEAR * abs(wanted)).any():
             raise Refused(f"{lora}: {spec.name} is not what {checkpoint[ADAPTER]} adds")
         values += a.size + b.size
     if found:

@@ -94,7 +94,8 @@ def test_a_merged_value_is_the_nearest_to_the_exact_sum(tmp_path, dtype):
             weight,
             other,
         )
-        added = adapted.Change(1.0, np.array([[one + other]]), np.ones((1, 1)))
+        both = (np.array([[one + other]]), np.ones((1, 1)))
+        added = adapted.Change(1.0, lambda both=both: both)
         change = adapted.Adapted("m", dtype, (1, 1), tmp_path, 0, 4, dtype, added)
         if dtype != "F32":  # whose sums float64 holds
             assert change.changed(np.array([[weight]], np.float32), 0) == np.float32(wanted)
@@ -126,7 +127,11 @@ REFUSED = {
     "transposed weights": ({"fan_in_fan_out": True}, "fan_in_fan_out is True"),
     "biases of pairs": ({"lora_bias": True}, "lora_bias is True"),
     "a field that nobody knows": ({"use_newest": True}, "use_newest is True"),
-    "an expression": ({"alpha_pattern": {"(a+)+$": 3}}, "expected a module's name"),
+    "a group again": ({"alpha_pattern": {"(a+)+$": 3}}, "expected a module's name"),
+    "half an expression": ({"alpha_pattern": {"(q_proj": 3}}, "expected a module's name"),
+    "any and any": ({"alpha_pattern": {".*.*.*.*x": 3}}, "expected a module's name"),
+    "one or none": ({"rank_pattern": {"a?" * 30 + "x": 3}}, "expected a module's name"),
+    "this or this": ({"alpha_pattern": {"(a|a)" * 30 + "x": 3}}, "expected a module's name"),
     "a list for a table": ({"alpha_pattern": ["q_proj"]}, "alpha_pattern is a list"),
     "no rank": ({"r": 0}, "r is 0, expected a whole number"),
     "no number": ({"lora_alpha": "16"}, "lora_alpha is '16', expected a number above 0"),

@@ -50,7 +50,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 def _report_to_nobody() -> None:
     """For OpenVINO's tools no variable says so; they go on where the package is missing."""
     os.environ.update(UNCOUNTED)
-    # it forks from a thread to send: one export in eighty never ended
+    # it forks from a thread to send: an export took three times as long where nobody answered
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 

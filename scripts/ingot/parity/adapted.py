@@ -3,12 +3,13 @@
 Verification only: whole matrices in float64, by the definition alone: W + scale * B @ A, rounded once.
 """
 
+import functools
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -31,17 +32,26 @@ class Adapted(Tensor):
         """Rows of it from row `first` on, as float32: with what is added, rounded as the base is."""
         found = values.astype(np.float64)
         if self.change:
-            scale, rows, columns = self.change
-            found += scale * (rows[first : first + len(values)] @ columns)
+            rows, columns = self.change.matrices()
+            found += self.change.scale * (rows[first : first + len(values)] @ columns)
         return rounded(found, self.stored)
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True)
+class Change:
     """What is added to a weight's values: scale * rows @ columns."""
 
     scale: float
-    rows: np.ndarray
-    columns: np.ndarray
+    pair: Callable[[], tuple[np.ndarray, np.ndarray]]  # read when it is asked for, one at a time
+
+    def matrices(self) -> tuple[np.ndarray, np.ndarray]:
+        """rows [n, r] and columns [r, in]"""
+        return _latest(self.pair)
+
+
+@functools.lru_cache(maxsize=1)
+def _latest(pair: Callable) -> tuple[np.ndarray, np.ndarray]:
+    return pair()
 
 
 def changes(checkpoint: Checkpoint) -> dict[str, Change]:
@@ -51,11 +61,16 @@ def changes(checkpoint: Checkpoint) -> dict[str, Change]:
     entries, pairs, found = _entries(path), {}, {}
     for name in entries:
         if pair := PAIR.fullmatch(name):
-            pairs.setdefault((pair[1], bool(pair[2])), {})[pair[3]] = name
-    for (module, embedding), names in pairs.items():
-        a, b = (_matrix(path, entries[names[letter]]) for letter in "AB")
-        scale = _alpha(config, module) / (math.sqrt(len(a)) if config.get("use_rslora") else len(a))
-        found[f"{module}.weight"] = Change(scale, *((a.T, b.T) if embedding else (b, a)))
+            pairs.setdefault((pair[1], bool(pair[2])), {})[pair[3]] = entries[name]
+    for (module, embedding), pair in pairs.items():
+
+        def read(pair=pair, embedding=embedding) -> tuple[np.ndarray, np.ndarray]:
+            a, b = (_matrix(path, pair[letter]) for letter in "AB")
+            return (a.T, b.T) if embedding else (b, a)
+
+        rank = pair["A"][1][0]
+        scale = _alpha(config, module) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        found[f"{module}.weight"] = Change(scale, read)
     return found
 
 

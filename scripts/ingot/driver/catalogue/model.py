@@ -224,11 +224,11 @@ class Model:
     def local(self) -> bool:
         return "path" in self.entry
 
-    def listed(self, base: str = "") -> dict[str, dict]:
-        """The hub's list of its checkpoint's files, by name; empty while nobody fetched it."""
-        base = base or base_of(self.name, self.entry)
-        fetched = Path("artifacts", f"{base}.hf", "listing.json")
-        others = (folder / f"{base}.listing.json" for folder in self.folders)
+    def listed(self, of: str = "") -> dict[str, dict]:
+        """The hub's list of files: of its checkpoint, or of model `of`; empty while it is not here."""
+        of = of or base_of(self.name, self.entry)
+        fetched = Path("artifacts", f"{of}.hf", "listing.json")
+        others = (folder / f"{of}.listing.json" for folder in self.folders)
         found = next((place for place in (fetched, *others) if place.is_file()), None)
         return read_listing(found)["files"] if found else {}
 

@@ -87,9 +87,8 @@ def add(root: Path, options: Namespace) -> str:
                 entry, size = of_hub(root, hub, listing, place, title)
             else:
                 entry, size = of_folder(place, title)
-        except (
-            Refused
-        ) as reason:  # of a file that nobody finds in the folder that it was fetched into
+        except Refused as reason:
+            # of a file that nobody finds in the folder that it was fetched into
             raise Refused(str(reason).replace(f"{scratch}/", f"{hub}/")) from reason
     # else a plain M_tp1.vmfb would be for a GPU that is not here
     if ADAPTER_KEY not in entry and not machine.has_gpu():
@@ -192,16 +191,8 @@ def listed(root: Path, hub: str, revision: str, folder: Path) -> dict:
 
 def fetch(root: Path, folder: Path, name: str) -> None:
     """One of the files of the list in `folder`."""
-    step(
-        root,
-        "fetch_file.py",
-        "--listing",
-        folder / LISTING,
-        "--name",
-        name,
-        "--file",
-        folder / name,
-    )
+    words = ["--listing", folder / LISTING, "--name", name, "--file", folder / name]
+    step(root, "fetch_file.py", *words)
 
 
 def of_hub(

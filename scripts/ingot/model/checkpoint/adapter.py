@@ -32,8 +32,9 @@ NEUTRAL = (
 )  # fmt: skip
 # and those that begin from another base than the checkpoint
 OTHER_BASE = re.compile("pissa|olora|loftq|corda|lora_ga")
-# of a pattern: names, and regular expressions that repeat no group, which may take for ever
-PATTERN, AGAIN = re.compile(r"[\w.^$|()*+?\[\]\\-]{1,200}"), re.compile(r"\)[*+?{]|[*+][*+]")
+# of a pattern: names, and expressions of few parts that may be tried more than once
+PATTERN = re.compile(r"[\w.^$|()*+?\[\]\\-]{1,200}")
+AGAIN, REPEATS, CHOICES = re.compile(r"\)[*+?]"), 2, 8
 POSITIVE = {"alpha_pattern": Number(0), "rank_pattern": Whole()}
 FORM = {"r": Whole(), "lora_alpha": Number(0), "use_rslora": (bool, None), "bias": (str, None)}
 TIED = (EMBEDDING, HEAD)
@@ -172,11 +173,22 @@ def settings(path: Path) -> dict[str, Any]:
         config[table] = config.get(table) or {}
         held(path, {table: config[table]}, {table: {str: POSITIVE[table]}})
         for key in config[table]:
-            if not PATTERN.fullmatch(key) or AGAIN.search(key):
+            if not _is_quick(key):
                 raise Refused(
                     f"{path}: {table} names {key:.80}, expected a module's name; merge it by peft"
                 )
     return config
+
+
+def _is_quick(pattern: str) -> bool:
+    """An expression whose search ends soon, whatever the name: it comes from a stranger."""
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    repeats = len(re.findall(r"[*+?]", pattern))
+    few = repeats <= REPEATS and pattern.count("|") <= CHOICES
+    return few and bool(PATTERN.fullmatch(pattern)) and not AGAIN.search(pattern)
 
 
 def _by_pattern(table: dict[str, Any], module: str, otherwise: Any) -> Any:

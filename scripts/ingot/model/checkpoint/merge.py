@@ -41,15 +41,16 @@ def _factors(lora: Lora) -> Factors:
 
 @functools.lru_cache(maxsize=4)
 def _matrices(lora: Lora) -> tuple[np.ndarray, np.ndarray]:
-    one, other = (_values(tensor) for tensor in (lora.b, lora.a))
+    one, other = (values(tensor).astype(np.float64) for tensor in (lora.b, lora.a))
     return (other.T, one.T) if lora.embedding else (one, other)
 
 
-def _values(tensor: Tensor) -> np.ndarray:
+def values(tensor: Tensor) -> np.ndarray:
+    """A matrix of an adapter's as float32.  Refused: one that is damaged."""
     bits = np.fromfile(
         tensor.path, FLOATS[tensor.dtype].bits, math.prod(tensor.shape), offset=tensor.offset
     )
-    found = as_float32(bits, tensor.dtype).reshape(tensor.shape).astype(np.float64)
+    found = as_float32(bits, tensor.dtype).reshape(tensor.shape)
     if not np.isfinite(found).all():
         raise Refused(f"{tensor.path}: tensor {tensor.name} holds NaN or infinity; it is damaged")
     return found

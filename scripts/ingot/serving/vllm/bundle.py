@@ -176,9 +176,7 @@ def described(
     served: Served | None = None,
 ) -> tuple[Plan, dict[str, Any]]:
     """The plan, and bundle.json: what its programs go by."""
-    said = read_json(config)
-    said = {**said, **(said.get("text_config") or {})}
-    has = stored(config)
+    said, has = said_by(config), stored(config)
     dtype = has if settings["dtype"] == "auto" else settings["dtype"]
     if dtype not in ITEMSIZE:
         raise Refused(
@@ -220,9 +218,14 @@ def described(
 
 def stored(config: Path) -> str:
     """The dtype that config.json says of the weights."""
-    said = read_json(config)
-    said = {**said, **(said.get("text_config") or {})}
+    said = said_by(config)
     return said.get("dtype") or said.get("torch_dtype") or "bfloat16"
+
+
+def said_by(config: Path) -> dict[str, Any]:
+    """config.json of the part for text, where a model has others."""
+    said = read_json(config)
+    return {**said, **(said.get("text_config") or {})}
 
 
 def smoke_of(

@@ -18,7 +18,7 @@ from ingot.model.checkpoint.safetensors import INDEX
 
 FETCH = Cost(1.5, 10.0, 90)  # unit: a GB fetched, at 100 MB/s
 LISTING = 5_000  # bytes
-LORA = 100_000_000  # bytes of an adapter that nobody has listed yet
+LORA = 100_000_000  # bytes of an adapter, where nobody knows
 OTHER_FILES = {"tokenizer.json": 9e6, "model.safetensors.index.json": 5e4}  # bytes, about
 
 

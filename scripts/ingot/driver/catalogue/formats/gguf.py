@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 
+from ingot.driver.catalogue.formats.checkpoint import LORA
 from ingot.driver.catalogue.formats.table import (  # fmt: skip
     GB,
     Cost,
@@ -25,7 +26,6 @@ from ingot.model import features
 CONVERTER, HELD = 370, 6
 FLOATS = ("f32", "f16", "bf16", "q8_0")  # dtypes that the converter writes
 MMPROJ = "mmproj.gguf"
-LORA = 100_000_000  # bytes of an adapter, where nobody knows
 EYES = 1_000_000_000  # bytes of it, where nobody knows: Gemma 3's has 850 MB
 
 

@@ -91,10 +91,11 @@ class Merger:
         np.copyto(near, sums, casting="same_kind")
         np.left_shift(wide, 16, out=low)
         odd = low == TIE  # in float32: in truth it may be none
-        if block.away:
-            odd |= np.abs(near) < block.away * FAINT
+        if faint := int(np.float32(block.away * FAINT).view(np.uint32)):
+            np.left_shift(wide, 1, out=low)  # without the sign: in the order of magnitudes
+            odd |= low < np.uint32(faint << 1)
         places = _places(odd)
-        found = [_rounded(block.exact(at), "BF16") for at in places]
+        found = [_rounded(block.known(at, sums[at], near[at]), "BF16") for at in places]
         wide += np.uint32(0x7FFF)
         np.right_shift(wide, 16, out=out, casting="unsafe")
         for at, value in zip(places, found, strict=True):
@@ -125,6 +126,12 @@ class _Block(NamedTuple):
     dtype: str
     first: int
     away: float
+
+    def known(self, at: tuple, value: float, tie: float) -> Fraction:
+        """What rounds as the merged value does: its sum, unless that is in doubt."""
+        apart, large = abs(float(value) - float(tie)), abs(float(value))
+        sure = apart > self.away + large * ERROR and large >= self.away * FAINT
+        return Fraction(float(value)) if sure else self.exact(at)
 
     def exact(self, at: tuple) -> Fraction:
         """The merged value, before it is rounded."""

@@ -58,9 +58,9 @@ def measure(command, folder, repeats=3, said=""):
     return best, rss
 
 
-def make_checkpoint(folder, layers):
-    """A Llama 3.1 of hidden size 2048: 0.12 GB a layer in bfloat16, seeded, written in blocks."""
-    config = checkpoints.llama_config(
+def make_checkpoint(folder, layers, config=None):
+    """A Llama 3.1 of hidden size 2048: 0.12 GB a layer in bfloat16, seeded; or of another `config`."""
+    config = config or checkpoints.llama_config(
         hidden_size=2048, intermediate_size=7168, num_hidden_layers=layers,
         num_attention_heads=32, num_key_value_heads=8, rope_scaling=checkpoints.LLAMA3_ROPE,
     )  # fmt: skip

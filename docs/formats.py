@@ -19,7 +19,9 @@ before it fetches or builds anything: `ingot add`, `ingot targets`, `snakemake -
 step itself give the same answer, from the table of formats in the code. For a model on the hub, `ingot add`
 writes what it needs into its entry (`needs`). For a model on this machine, Ingot reads config.json.
 
-In the table, unsharded means a target without `_tpN`, and – means that no target of the format can.
+If Ingot's own writer of ONNX or OpenVINO cannot express a need, an upstream tool writes the folder, if it
+knows the architecture: it has a line of its own below. In the table, unsharded means a target without
+`_tpN`, and – means that no target of the format can.
 
 """
 END = """
@@ -29,8 +31,8 @@ window, every format accepts contexts up to the window. `python docs/formats.py`
 SETTINGS = {  # formats whose answer hangs on the model's entry -> besides the demo's own
     "rayserve": ("vLLM alone", {"ray": {"apps": ["llm"]}}),
     "kuberay": ("vLLM alone", {"ray": {"apps": ["llm"]}}),
-    "onnx": ("`way: upstream`", {"way": "upstream"}),
-    "openvino": ("`way: upstream`", {"way": "upstream"}),
+    "onnx": ("by onnxruntime-genai", {"way": "upstream"}),
+    "openvino": ("by optimum-intel", {"way": "upstream"}),
     "triton": ("backend onnx", {"trtllm": {"backend": "onnx"}}),
 }
 

@@ -17,6 +17,7 @@ from ingot.driver.toolchains import toolchains
 from ingot.driver.catalogue.formats import gguf, iree, onnx, tensorrt
 from ingot.driver.catalogue.formats.iree import archives
 from ingot.driver.catalogue.formats.table import SIZES
+from ingot.driver.catalogue.model import MAKERS
 from ingot.driver.catalogue.rules import environment
 from ingot.driver.catalogue.rules.engines import Engines
 from ingot.driver.catalogue.rules.inputs import Inputs
@@ -54,8 +55,13 @@ inputs = Inputs(config, ROOT, decides=workflow.is_main_process)
 programs = Programs(inputs)
 engines = Engines(inputs, talks=workflow.is_main_process)
 code, lock, setting = inputs.code, inputs.lock, inputs.setting
-OWN, UPSTREAM = inputs.of_way("own"), inputs.of_way("upstream")  # models, by who writes their files
+# of a format the models whose files Ingot writes, and those of the tool of its makers
+OWN, UPSTREAM = (
+    {line: inputs.made_by(way, line) for line in MAKERS} for way in ("own", "upstream")
+)
 TABLED = inputs.with_table()
+# of OpenVINO optimum-intel writes int4 of every model
+BY_EXPORTER = rf"{UPSTREAM['openvino']}|(?:{OWN['openvino']})(?=\.int4\.openvino)"
 
 # The interpreter of each toolchain.  Named in shell blocks, never in params: a path that differs
 # between machines must not affect what is rebuilt.

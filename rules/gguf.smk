@@ -19,7 +19,7 @@ rule safetensors_to_gguf:
     benchmark:
         "logs/safetensors_to_gguf/{model}{dtype}.tsv"
     wildcard_constraints:
-        model=OWN,
+        model=OWN["gguf"],
     params:
         dtype=inputs.dtype,
         name=setting("name"),
@@ -81,7 +81,7 @@ rule quantize_gguf:
     benchmark:
         "logs/quantize_gguf/{model}.{quant}.tsv"
     wildcard_constraints:
-        model=OWN,
+        model=OWN["gguf"],
         quant="|".join(quantisations.ROWS),
     params:
         name=setting("name"),
@@ -119,7 +119,7 @@ rule quantize_all:
     benchmark:
         "logs/quantize_all/{model}.tsv"
     wildcard_constraints:
-        model=OWN,
+        model=OWN["gguf"],
     params:
         quants=setting("quants"),
         name=setting("name"),
@@ -213,7 +213,7 @@ rule verify_gguf:
     benchmark:
         "logs/verify_gguf/{model}{gguf}.tsv"
     wildcard_constraints:
-        model=OWN,
+        model=OWN["gguf"],
     params:
         dtype=inputs.gguf_type,
         limits=inputs.limits,
@@ -256,7 +256,7 @@ rule convert_gguf:
     benchmark:
         "logs/convert_gguf/{model}{dtype}.tsv"
     wildcard_constraints:
-        model=UPSTREAM,
+        model=UPSTREAM["gguf"],
     params:
         dtype=inputs.dtype,
         name=setting("name"),
@@ -289,7 +289,7 @@ rule quantize_float:
     benchmark:
         "logs/quantize_float/{model}.{quant}.tsv"
     wildcard_constraints:
-        model=UPSTREAM,
+        model=UPSTREAM["gguf"],
         quant="|".join(quantisations.ROWS),
     shell:
         """
@@ -314,7 +314,7 @@ rule quantize_floats:
     benchmark:
         "logs/quantize_floats/{model}.tsv"
     wildcard_constraints:
-        model=UPSTREAM,
+        model=UPSTREAM["gguf"],
     params:
         quants=setting("quants"),
     shell:
@@ -346,7 +346,7 @@ rule verify_converted:
     benchmark:
         "logs/verify_converted/{model}{gguf}.tsv"
     wildcard_constraints:
-        model=UPSTREAM,
+        model=UPSTREAM["gguf"],
     params:
         dtype=inputs.gguf_type,
         limits=inputs.limits,
@@ -465,7 +465,7 @@ rule lora_to_gguf:
     benchmark:
         "logs/lora_to_gguf/{model}.tsv"
     wildcard_constraints:
-        model=OWN,
+        model=OWN["gguf"],
     params:
         name=setting("name"),
         license=setting("license"),
@@ -501,7 +501,7 @@ rule verify_lora:
     benchmark:
         "logs/verify_lora/{model}.tsv"
     wildcard_constraints:
-        model=OWN,
+        model=OWN["gguf"],
     params:
         dtype=setting("dtype"),
         limits=inputs.lora_limits,

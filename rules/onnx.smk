@@ -97,7 +97,7 @@ rule build_onnx:
     benchmark:
         "logs/build_onnx/{model}.tsv"
     wildcard_constraints:
-        model=UPSTREAM,
+        model=UPSTREAM["onnx"],
     shell:
         """
         {PYTHON[genai]:q} {input.code[0]:q} \
@@ -124,7 +124,7 @@ rule verify_built_onnx:
     benchmark:
         "logs/verify_built_onnx/{model}.tsv"
     wildcard_constraints:
-        model=UPSTREAM,
+        model=UPSTREAM["onnx"],
     params:
         limits=inputs.onnx_limits,
     shell:

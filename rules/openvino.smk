@@ -1,6 +1,6 @@
 """OpenVINO: artifacts/M[.int8|.int4].openvino, the IR of a decoder with its tokenizer, for Intel's CPUs.
 
-Of a family that Ingot has no table of, optimum-intel writes it; int4 is optimum-intel's alone.
+optimum-intel writes int4, and what our own decoder graph cannot express.
 """
 
 
@@ -19,7 +19,7 @@ rule export_openvino:
     benchmark:
         "logs/export_openvino/{model}{int8}.tsv"
     wildcard_constraints:
-        model=OWN,
+        model=OWN["openvino"],
     params:
         architecture=setting("architecture"),
         export=inputs.openvino_options,
@@ -54,7 +54,7 @@ rule verify_openvino:
     benchmark:
         "logs/verify_openvino/{model}{int8}.tsv"
     wildcard_constraints:
-        model=OWN,
+        model=OWN["openvino"],
     params:
         architecture=setting("architecture"),
         export=inputs.openvino_options,
@@ -91,7 +91,7 @@ rule build_openvino:
     benchmark:
         "logs/build_openvino/{model}{openvino}.tsv"
     wildcard_constraints:
-        model=UPSTREAM,
+        model=BY_EXPORTER,
     params:
         weights=inputs.openvino_weights,
     shell:
@@ -121,7 +121,7 @@ rule verify_built_openvino:
     benchmark:
         "logs/verify_built_openvino/{model}{openvino}.tsv"
     wildcard_constraints:
-        model=UPSTREAM,
+        model=BY_EXPORTER,
     params:
         weights=inputs.openvino_weights,
         limits=inputs.exported_limits,

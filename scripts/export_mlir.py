@@ -19,8 +19,9 @@ from ingot.base.options import Architecture, step
 from ingot.base.refused import Refused
 from ingot.formats.gguf import metadata
 from ingot.formats.iree import irpa, stitch, tensor_parallel
-from ingot.model.config import Llama3Rope, ModelConfig, read_config, say_unknown
+from ingot.model.config import ModelConfig, read_config, say_unknown
 from ingot.model.families.llama import LLAMA
+from ingot.model.rope import Llama3Rope
 from ingot.model.specs import head_of_tied, specs_of
 from ingot.model.tensors.layout import FileLayout
 
@@ -37,7 +38,7 @@ def export_mlir(
     whole: Annotated[bool, "trace every block, instead of a few and stitching"] = False,
 ) -> None:
     model = read_config(config, architecture, tensor_parallel.can(tp))
-    say_unknown(config)
+    say_unknown(config, model.family)
     if reason := tensor_parallel.why_not(model, tp):
         raise Refused(f"{config}: {reason}")
     if model.context % (stride := page_size(flags)):

@@ -40,6 +40,11 @@ def lora_to_gguf(
         raise Refused(
             f"{checkpoint}: no {ADAPTER} among its files, expected an adapter's; name one"
         )
+    if config.experts and any(".experts." in name for name in found.loras):
+        raise Refused(
+            f"{found.path}: adapts single experts, which llama.cpp's format of adapters stacks; ask for "
+            "the merged .gguf"
+        )
     specs = {spec.source: spec for spec in specs_of(config, "f32") if spec.source}
     shapes = {source: spec.shape for source, spec in specs.items()}
     found.fits(shapes, adapter.TIED if config.tied else ())

@@ -115,7 +115,7 @@ def jobs(
             if info.type.name not in done:
                 columns = matrix.columns.get(spec.name) if matrix else None
                 done[info.type.name] = libllama.quantised(values, info.type, columns)
-            offset = info.offset + first * (info.nbytes // info.shape[0])
+            offset = info.offset + first * info.row_nbytes
             output.file.write(ticket, done[info.type.name], offset)
 
     def whole(data: bytes, tickets: list[int], spec) -> None:

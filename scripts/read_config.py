@@ -14,12 +14,14 @@ from ingot.base.options import step
 from ingot.base.refused import Refused
 from ingot.model import config as config_of
 from ingot.model import features
-from ingot.model.config import LinearRope, Llama3Rope, ModelConfig, YarnRope
+from ingot.model.config import ModelConfig
 from ingot.model.outline import read_outline
+from ingot.model.rope import LinearRope, Llama3Rope, YarnRope
 from ingot.model.specs import rope_freqs
 from ingot.parity import transformers_model
 from ingot.parity.reading import Reading
 
+SCALES = ("embedding_scale", "residual_scale", "logit_scale")
 EQUAL = 1e-5  # of rope's frequencies, which transformers computes in float32
 
 
@@ -74,13 +76,24 @@ def ours(config: ModelConfig) -> dict:
         "architecture", "vocab", "hidden", "layers", "ffn", "heads", "kv_heads", "head_dim", "context",
         "rms_eps", "tied", "attention_bias", "mlp_bias", "rope_theta",
     )  # fmt: skip
-    scale = 1.0
+    scale, experts, sliding = 1.0, config.experts, config.sliding
     if isinstance(config.rope, YarnRope):
         scale = config.rope.attention_factor or 0.1 * math.log(max(config.rope.factor, 1)) + 1
     return {
         **{name: getattr(config, name) for name in same},
-        "activation": "silu",  # the only one that our formats can say
-        "attention_scale": config.head_dim**-0.5,
+        "activation": config.family.activation,
+        "attention_scale": config.score_scale,
+        **{name: config.scale(name) for name in SCALES},
+        "without_rope": config.without_rope,
+        "attention_cap": config.scale("attn_logit_softcapping", 0),
+        "logit_cap": config.scale("final_logit_softcapping", 0),
+        "slide": config.with_window,
+        "window": sliding.window if sliding else None,
+        "sliding_theta": (sliding.theta if sliding else 0) or 0,
+        "sliding_rope": "default",
+        "experts": experts.count if experts else 0,
+        "experts_used": experts.used if experts else 0,
+        "expert_ffn": experts.ffn if experts else 0,
         "rope_scale": scale,
         "frequencies": frequencies(config),
     }

@@ -58,7 +58,7 @@ def jobs(rows: Rows, specs, infos, out: stream.Output) -> Iterator[Callable[[], 
     """One job per block of rows, in the file's order."""
 
     def block(read: Callable[[], memoryview], ticket: int, info: TensorInfo, first: int) -> None:
-        offset = info.offset + first * (info.nbytes // info.shape[0])
+        offset = info.offset + first * info.row_nbytes
         out.write(ticket, read(), offset)
 
     for spec, info in zip(specs, infos, strict=True):

@@ -13,7 +13,7 @@ from ingot.base import sealed
 from ingot.base.atomic import replacing
 from ingot.base.options import Architecture, TokenizerFiles, step
 from ingot.formats.onnx import weights, write
-from ingot.formats.onnx.torchpipe.split import EMBEDDING, Split, contents, graphs
+from ingot.formats.onnx.torchpipe.split import CAN, EMBEDDING, Split, contents, graphs
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.rows import Rows
 from ingot.model.config import read_config
@@ -32,7 +32,7 @@ def split_onnx(
     architecture: Architecture = None,
 ) -> None:
     source = checkpoint["config.json"]
-    config = read_config(source, architecture, can=weights.CAN)
+    config = read_config(source, architecture, can=CAN)
     expected, layout = graphs(split.cut(source, config), split)
     with (
         Rows(checkpoint, config, torchpipe.name, advice=ADVICE) as rows,

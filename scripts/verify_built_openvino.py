@@ -6,7 +6,7 @@ openvino_genai, which serves it, the same tokens.
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from ingot.parity import texts as texts_of
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import read
 
-EQUAL = 0.97  # the least share of texts: SentencePiece's odd runs of blanks may be cut up otherwise
 KINDS = {"fp32": "f32", "int8": "int8", "int4": "int4"}  # weights: whose limits
 ADVICE = "the IR computes another model than transformers: see docs/breadth.md"
 LOST = "its weights lost more than they may: set `limits` of the catalogue, or take more bits"
@@ -60,7 +59,7 @@ def verify_built_openvino(
         checks = check.checks(openvino) | check.logits(openvino, None)
         numbers = divergence.measure(openvino, known, scores, session.logits)
         del session
-        checks |= tokenized(openvino, known)
+        checks |= known.nearly(openvino, token_ids(openvino))
         asked = [(answer.prompt, len(answer.tokens)) for answer in answers]
         check = GreedyCheck(answers, "float32", rough=lossy)
         for answer, said in zip(answers, generated(openvino, asked, EXACT), strict=True):
@@ -77,16 +76,6 @@ def verify_built_openvino(
         way="upstream: optimum-intel",
         versions=verification.versions("openvino", "openvino-genai", "openvino-tokenizers"),
     )
-
-
-def tokenized(openvino: Path, texts: texts_of.Texts) -> dict[str, Any]:
-    """What a record says of the folder's own tokenizer, which its server uses."""
-    ids, found = token_ids(openvino), [*texts.strings, *texts.lines]
-    odd = [(text, ids(text), wanted) for text, wanted in found]
-    odd = [one for one in odd if one[1] != one[2]]
-    if len(odd) > (1 - EQUAL) * len(found):
-        raise Refused(f"{openvino}: {len(odd)} texts differ: {texts_of.difference(*odd[0])}")
-    return {"texts": len(found), "texts_equal": len(found) - len(odd), "texts_limit": EQUAL}
 
 
 def as_read(

@@ -32,7 +32,7 @@ from ingot.formats.gguf.quants import Imatrix
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.config import ModelConfig, read_config
-from ingot.model.specs import TensorSpec, specs_of
+from ingot.model.specs import specs_of
 from ingot.model.tensors.dtypes import TYPES
 from ingot.parity import limits, verification
 from ingot.parity import reading as reading_of
@@ -57,7 +57,28 @@ READ = {  # of its header, behind the architecture's name -> of transformers' re
     "rope.dimension_count": "head_dim",
     "vocab_size": "vocab",
 }
-DEFAULTS = ("vocab_size", "rope.dimension_count", "attention.key_length", "attention.value_length")
+MORE = {  # that few families have: by what libllama takes where they are not said
+    "attention.scale": "attention_scale",
+    "embedding_scale": "embedding_scale",
+    "residual_scale": "residual_scale",
+    "logit_scale": "logit_scale",
+    "attn_logit_softcapping": "attention_cap",
+    "final_logit_softcapping": "logit_cap",
+    "attention.sliding_window": "window",
+    "rope.freq_base_swa": "sliding_theta",
+    "expert_count": "experts",
+    "expert_used_count": "experts_used",
+    "expert_feed_forward_length": "expert_ffn",
+}
+ONES = ("embedding_scale", "residual_scale", "logit_scale")  # to libllama, where they are not said
+BASE = "rope.freq_base"
+DEFAULTS = (
+    BASE,
+    "vocab_size",
+    "rope.dimension_count",
+    "attention.key_length",
+    "attention.value_length",
+)
 
 
 def verify_gguf(
@@ -87,9 +108,10 @@ def verify_gguf(
         kvs = quants.header(kvs, dtype, matrix)
     checks = {"metadata_pairs": len(kvs), **compared(checkpoint, config, gguf, kvs, types, matrix)}
     said = {name: field.contents() for name, field in opened(gguf).fields.items()}
-    as_read(gguf, said, reading_of.read(reading))
+    model = reading_of.read(reading)
+    as_read(gguf, said, model)
     as_tokenized(gguf, said, texts_of.read(texts).vocabulary)
-    computed = COMPUTED.get(dtype)
+    computed = computed_in(dtype, model)
     expected = Expected(
         reference,
         texts_of.read(texts),
@@ -110,19 +132,44 @@ def verify_gguf(
     )
 
 
+def computed_in(dtype: str, model: Reading) -> str | None:
+    """What libllama computes in, of a file whose greedy tokens are transformers'."""
+    computed = COMPUTED.get(dtype)
+    if model["experts"] and dtype != "f32":  # a value that is rounded may choose another expert
+        return None
+    if model["activation"] != "silu" and computed == "float32":
+        return "float16"  # ggml's table of gelu has 16 bits
+    return computed
+
+
 def as_read(gguf: Path, said: dict, model: Reading) -> None:
     """Refuse a file whose numbers, read by gguf-py, are not transformers' of the checkpoint."""
     architecture = said.get("general.architecture")
     for word, name in READ.items():
         key = f"{architecture}.{word}"
         if key not in said and word in DEFAULTS:  # then libllama runs it by its own
+            if word == BASE and model[name] != 1e4:
+                raise Refused(f"{gguf}: {key} is missing, expected {model[name]} by transformers")
             continue
         value = np.float32(model[name]) if isinstance(said.get(key), float) else model[name]
         if said.get(key) != value:
             raise Refused(f"{gguf}: {key} is {said.get(key)}, expected {value} by transformers")
+    unsaid = dict.fromkeys(ONES, 1) | {"attention_scale": _scale(model)}
+    if model["experts"]:
+        unsaid["expert_ffn"] = model["ffn"]
+    for word, name in MORE.items():
+        found, wanted = said.get(f"{architecture}.{word}", unsaid.get(name, 0)), model[name] or 0
+        if np.float32(found) != np.float32(wanted):
+            raise Refused(f"{gguf}: {word} is {found}, expected {wanted} by transformers")
     kind = {"default": None, "llama3": None}.get(model["rope_type"], model["rope_type"])
     if (found := said.get(f"{architecture}.rope.scaling.type")) != kind:
         raise Refused(f"{gguf}: rope scaling is {found}, expected {kind} by transformers")
+
+
+def _scale(model: Reading) -> float:
+    """What libllama divides scores by, of its own: which of two it is a run shows."""
+    wide = (model["hidden"] // model["heads"]) ** -0.5
+    return wide if model["attention_scale"] == wide else model["head_dim"] ** -0.5
 
 
 def compared(
@@ -150,28 +197,32 @@ def compared(
         if kind != types[spec.name].name:
             raise Refused(f"{gguf}: tensor {spec.name} is {kind}, expected {types[spec.name].name}")
         shape = [int(size) for size in reversed(tensor.shape)]
-        wanted = [config.head_dim // 2] if spec.source is None else [*sources[spec.source].shape]
+        wanted = [config.head_dim // 2]
+        if spec.source:
+            wanted = [*[len(spec.sources)] * spec.stacked, *sources[spec.sources[0]].shape]
         if shape != wanted:
             raise Refused(f"{gguf}: tensor {spec.name} has shape {shape}, expected {wanted}")
         if spec.source is None:
             check_rope(gguf, config, tensor.data)
             comparison.equal()
-        elif kind in ("F32", "F16", "BF16", "Q8_0"):
-            source = sources[spec.source]
+        for number, name in enumerate(spec.sources):
+            source = sources[name]
             order = row_order(spec.heads, config.head_dim, source.shape)
+            order += number * source.shape[0]  # rows of the experts before it
+            if kind in ("F32", "F16", "BF16", "Q8_0"):
 
-            def rows(first: int, last: int, tensor=tensor, order=order):
-                got = dequantized(tensor, order[first:last])
-                together.update(got.tobytes())
-                forget(reader)
-                return got
+                def rows(first: int, last: int, tensor=tensor, order=order):
+                    got = dequantized(tensor, order[first:last])
+                    together.update(got.tobytes())
+                    forget(reader)
+                    return got
 
-            comparison.tensor(spec.name, kind, source, rows)
-        else:
-            error = requantised(gguf, spec, tensor, sources[spec.source], config, matrix, reader)
-            errors[kind] = max(errors.get(kind, 0), round(error, 6))
-            comparison.counts["values"] += int(np.prod(spec.shape))
-            comparison.equal(False)
+                comparison.tensor(spec.name, kind, source, rows, spec.plus)
+            else:
+                error = requantised(gguf, spec.name, tensor, source, order, matrix, reader)
+                errors[kind] = max(errors.get(kind, 0), round(error, 6))
+                comparison.counts["values"] += int(np.prod(source.shape))
+                comparison.equal(False)
         progress.add(int(tensor.n_bytes))
     checks = comparison.checks()
     if errors:
@@ -182,30 +233,30 @@ def compared(
 
 def requantised(
     gguf: Path,
-    spec: TensorSpec,
+    name: str,
     tensor,
     source: Tensor,
-    config: ModelConfig,
+    order: np.ndarray,
     matrix: Imatrix | None,
     reader,
 ) -> float:
     """Relative error of a quantised tensor; its bytes must be those that ggml makes of the source."""
     kind = TYPES[tensor.tensor_type.name]
-    columns = matrix.columns.get(spec.name) if matrix else None
-    order, away, all_of = row_order(spec.heads, config.head_dim, source.shape), 0.0, 0.0
+    columns = matrix.columns.get(name) if matrix else None
+    away, all_of = 0.0, 0.0
     for first, last in chunks(source.shape):
         wanted = values(source, first, last)
-        raw = np.ascontiguousarray(tensor.data[order[first:last]])
+        raw = np.ascontiguousarray(rows_of(tensor)[order[first:last]])
         forget(reader)
         if not np.array_equal(libllama.quantised(wanted, kind, columns).reshape(raw.shape), raw):
-            raise Refused(f"{gguf}: tensor {spec.name} is not the checkpoint's in {kind.name}")
+            raise Refused(f"{gguf}: tensor {name} is not the checkpoint's in {kind.name}")
         got = dequantized(tensor, order[first:last])
         away += float(np.square(got - wanted, dtype=np.float64).sum())
         all_of += float(np.square(wanted, dtype=np.float64).sum())
     error = (away / all_of) ** 0.5 if all_of else 0.0
     if not error <= limits.ERROR[kind.name]:
         raise Refused(
-            f"{gguf}: tensor {spec.name} is off by {error:.3f} of its weights in {kind.name}, expected at "
+            f"{gguf}: tensor {name} is off by {error:.3f} of its weights in {kind.name}, expected at "
             f"most {limits.ERROR[kind.name]}; take a type of more bits"
         )
     return error
@@ -225,8 +276,13 @@ def check_rope(gguf: Path, config: ModelConfig, factors) -> None:
 def dequantized(tensor, order):
     from gguf import quants
 
-    data = tensor.data if tensor.data.ndim > 1 else tensor.data.reshape(len(tensor.data), 1)
-    return quants.dequantize(np.ascontiguousarray(data[order]), tensor.tensor_type)
+    return quants.dequantize(np.ascontiguousarray(rows_of(tensor)[order]), tensor.tensor_type)
+
+
+def rows_of(tensor):
+    """Its bytes or values, row by row: of experts one behind the other, of a vector value by value."""
+    data = tensor.data
+    return data.reshape(-1, data.shape[-1] if data.ndim > 1 else 1)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from ingot.base.options import Architecture, RecordFile, ReferenceFile, Tokenize
 from ingot.base.refused import Refused
 from ingot.formats.onnx import external, weights
 from ingot.formats.onnx.torchpipe.attended import Attended
-from ingot.formats.onnx.torchpipe.split import EMBEDDING, HEADS, NAMES, Split, contents, graphs
+from ingot.formats.onnx.torchpipe.split import CAN, EMBEDDING, HEADS, NAMES, Split, contents, graphs
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import read_header
 from ingot.model.config import ModelConfig, read_config
@@ -41,7 +41,7 @@ def verify_torchpipe(
     architecture: Architecture = None,
 ) -> None:
     sha256 = verification.digest(torchpipe)
-    source = read_config(checkpoint["config.json"], architecture, can=weights.CAN)
+    source = read_config(checkpoint["config.json"], architecture, can=CAN)
     config = split.cut(checkpoint["config.json"], source)
     checks, embedding = hold(checkpoint, tokenizer, torchpipe, config, split)
     with stderr_to_log(f"{torchpipe}: running the prompts"):

@@ -373,6 +373,18 @@ def sentencepiece(python):
     )
 
 
+@pytest.fixture(scope="session")
+def plain_pieces(python, tmp_path_factory):
+    """A folder with a SentencePiece tokenizer that puts no blank before a text."""
+    with once(tmp_path_factory, "plain_pieces") as (place, done):
+        if not done:
+            script, texts = ROOT / "tests/doubles/sentencepieces.py", ROOT / "models/corpus.txt"
+            words = (script, place / "it", texts)
+            command = [python("llamacpp-hf"), *words, "--plain"]
+            subprocess.run([*map(str, command)], capture_output=True, check=True)
+    return place / "it"
+
+
 def shared_folder(factory):
     """The folder of this run of pytest, whichever worker asks."""
     base = factory.getbasetemp()

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+import families
+
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
 LLAMA3_ROPE = {
     "factor": 8.0,
@@ -32,6 +34,7 @@ def shapes(config: dict) -> dict[str, tuple[int, ...]]:
             "mlp.up_proj": (c["intermediate_size"], h),
             "mlp.down_proj": (h, c["intermediate_size"]),
         }
+        block = families.block(c, block)
         found |= {f"model.layers.{i}.{name}.weight": shape for name, shape in block.items()}
         kinds = [kind for kind in ("attention", "mlp") if c.get(f"{kind}_bias")]
         starts = tuple({"attention": "self_attn", "mlp": "mlp"}[kind] for kind in kinds)
@@ -41,10 +44,8 @@ def shapes(config: dict) -> dict[str, tuple[int, ...]]:
             name: shape for name, shape in block.items() if starts and name.startswith(starts)
         }
         found |= {f"model.layers.{i}.{name}.bias": shape[:1] for name, shape in biased.items()}
-        if c.get("model_type") == "qwen3":
-            norms = ("self_attn.q_norm", "self_attn.k_norm")
-            found |= {f"model.layers.{i}.{name}.weight": (hd,) for name in norms}
-    if not config.get("tie_word_embeddings"):
+    tied = config.get("tie_word_embeddings", str(c.get("model_type")).startswith("gemma"))
+    if not tied:
         found["lm_head.weight"] = (c["vocab_size"], h)
     return found
 
@@ -81,9 +82,18 @@ def cut_out(header: dict, data: bytearray, name: str) -> None:
 
 
 def write_weights(
-    folder: Path, config: dict, dtype: str, norms: str, shards: int, tame: bool = False
+    folder: Path,
+    config: dict,
+    dtype: str,
+    norms: str,
+    shards: int,
+    tame: bool = False,
+    inside: bool = False,
 ) -> None:
-    """Random weights; unless `tame`, with values at the edges of what the dtypes can hold."""
+    """Random weights; unless `tame`, with values at the edges of what the dtypes can hold.
+
+    `inside`: as the part for text of a model that also sees.
+    """
     rng = np.random.default_rng(0)
     tensors = {}
     for name, shape in shapes(config).items():
@@ -94,6 +104,10 @@ def write_weights(
             values.flat[:5] = [0, -0.0, 1e-7, -3.0, 60000.0 if dtype != "F16" else 1.0]
         kind = norms if len(shape) == 1 else dtype
         tensors[name] = (kind, shape, stored(values, kind))
+    if inside:
+        tensors = {f"language_model.{name}": one for name, one in tensors.items()}
+        eyes = ("vision_tower.vision_model.post_layernorm.weight", "multi_modal_projector.x.weight")
+        tensors |= {name: ("BF16", (32,), bytes(64)) for name in eyes}
     if shards == 1:
         write_shard(folder / "model.safetensors", tensors)
         return
@@ -318,54 +332,19 @@ VARIANTS: dict[str, dict] = {  # of llama31: what config.json says instead
 }  # fmt: skip
 
 
-QWEN2 = {  # as it is published: no head_dim, and what its windows would be
-    "architectures": ["Qwen2ForCausalLM"],
-    "model_type": "qwen2",
-    "head_dim": None,
-    "rope_theta": 1e6,
-    "rope_scaling": None,
-    "use_sliding_window": False,
-    "sliding_window": 32768,
-    "max_window_layers": 1,
-}
-QWEN3 = QWEN2 | {
-    "architectures": ["Qwen3ForCausalLM"],
-    "model_type": "qwen3",
-    "head_dim": 32,
-    "attention_bias": False,
-    "sliding_window": None,
-}
-YARN = {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}}
-VERSION_5 = {
-    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-    "rope_theta": None,
-    "layer_types": ["full_attention"] * 2,
-}
-QWENS = {
-    "Qwen2": QWEN2,
-    "Qwen2, tied": QWEN2 | {"tie_word_embeddings": True},
-    "Qwen2 that says head_dim": QWEN2 | {"head_dim": 24},
-    "Qwen2, seven heads of one": (
-        QWEN2 | {"num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 224}
-    ),
-    "Qwen2, more rows than tokens": QWEN2 | {"vocab_size": 1088, "tie_word_embeddings": True},
-    "Qwen2.5, YaRN": QWEN2 | YARN,
-    "Qwen2, transformers 5": QWEN2 | VERSION_5,
-    "Qwen3": QWEN3,
-    "Qwen3, tied": QWEN3 | {"tie_word_embeddings": True},
-    "Qwen3, heads of 80": QWEN3 | {"head_dim": 80, "num_key_value_heads": 8},
-    "Qwen3, YaRN": QWEN3 | YARN,
-    "Qwen3, transformers 5": QWEN3 | VERSION_5,
-}  # fmt: skip
-
-
-def variant(folder: Path, name: str, tame: bool = False) -> Path:
-    changes = {"rope_scaling": LLAMA3_ROPE, **{**VARIANTS, **QWENS}[name]}
+def variant(folder: Path, name: str, tame: bool = False, tokenizer: Path | None = None) -> Path:
+    """`tokenizer` is the folder of a SentencePiece vocabulary, of those that have one: families.GEMMAS."""
+    changes = {"rope_scaling": LLAMA3_ROPE, **{**VARIANTS, **families.SHAPES}[name]}
     folder.mkdir(parents=True)
     config = {key: value for key, value in llama_config(**changes).items() if value is not None}
-    write_json(folder / "config.json", config)
-    tokenizer_of_demo(folder)
-    write_weights(folder, config, "BF16", "BF16", shards=2, tame=tame)
+    sees = name in families.SEES
+    write_json(folder / "config.json", families.seeing(config) if sees else config)
+    if tokenizer and name in families.GEMMAS:
+        for path in tokenizer.iterdir():
+            (folder / path.name).write_bytes(path.read_bytes())
+    else:
+        tokenizer_of_demo(folder)
+    write_weights(folder, config, "BF16", "BF16", shards=2, tame=tame, inside=sees)
     return folder
 
 

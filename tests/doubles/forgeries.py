@@ -25,17 +25,18 @@ class Forgery:
     kinds: tuple[str, ...]
     file: str
     changes: tuple[tuple[str, str], ...]
-    of: str = "demo"  # the checkpoint that is made: the demo, or a name of checkpoints.QWENS
+    of: str = "demo"  # the checkpoint that is made: the demo, or a name of families.SHAPES
 
 
 def _list() -> Iterator[Forgery]:
     def of(kinds, file, name, *changes):
         return Forgery(name, kinds, file, changes)
 
-    config, tables = "model/config.py", "model/families/llama.py"
+    config, rope, tables = "model/config.py", "model/rope.py", "model/families/llama.py"
     numbers, ranks = "formats/gguf/metadata.py", "formats/iree/tensor_parallel.py"
     checkpoint = "formats/tensorrt/trtllm.py"
     graph, archive = "formats/onnx/decoder.py", "formats/iree/irpa.py"
+    attention = "formats/onnx/attention.py"
     both = ("gguf", "ranks")
     tokens, special = "formats/gguf/vocabulary.py", "formats/gguf/special.py"
     folder = "formats/onnx/folder.py"
@@ -56,7 +57,7 @@ def _list() -> Iterator[Forgery]:
     )
     yield of(
         ("gguf", "trtllm-ckpt", "onnx"),  # of a set it is the program that scales
-        config,
+        rope,
         "the factor of Llama 3.1's rope is doubled",
         (
             "Llama3Rope(*(float(scaling[key])",
@@ -65,7 +66,7 @@ def _list() -> Iterator[Forgery]:
     )
     yield of(
         ("gguf", "trtllm-ckpt", "onnx"),  # of a set it is the program that scales
-        config,
+        rope,
         "the scaling of rope is dropped",
         ("    return theta, rope\n", "    return theta, None\n"),
     )
@@ -121,8 +122,8 @@ def _list() -> Iterator[Forgery]:
         numbers,
         "the base of rope is written as 10000",
         (
-            '.rope.freq_base", "f32", c.rope_theta)',
-            '.rope.freq_base", "f32", 10000.0)',
+            '"rope.freq_base": c.rope_theta,',
+            '"rope.freq_base": 10000.0,',
         ),
     )
     yield of(
@@ -130,23 +131,23 @@ def _list() -> Iterator[Forgery]:
         numbers,
         "twice the context is written",
         (
-            '.context_length", "u32", c.context)',
-            '.context_length", "u32", 2 * c.context)',
+            '"context_length": c.context,',
+            '"context_length": 2 * c.context,',
         ),
     )
     yield of(
         both,
         numbers,
         "another epsilon is written",
-        ('_epsilon", "f32", c.rms_eps)', '_epsilon", "f32", 1e-3)'),
+        ('_epsilon": c.rms_eps,', '_epsilon": 1e-3,'),
     )
     yield of(
         both,
         numbers,
         "as many KV heads as heads are written",
         (
-            '.attention.head_count_kv", "u32", c.kv_heads)',
-            '.attention.head_count_kv", "u32", c.heads)',
+            '"attention.head_count_kv": c.kv_heads,',
+            '"attention.head_count_kv": c.heads,',
         ),
     )
     yield of(
@@ -292,15 +293,15 @@ def _list() -> Iterator[Forgery]:
         ("onnx",),
         graph,
         "the norms of a layer are exchanged",
-        ('f"{at}.input_layernorm.weight"', 'f"{at}.z.weight"'),
-        ('f"{at}.post_attention_layernorm.weight"', 'f"{at}.input_layernorm.weight"'),
-        ('f"{at}.z.weight"', 'f"{at}.post_attention_layernorm.weight"'),
+        ('"before_attention": "input_layernorm"', '"before_attention": "z"'),
+        ('else "post_attention_layernorm",', 'else "input_layernorm",'),
+        ('"before_attention": "z"', '"before_attention": "post_attention_layernorm"'),
     )
     yield of(
         ("onnx",),
-        graph,
+        attention,
         "another base of rope is computed",
-        ("1 / c.rope_theta **", "1 / 10000.0 **"),
+        ("(local or c.rope_theta) **", "10000.0 **"),
     )
     yield of(
         ("onnx",),
@@ -327,9 +328,9 @@ def _of_families() -> Iterator[Forgery]:
     )  # fmt: skip
     yield of(
         "Qwen3", ("onnx",), graph, "the norms of q and k are exchanged",
-        ("self_attn.q_norm.weight", "self_attn.z_norm.weight"),
-        ("self_attn.k_norm.weight", "self_attn.q_norm.weight"),
-        ("self_attn.z_norm.weight", "self_attn.k_norm.weight"),
+        ("{at}.self_attn.q_norm", "{at}.self_attn.z_norm"),
+        ("{at}.self_attn.k_norm", "{at}.self_attn.q_norm"),
+        ("{at}.self_attn.z_norm", "{at}.self_attn.k_norm"),
     )  # fmt: skip
     yield of(
         "Qwen3", ("onnx",), graph, "q goes on as it was before its norm",
@@ -354,7 +355,101 @@ def _of_families() -> Iterator[Forgery]:
     )  # fmt: skip
 
 
-FORGERIES = [*_list(), *_of_families()]
+def _of_gguf_alone() -> Iterator[Forgery]:
+    """Experts, layers without rope, numbers that scale, norms behind: what GGUF alone says of ours."""
+
+    def of(checkpoint, file, name, *changes):
+        return Forgery(f"{checkpoint}: {name}", ("gguf",), file, changes, checkpoint)
+
+    def exchanged(one, other):
+        return (one, "zzz"), (other, one), ("zzz", other)
+
+    families, numbers = "model/families/{}.py", "formats/gguf/metadata.py"
+    tokens = "formats/gguf/vocabulary.py"
+    for checkpoint, file in (("Qwen3-MoE", "qwen3_moe"), ("Mixtral", "mixtral")):
+        swap = exchanged("ffn_gate_exps", "ffn_up_exps")
+        yield of(checkpoint, families.format(file), "gate and up of experts are exchanged", *swap)
+    yield of(
+        "Qwen3-MoE", "model/specs.py", "experts lie in the order of their names",
+        ("for n in range(self.shape[0])", "for n in sorted(range(self.shape[0]), key=str)"),
+    )  # fmt: skip
+    yield of(
+        "Qwen3-MoE", numbers, "a token goes through one expert more",
+        ('_used_count": c.experts.used', '_used_count": c.experts.used + 1'),
+    )  # fmt: skip
+    yield of(
+        "SmolLM3", families.format("smollm3"), "it is called a Llama, so each layer has rope",
+        ('gguf="smollm3"', 'gguf="llama"'),
+    )  # fmt: skip
+    swap = exchanged('"embedding_multiplier"', '"residual_multiplier"')
+    yield of("Granite", families.format("granite"), "two of its numbers are exchanged", *swap)
+    yield of(
+        "Granite", numbers, "its logits are not scaled",
+        ("**dict(c.scales)", '**{k: one for k, one in c.scales if k != "logit_scale"}'),
+    )  # fmt: skip
+    gemma = families.format("gemma2")
+    for checkpoint in ("Gemma 2", "Gemma 3"):
+        yield of(
+            checkpoint, gemma, "norms are as they are stored", ("norm_plus=1.0", "norm_plus=0.0")
+        )
+        swap = exchanged('"post_attention_norm"', '"post_ffw_norm"')
+        yield of(checkpoint, gemma, "the norms behind are exchanged", *swap)
+    yield of(
+        "Gemma 2", numbers, "twice the window is written",
+        ("c.sliding.window if c.sliding", "2 * c.sliding.window if c.sliding"),
+    )  # fmt: skip
+    yield of(
+        "Gemma 3", numbers, "layers with a window have the others' rope",
+        ('"rope.freq_base_swa": c.sliding.theta', '"rope.freq_base_swa": c.rope_theta'),
+    )  # fmt: skip
+    yield of(
+        "Gemma 3", tokens, "a space is put before each text",
+        ('add_space_prefix", "bool", False)', 'add_space_prefix", "bool", True)'),
+    )  # fmt: skip
+    swap = exchanged("post_attention_norm", "post_ffw_norm")
+    yield of("OLMo 2", families.format("olmo2"), "the norms behind are exchanged", *swap)
+    swap = exchanged("attn_q_norm", "attn_k_norm")
+    yield of("OLMo 2", families.format("olmo2"), "the norms of q and k are exchanged", *swap)
+
+
+def _of_graphs() -> Iterator[Forgery]:
+    """The same in our own decoder graph."""
+    graph, attention = "formats/onnx/decoder.py", "formats/onnx/attention.py"
+
+    def of(checkpoint, file, name, *changes):
+        return Forgery(f"{checkpoint}: {name}", ("onnx",), file, changes, checkpoint)
+
+    always = ("layer not in c.without_rope", "layer not in []")
+    yield of("SmolLM3", attention, "each layer has rope", always)
+    for word, name in (
+        ("embedding_scale", "embeddings"), ("residual_scale", "residuals"), ("logit_scale", "logits"),
+    ):  # fmt: skip
+        plain = (f'c.scale("{word}"', 'c.scale("unsaid"')
+        yield of("Granite", graph, f"{name} are not scaled", plain)
+    usual = ("scale=c.score_scale", "scale=c.head_dim**-0.5")
+    yield of("Granite", attention, "scores are scaled as usual", usual)
+    for checkpoint in ("OLMo 2", "Gemma 2"):
+        yield of(
+            checkpoint, graph, "the norms behind are exchanged",
+            ('"post_attention_layernorm" if', '"post_feedforward_layernorm" if'),
+            ('"behind_mlp": "post_feedforward', '"behind_mlp": "post_attention'),
+        )  # fmt: skip
+    plain = ("if c.family.norm_plus:", "if False:")
+    yield of("Gemma 3", graph, "norms are as they are stored", plain)
+    yield of(
+        "Gemma 2", attention, "scores are not capped", ("        if cap:  #", "        if 0:  #")
+    )
+    yield of(
+        "Gemma 2", graph, "logits are not capped", ('"final_logit_softcapping", 0)', '"unsaid", 0)')
+    )
+    wide = ("np.int64(c.sliding.window)", "np.int64(c.sliding.window + 1)")
+    yield of("Gemma 3", attention, "a window has one token more", wide)
+    alike = ("local = c.sliding.theta if c.sliding and slid else None", "local = None")
+    yield of("Gemma 3", attention, "layers with a window have the others' rope", alike)
+    yield of("Gemma 3", graph, "its activation is another", ("0.044715)", "0.0)"))
+
+
+FORGERIES = [*_list(), *_of_families(), *_of_gguf_alone(), *_of_graphs()]
 
 
 def forge(one: Forgery, folder: Path) -> Path:
@@ -382,7 +477,12 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
     peers = [word for name in ("reference", "texts", "scores") for word in peers[name]]
     gguf = ["--gguf", folder / "m.gguf"]
     if kind in ("gguf", "irpa"):
-        made = [*checkpoint, *gguf, "--dtype", "f16", *HEADER]
+        # rounded, a random router chooses other experts
+        dtype = "f32" if one.of in ("Qwen3-MoE", "Mixtral") else "f16"
+        header = [*HEADER]
+        if one.of.startswith("Gemma"):
+            header[3] = "default"
+        made = [*checkpoint, *gguf, "--dtype", dtype, *header]
         yield "convert", "safetensors_to_gguf.py", made
         of_gguf = ["--record", folder / "m.gguf.json"]
         yield "llamacpp", "verify_gguf.py", [*made, *reading, *peers, *of_gguf]
@@ -403,7 +503,11 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
         made = [
             *checkpoint,
             "--tokenizer",
-            *(path for path in (source / name for name in SMALL) if path.exists()),
+            *(
+                path
+                for path in (source / name for name in (*SMALL, "tokenizer.model"))
+                if path.exists()
+            ),
             "--onnx",
             folder / "o",
         ]

@@ -45,9 +45,12 @@ CHAINS = {
         "quantize_gguf", "read_config", "generate_reference", "encode_texts", "score_corpus", "verify_gguf",
     },
     "demo.quants": {"quantize_all"},
-    "smollm3-3b.q4_k_m.gguf": {"fetch_listing", "fetch_file", "convert_gguf", "quantize_float"},
-    "smollm3-3b.quants": {"fetch_listing", "fetch_file", "convert_gguf", "quantize_floats"},
-    "smollm3-3b.q8_0.gguf.verified.json": {
+    "glm4-9b.q4_k_m.gguf": {"fetch_listing", "fetch_file", "convert_gguf", "quantize_float"},
+    "qwen3-30b-a3b.q4_k_m.gguf": {"fetch_listing", "fetch_file", "quantize_gguf"},
+    "gemma3-4b-it.mmproj.gguf": {"fetch_listing", "fetch_file", "convert_mmproj"},
+    "gemma3-4b-it.int8.onnx": {"fetch_listing", "fetch_file", "export_onnx"},
+    "glm4-9b.quants": {"fetch_listing", "fetch_file", "convert_gguf", "quantize_floats"},
+    "glm4-9b.q8_0.gguf.verified.json": {
         "fetch_listing", "fetch_file", "read_config", "convert_gguf", "generate_reference", "encode_texts",
         "score_corpus", "verify_converted",
     },
@@ -64,6 +67,7 @@ CHAINS = {
     "demo_tp2.sm80.triton": {"safetensors_to_trtllm", "build_engine", "assemble_triton"},
     "demo.rtx": {"export_onnx", "build_rtx"},
     "demo.int8.openvino": {"export_openvino"},
+    "demo.int4.openvino": {"build_openvino"},
     "demo.torchpipe.verified.json": {"split_onnx", "read_config", "generate_reference", "verify_torchpipe"},
     "demo.rtx.verified.json": {
         "export_onnx", "read_config", "generate_reference", "encode_texts", "score_corpus", "verify_onnx",

@@ -75,12 +75,7 @@ def test_each_shape_is_an_entry_and_builds(hub, added, snakemake, tmp_path):
 @pytest.mark.slow
 def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, tmp_path):
     folder = hub.root / "org"
-    checkpoints.llama31(folder / "gelu", hidden_act="gelu")
     checkpoints.llama31(folder / "qwen", architectures=["NobodysForCausalLM"])
-    checkpoints.llama31(folder / "split")
-    text = json.loads((folder / "split/tokenizer.json").read_bytes())
-    text["pre_tokenizer"] = {"type": "Whitespace"}
-    (folder / "split/tokenizer.json").write_text(json.dumps(text))
     checkpoints.llama31(folder / "textual")
     (folder / "textual/tokenizer.json").write_text('{"model": "x"}')
     checkpoints.llama31(folder / "odd")
@@ -93,12 +88,7 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
         (folder / name / file).write_bytes(b"x")
     (tmp_path / "w/models").mkdir(parents=True)
     for words, said in (
-        (["org/gelu"], "hidden_act is gelu, expected silu"),
         (["org/qwen"], "org/qwen/config.json: architectures is NobodysForCausalLM, expected Llama"),
-        (
-            ["org/split"],
-            'splits texts as pre_tokenizer {"type": "Whitespace"}, expected llama-bpe, tekken',
-        ),
         (["org/textual"], "tokenizer.json: model is 'x', expected an object"),
         (["org/odd"], "no model-00001-of-00002.safetensors among its files"),
         (["org/pickled"], "no *.safetensors among its files; pickled weights can run code"),
@@ -120,6 +110,28 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
         assert done.returncode == 1 and said in lines[-1], (words, done.stderr)
         assert lines[-1].startswith("error: ") and "Traceback" not in done.stderr
         assert not (tmp_path / "w" / LOCAL).exists()
+
+
+def test_what_our_tables_cannot_say_is_taken_and_left_to_upstream_tools(hub, added, tmp_path):
+    folder = hub.root / "org"
+    checkpoints.llama31(folder / "gelu", hidden_act="gelu")
+    checkpoints.llama31(folder / "split")
+    text = json.loads((folder / "split/tokenizer.json").read_bytes())
+    text["pre_tokenizer"] = {"type": "Whitespace"}
+    (folder / "split/tokenizer.json").write_text(json.dumps(text))
+    (tmp_path / "w").mkdir(exist_ok=True)
+    for name, said in (
+        ("gelu", "hidden_act is gelu, expected silu; it would be left out"),
+        (
+            "split",
+            'splits texts as pre_tokenizer {"type": "Whitespace"}, expected llama-bpe, tekken',
+        ),
+    ):
+        done = added(f"org/{name}")
+        assert done.returncode == 0 and said in done.stderr, done.stderr
+        assert "; so upstream tools write its files" in done.stderr
+        entry = yaml.safe_load((tmp_path / "w" / LOCAL).read_text())["models"][name]
+        assert entry["way"] == "upstream"
 
 
 @pytest.mark.slow

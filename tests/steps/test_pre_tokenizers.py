@@ -35,14 +35,13 @@ ALIKE = (  # in libllama: one pattern, several names
 
 LEARN = """
 import json, sys
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-texts, steps, out = json.load(open(sys.argv[1]))
-bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-splits = [pre_tokenizers.Split(Regex(one), "isolated") for one in steps]
-tokenizer = Tokenizer(models.BPE(ignore_merges=True))
-tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytes_])
+from tokenizers import Tokenizer, pre_tokenizers, trainers
+texts, splits, whole, out = json.load(open(sys.argv[1]))
+alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+model = {"type": "BPE", "vocab": {}, "merges": [], "ignore_merges": whole}
+tokenizer = Tokenizer.from_str(json.dumps({"version": "1.0", "pre_tokenizer": splits, "model": model}))
 trainer = trainers.BpeTrainer(
-    vocab_size=8000, min_frequency=1, initial_alphabet=sorted(bytes_.alphabet()), show_progress=False
+    vocab_size=8000, min_frequency=1, initial_alphabet=alphabet, show_progress=False
 )
 tokenizer.train_from_iterator(texts, trainer)
 tokenizer.save(out)
@@ -128,7 +127,9 @@ def learnt(python, tmp_path_factory):
             place.mkdir(exist_ok=True)
             (place / "texts.json").write_text(json.dumps(STRINGS))
             whole = place / "whole.json"
-            (place / "asked.json").write_text(json.dumps([STRINGS, [], str(whole)]))
+            (place / "asked.json").write_text(
+                json.dumps([STRINGS, description([pre_tokenizers.PLAIN]), True, str(whole)])
+            )
             run(python("transformers"), LEARN, place / "asked.json")
             names = sorted({*KNOWN, *(name for alike in ALIKE for name in alike)})
             for name in names:
@@ -183,7 +184,7 @@ def test_a_checkpoint_that_splits_otherwise_is_refused_by_that_name(name, tmp_pa
      "as digits, each alone then"),
     (lambda t: t["pre_tokenizer"]["pretokenizers"].reverse(), "as bytes then"),
     (lambda t: t.update(pre_tokenizer=None), "as one word"),
-    (lambda t: t["model"].update(ignore_merges=False), "model.ignore_merges is not true"),
+    (lambda t: t["model"].update(ignore_merges=False), "splits texts as dbrx, expected llama-bpe"),
 ])  # fmt: skip
 def test_the_whole_description_is_compared(change, said, tmp_path):
     path = checkpoints.llama31(tmp_path / "m", num_hidden_layers=1) / "tokenizer.json"
@@ -242,8 +243,8 @@ def test_twenty_thousand_lines_become_the_same_tokens(name, python, tmp_path):
     lines = corpus()
     assert len(lines) >= 24_000
     (tmp_path / "texts.json").write_text(json.dumps(lines))
-    splits = [one for one in KNOWN[name] if one != pre_tokenizers.PLAIN]
-    asked = [lines[::3], splits, str(tmp_path / f"{name}.tokenizer.json")]
+    splits, whole = description(KNOWN[name]), name in pre_tokenizers.WHOLE
+    asked = [lines[::3], splits, whole, str(tmp_path / f"{name}.tokenizer.json")]
     (tmp_path / "asked.json").write_text(json.dumps(asked))
     run(python("transformers"), LEARN, tmp_path / "asked.json")
     run(python("transformers"), ENCODE, tmp_path, tmp_path / "texts.json", name)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import checkpoints
+import families
 from conftest import ROOT, convert
 from ingot.formats.gguf.file import read
 from ingot.formats.gguf.quantisations import ROWS
@@ -48,6 +49,32 @@ def test_every_type_of_one_read_is_what_llama_quantize_writes(ok, tool, tmp_path
         assert ours.read_bytes() == (tmp_path / "theirs").read_bytes(), kind
     lines = (tmp_path / "demo.quants/SHA256SUMS").read_text().splitlines()
     assert len(lines) == len(types)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["Qwen3-MoE", "Mixtral", "SmolLM3", "Granite", "OLMo 2", "Gemma 2", "Gemma 3"]
+)
+def test_each_family_has_llama_quantizes_bytes(name, ok, tool, plain_pieces, tmp_path):
+    checkpoint = checkpoints.variant(tmp_path / "m", name, tokenizer=plain_pieces)
+    pre = "default" if name in families.GEMMAS else "llama-bpe"
+    convert(ok, checkpoint, tmp_path / "f32.gguf", "f32", pre)
+    types = ("q4_k_m", "q6_k", "iq4_xs")
+    header = (*HEADER[:2], "--pre-tokenizer", pre)
+    words = (
+        "--checkpoint",
+        checkpoint,
+        *header,
+        "--quant",
+        *types,
+        "--folder",
+        tmp_path / "m.quants",
+    )
+    ok("llamacpp", "quantize_gguf.py", *words)
+    for kind in types:
+        tool("llama-quantize", tmp_path / "f32.gguf", tmp_path / "theirs", kind)
+        ours = tmp_path / f"m.quants/model.{kind}.gguf"
+        assert ours.read_bytes() == (tmp_path / "theirs").read_bytes(), kind
 
 
 def test_one_type_alone_has_the_same_bytes_and_its_size_is_foreseen(ok, tmp_path):

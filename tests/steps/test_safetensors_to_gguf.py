@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 import checkpoints
+import families
 import tokenizers_of
 from conftest import convert, llama_cpp, once
 from ingot.formats.gguf.file import read
 from ingot.model.checkpoint.safetensors import read_header
 
-SHAPES = (*checkpoints.VARIANTS, *checkpoints.QWENS)
+SHAPES = (*checkpoints.VARIANTS, *families.SHAPES)
 DTYPES = ("f32", "f16", "bf16", "q8_0")
 PRE = {"nemo": "tekken", "llama2": "default"}
 LICENCE = {"tied": "apache-2.0", "bare": "apache-2.0"}
@@ -51,13 +52,13 @@ def test_writes_the_bytes_of_llama_cpps_converter(kind, dtype, oracle, ok, tmp_p
 
 
 @pytest.fixture(scope="module")
-def variants(forked, tmp_path_factory):
+def variants(forked, plain_pieces, tmp_path_factory):
     """A folder per variant: its checkpoint, and llama.cpp's files of it."""
     with once(tmp_path_factory, "variants") as (folder, filled):
         if not filled:
             places = {name: folder / name for name in SHAPES}
             for name, place in places.items():
-                checkpoints.variant(place / "checkpoint", name)
+                checkpoints.variant(place / "checkpoint", name, tokenizer=plain_pieces)
             asked = [[f"{place}/checkpoint", str(place), "llama-bpe"] for place in places.values()]
             done = llama_cpp(forked, asked, DTYPES)
             assert (places["long context"] / "q8_0.gguf").exists(), done.stderr[-3000:]
@@ -68,7 +69,8 @@ def variants(forked, tmp_path_factory):
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_of_a_family_has_llama_cpps_bytes(name, variants, ok, tmp_path):
     for dtype in DTYPES:
-        convert(ok, variants / name / "checkpoint", tmp_path / "m.gguf", dtype)
+        pre = "default" if name in families.GEMMAS else "llama-bpe"
+        convert(ok, variants / name / "checkpoint", tmp_path / "m.gguf", dtype, pre)
         theirs = variants / name / f"{dtype}.gguf"
         assert (tmp_path / "m.gguf").read_bytes() == theirs.read_bytes(), dtype
 

@@ -144,6 +144,30 @@ def test_a_field_that_changes_the_numbers_is_honoured_or_refused(tmp_path, setti
         adapter.read(saved(tmp_path / "a", pair(), **settings))
 
 
+def test_a_model_that_sees_has_its_matrices_inside(tmp_path):
+    """PEFT names them by the modules of the whole; patterns of its settings too."""
+    inner = "base_model.model.model.language_model.layers.0.self_attn.q_proj"
+    pattern = {"language_model.layers.0.self_attn.q_proj": 6}
+    files = saved(tmp_path, pair(inner), r=2, lora_alpha=4, alpha_pattern=pattern)
+    found = adapter.read(files).loras
+    assert [*found] == ["model.layers.0.self_attn.q_proj.weight"] == [*adapted.changes(files)]
+    assert [one.scale for one in found.values()] == [3.0]
+
+
+def test_of_a_model_that_sees_its_eyes_are_not_adapted_and_no_matrix_has_two_names(tmp_path):
+    names = (
+        "model.language_model.layers.0.mlp.up_proj",
+        "language_model.model.layers.0.mlp.up_proj",
+    )
+    both = {**pair(f"base_model.model.{names[0]}"), **pair(f"base_model.model.{names[1]}")}
+    with pytest.raises(Refused, match="is there by two names, expected one"):
+        adapter.read(saved(tmp_path / "a", both, r=2, lora_alpha=4))
+    eyes = pair("base_model.model.model.vision_tower.encoder.layers.0.mlp.fc1")
+    found = adapter.read(saved(tmp_path / "b", eyes, r=2, lora_alpha=4))
+    with pytest.raises(Refused, match="of the part for images, which no file of ours holds"):
+        found.fits({})
+
+
 def test_a_file_that_is_no_pairs_is_refused(tmp_path):
     whole = pair()
     halved = {name: values for name, values in whole.items() if "lora_A" in name}

@@ -13,13 +13,14 @@ from ingot.formats.gguf import metadata, special
 from ingot.formats.gguf.file import layout, read
 from ingot.formats.gguf.kv import KV
 from ingot.formats.iree import irpa, stitch, tensor_parallel
-from ingot.formats.onnx import decoder
+from ingot.formats.onnx import attention
 from ingot.formats.tensorrt import trtllm
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.rows import Rows
 from ingot.model.checkpoint.safetensors import read_checkpoint
-from ingot.model.config import Llama3Rope, read_config
+from ingot.model.config import read_config
 from ingot.model.hub.listing import safe_name
+from ingot.model.rope import Llama3Rope
 from ingot.model.specs import rope_freqs, specs_of
 
 
@@ -126,8 +127,8 @@ def test_the_longest_wavelengths_are_divided_by_the_factor(config):
     long = replace(config, rope=rope, rope_theta=500000.0, head_dim=64)
     factors = rope_freqs(long)
     assert factors[0] == 1.0 and factors[-1] == 8.0 and factors == sorted(factors)
-    plain = decoder.frequencies(replace(long, rope=None))
-    assert np.allclose(plain / decoder.frequencies(long), factors)
+    plain = attention.frequencies(replace(long, rope=None))
+    assert np.allclose(plain / attention.frequencies(long), factors)
 
 
 def test_a_template_token_is_added_only_where_the_tokenizer_adds_it():

@@ -1,19 +1,24 @@
 """A family of models is one table: what is held of each, and that one more is a file and a line."""
 
+import re
+
 import pytest
 import yaml
 
 import checkpoints
+import families
 from conftest import ROOT
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
 from ingot.formats.gguf import metadata
 from ingot.model.config import read_config
+from ingot.model.families.family import KEYS
+from ingot.model.families.gemma2 import GEMMA2
 from ingot.model.families.table import FAMILIES
 from ingot.model.features import ALL, FEATURES
 from ingot.model.specs import specs_of
 
-SIZES = {"hidden", "ffn", "head", "q", "kv"}
+SIZES = {"hidden", "ffn", "head", "q", "kv", "experts", "expert"}
 
 
 @pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
@@ -23,10 +28,12 @@ def family(request):
 
 def config(family, folder, **changes):
     said = {"architectures": [family.architecture], "model_type": family.model_type}
+    sees = family.inner != ""
+    wanted = ["Gemma3ForCausalLM"] if sees else said["architectures"]
+    said = next((one for one in families.BASES if one["architectures"] == wanted), said)
     path = folder / "config.json"
-    checkpoints.write_json(
-        path, checkpoints.llama_config(**{**said, "rope_scaling": None, **changes})
-    )
+    found = checkpoints.llama_config(**{**said, "rope_scaling": None, **changes})
+    checkpoints.write_json(path, families.seeing(found) if sees else found)
     return read_config(path, family.architecture, ALL)
 
 
@@ -51,7 +58,9 @@ def test_its_header_has_its_own_name_and_lacks_what_the_table_says(family, tmp_p
     keys = [kv.key for kv in metadata.hyperparameters(config(family, tmp_path), "f16")]
     own = [key for key in keys if not key.startswith("general.")]
     assert all(key.startswith(f"{family.gguf}.") for key in own)
-    assert not {f"{family.gguf}.{word}" for word in family.gguf_lacks} & {*keys}
+    known = {*KEYS, *GEMMA2.gguf_keys, "rope.freq_base_swa"}
+    assert {*family.gguf_keys} <= known and len({*family.gguf_keys}) == len(family.gguf_keys)
+    assert not {f"{family.gguf}.{word}" for word in known if word not in family.gguf_keys} & {*keys}
 
 
 def test_the_catalogue_takes_each_family_and_those_that_the_converter_knows():
@@ -77,11 +86,49 @@ def test_the_catalogue_takes_each_family_and_those_that_the_converter_knows():
 def test_a_field_of_its_own_that_is_other_arithmetic_is_refused(family, tmp_path):
     for key, neutral in family.neutral.items():
         assert config(family, tmp_path, **{key: neutral[-1]})
-        with pytest.raises(Refused, match=f"{key} is True, expected False; it would be left out"):
-            config(family, tmp_path, **{key: True})
+        with pytest.raises(Refused, match=f"{key} is 7, expected .*; it would be left out"):
+            config(family, tmp_path, **{key: 7})
+
+
+def test_what_it_must_say_is_refused_otherwise(family, tmp_path):
+    for key, value in family.says.items():
+        for other in (not value, None):
+            with pytest.raises(
+                Refused, match=f"{key} is {other}, expected {value}: llama.cpp knows no"
+            ):
+                config(family, tmp_path, **{key: other})
+
+
+NUMBERS = {  # of families: what they read, another value, and what is wrong with it
+    "MixtralForCausalLM": [
+        ("num_local_experts", None, "num_experts and num_local_experts are missing"),
+        ("num_experts_per_tok", 5, "at most 4"),
+        ("num_experts", 8, "num_experts is 8 and num_local_experts is 4, expected one value"),
+    ],
+    "Qwen3MoeForCausalLM": [("moe_intermediate_size", None, "moe_intermediate_size is null")],
+    "SmolLM3ForCausalLM": [
+        ("no_rope_layers", [1, 0, 1, 0, 1], "others than that of 4 layers the last has no rope"),
+        ("no_rope_layers", None, None), ("no_rope_layers", [], "others than that of 4"),
+    ],
+    "GraniteForCausalLM": [
+        ("logits_scaling", None, "logits_scaling is null"),
+        ("head_dim", 16, "head_dim is 16, expected 32"),
+        ("attention_multiplier", -1.0, "attention_multiplier is -1.0"),
+    ],
+    "Olmo2ForCausalLM": [("head_dim", 64, "head_dim is 64, expected 32")],
+}  # fmt: skip
+
+
+def test_its_own_numbers_are_read_or_refused(family, tmp_path):
+    for key, value, reason in NUMBERS.get(family.architecture, ()):
+        if reason is None:
+            assert config(family, tmp_path, **{key: value})
+            continue
+        with pytest.raises(Refused, match=reason):
+            config(family, tmp_path, **{key: value})
 
 
 def test_the_documents_name_each_family(family):
-    name = family.architecture.removesuffix("ForCausalLM")
+    name = re.sub("For(CausalLM|ConditionalGeneration)$", "", family.architecture)
     for page in ("README.md", "docs/config.md"):
         assert name in (ROOT / page).read_text(), page

@@ -99,9 +99,10 @@ def test_each_line_does_what_its_cell_says(fields, line, says, tmp_path):
     if "dynamic" in fields:
         assert says == "no" and "rope" in refusal(line, tmp_path, DYNAMIC)
         return
-    if "linear" in fields:
-        assert (refusal(line, tmp_path, {"rope_scaling": LINEAR}) == "") is (says == "yes")
-        names.remove("rope_scaling")  # which is honoured in its other kinds
+    for kind, scaling in (("linear", LINEAR), ("yarn", YARN)):
+        if kind in fields:
+            assert (refusal(line, tmp_path, {"rope_scaling": scaling}) == "") is (says == "yes")
+            names.remove("rope_scaling")  # which is honoured in its other kinds
     for name in names:
         changes = (HONOURED | TAKEN | ONLY_GGUF).get(name)
         if says == "yes":

@@ -10,6 +10,8 @@ from conftest import ROOT
 from ingot.base.refused import Refused
 from ingot.formats.gguf import metadata
 from ingot.model.config import HONOURED, read_config, say_unknown
+from ingot.model.families.llama import LLAMA
+from ingot.model.families.table import FAMILIES
 from ingot.model.features import ALL
 from ingot.model.known_fields import NEUTRAL, NEUTRAL_ITEMS, WITHOUT_EFFECT
 
@@ -116,7 +118,7 @@ def test_scalings_without_a_type_or_with_a_field_that_nobody_knows_are_refused(r
 
 def test_a_field_that_nobody_knows_is_said(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({**checkpoints.llama_config(), "new_norm": 1}))
-    say_unknown(tmp_path / "config.json")
+    say_unknown(tmp_path / "config.json", LLAMA)
     assert "config.json: new_norm: neither Ingot nor" in capsys.readouterr().err
 
 
@@ -125,3 +127,7 @@ def test_the_document_names_each_field_that_is_honoured_or_refused():
     rows = "\n".join(line for line in text.splitlines() if line.startswith("| `"))
     named = set(re.findall(r"`([a-z_]+)`", rows))
     assert named == {*HONOURED, *NEUTRAL, *NEUTRAL_ITEMS}
+    for family in FAMILIES.values():
+        assert {*family.reads, *family.neutral} - {"intermediate_size"} <= {
+            *re.findall(r"`([a-z_]+)`", text)
+        }

@@ -8,13 +8,14 @@ import pytest
 import yaml
 
 import checkpoints
+import families
 from conftest import ROOT
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats import rows
 from ingot.driver.catalogue.job import Job, Output
-from ingot.driver.catalogue.model import Model, shard_names
+from ingot.driver.catalogue.model import MAKERS, Model, maker_of, shard_names
 from ingot.driver.catalogue.rules.inputs import Inputs
 from ingot.driver.commands import add
 from ingot.formats.gguf import converter, pre_tokenizers
@@ -31,7 +32,7 @@ SIZES = {
     "max_position_embeddings": 512,
     "num_attention_heads": 4,
 }
-GRANITE = {"architectures": ["GraniteForCausalLM"], "model_type": "granite", **SIZES}
+OLMO = {"architectures": ["OlmoForCausalLM"], "model_type": "olmo", **SIZES}
 
 
 @dataclass
@@ -50,10 +51,10 @@ def config(tmp_path):
 
 @pytest.fixture
 def catalogue(tmp_path, monkeypatch):
-    """catalogue(way="own") has a model m of a Granite's config.json, here."""
+    """catalogue(way="own") has a model m of an OLMo's config.json, here."""
     monkeypatch.chdir(tmp_path)
 
-    def run(said=GRANITE, **entry):
+    def run(said=OLMO, **entry):
         (tmp_path / "m").mkdir(exist_ok=True)
         checkpoints.write_json(tmp_path / "m/config.json", said)
         (tmp_path / "m/model.safetensors").write_bytes(b"x" * 4000)
@@ -67,13 +68,13 @@ def catalogue(tmp_path, monkeypatch):
 
 
 def test_the_outline_is_read_whatever_a_family_calls_its_numbers(config):
-    wanted = outline.Outline("GraniteForCausalLM", 1088, 128, 4, 512, 4)
-    assert outline.read_outline(config(**GRANITE)) == wanted
-    nested = {"architectures": ["GraniteForCausalLM"], "text_config": SIZES, "vision_config": {}}
+    wanted = outline.Outline("OlmoForCausalLM", 1088, 128, 4, 512, 4)
+    assert outline.read_outline(config(**OLMO)) == wanted
+    nested = {"architectures": ["OlmoForCausalLM"], "text_config": SIZES, "vision_config": {}}
     assert outline.read_outline(config(**nested)) == wanted
     old = {"vocab_size": 1088, "n_embd": 128, "n_layer": 4, "n_positions": 512, "n_head": 4}
-    assert outline.read_outline(config(architectures=["GraniteForCausalLM"], **old)) == wanted
-    endless = {key: value for key, value in GRANITE.items() if key != "max_position_embeddings"}
+    assert outline.read_outline(config(architectures=["OlmoForCausalLM"], **old)) == wanted
+    endless = {key: value for key, value in OLMO.items() if key != "max_position_embeddings"}
     assert outline.read_outline(config(**endless)).context == outline.ENDLESS
     deep = {"architectures": ["Q"], "thinker_config": {"text_config": SIZES, "hidden_size": 7}}
     assert outline.read_outline(config(**deep)).hidden == 128
@@ -93,7 +94,7 @@ def test_the_outline_is_read_whatever_a_family_calls_its_numbers(config):
 )
 def test_an_outline_that_makes_no_sense_is_refused_in_one_line(changes, said, config):
     with pytest.raises(Refused, match=said):
-        outline.read_outline(config(**{**GRANITE, **changes}))
+        outline.read_outline(config(**{**OLMO, **changes}))
 
 
 def test_a_family_without_a_table_goes_the_upstream_way_to_what_upstream_writes(catalogue):
@@ -108,10 +109,11 @@ def test_a_family_without_a_table_goes_the_upstream_way_to_what_upstream_writes(
     assert "the builder writes float32" in targets.why_not("artifacts/m.int8.onnx", found)
     assert {"artifacts/m.int8.openvino", "artifacts/m.int4.openvino"} <= legal
     llama = catalogue(checkpoints.llama_config(rope_scaling=None), pre_tokenizer="llama-bpe")
-    assert "set `way: upstream`" in targets.why_not("artifacts/m.int4.openvino", llama)
-    assert targets.why_not("artifacts/m.int8.openvino", llama) is None
+    for name in ("m.int4.openvino", "m.int8.openvino"):
+        assert targets.why_not(f"artifacts/{name}", llama) is None
     inputs = Inputs(found, ROOT)
-    assert (inputs.of_way("upstream"), inputs.of_way("own")) == ("m", "(?!)")
+    for line in MAKERS:
+        assert (inputs.made_by("upstream", line), inputs.made_by("own", line)) == ("m", "(?!)")
     assert inputs.with_table() == "(?!)"
 
 
@@ -130,7 +132,7 @@ def test_a_model_may_be_told_to_go_the_upstream_way(catalogue):
     )
     assert [one["models"]["m"]["way"] for one in (plain, forced)] == ["own", "upstream"]
     own, upstream = ({*targets.legal_of("m", one)} for one in (plain, forced))
-    assert own < upstream and upstream - own == {"artifacts/m.int4.openvino"}
+    assert own == upstream
     # what our reader refuses may be right by the other's
     odd = {**llama, "hidden_act": "gelu"}
     assert "hidden_act is gelu" in targets.why_not(
@@ -144,7 +146,7 @@ def test_a_model_may_be_told_to_go_the_upstream_way(catalogue):
 @pytest.mark.parametrize(
     "entry, said",
     [
-        ({"way": "own"}, "models.m.way: own, but Ingot has no table of GraniteForCausalLM"),
+        ({"way": "own"}, "models.m.way: own, but Ingot has no table of OlmoForCausalLM"),
         ({"way": "theirs"}, "models.m.way: 'theirs' is not one of"),
         ({"architecture": "a b"}, "models.m.architecture: 'a b' does not match"),
     ],
@@ -156,7 +158,7 @@ def test_a_way_that_there_is_not_is_refused(entry, said, catalogue):
 
 def test_our_own_way_needs_a_pre_tokenizer_that_we_can_say(catalogue):
     llama = checkpoints.llama_config(rope_scaling=None)
-    for entry, said in (({}, "missing"), ({"pre_tokenizer": "gpt-2"}, "gpt-2")):
+    for entry, said in (({}, "missing"), ({"pre_tokenizer": "bloom"}, "bloom")):
         with pytest.raises(
             Refused, match=rf"models.m.pre_tokenizer: {said}, expected one of llama-bpe"
         ):
@@ -164,13 +166,13 @@ def test_our_own_way_needs_a_pre_tokenizer_that_we_can_say(catalogue):
 
 
 def test_a_config_json_of_another_architecture_is_refused(catalogue):
-    found = catalogue(architecture="Qwen3MoeForCausalLM")
+    found = catalogue(architecture="Glm4ForCausalLM")
     reason = targets.why_not("artifacts/m.gguf", found)
-    assert "architectures is GraniteForCausalLM, expected Qwen3MoeForCausalLM by the" in reason
+    assert "architectures is OlmoForCausalLM, expected Glm4ForCausalLM by the" in reason
 
 
 def test_what_nobody_knows_is_refused_before_anything_is_fetched(catalogue, tmp_path):
-    found = catalogue({**GRANITE, "architectures": ["NobodysForCausalLM"]})
+    found = catalogue({**OLMO, "architectures": ["NobodysForCausalLM"]})
     assert "does not know NobodysForCausalLM" in targets.why_not("artifacts/m.gguf", found)
     with pytest.raises(Refused, match=f"or one of the {len(converter.ARCHITECTURES)} that"):
         found_of.numbers(tmp_path / "m/config.json")
@@ -182,7 +184,7 @@ def test_plans_go_by_bytes_where_there_is_no_table(catalogue):
     assert model.parameters() == 2000
     assert model.tensor_bytes("f32") == 4 * 62 * 32 and model.tensor_bytes("q8_0") == 62 * 34
     said = {"layers": 2, "hidden": 8, "vocab": 9, "context": 64, "parameters": 5000}
-    unfetched = {"hub": "a/b", "shards": 1, "name": "M", "architecture": "GraniteForCausalLM"}
+    unfetched = {"hub": "a/b", "shards": 1, "name": "M", "architecture": "OlmoForCausalLM"}
     found = yaml.safe_load((ROOT / "models.yaml").read_text())
     found["models"] = {"m": {**unfetched, "dimensions": said}}
     schema.complete(found, ROOT)
@@ -193,9 +195,9 @@ def test_plans_go_by_bytes_where_there_is_no_table(catalogue):
 
 
 def test_what_config_json_leaves_to_transformers_is_no_contradiction(catalogue):
-    """Gemma 3 names neither its vocabulary nor its context."""
+    """As Mistral 3, which may name neither its vocabulary nor its context."""
     inner = {"hidden_size": 128, "num_hidden_layers": 4}
-    said = {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": inner}
+    said = {"architectures": ["Mistral3ForConditionalGeneration"], "text_config": inner}
     sizes = {"layers": 4, "hidden": 128, "vocab": 262208, "context": 131072}
     found = Model("m", catalogue(said, dimensions=sizes), ROOT)
     assert found.numbers.vocab == 262208 and not found.refusal
@@ -207,7 +209,7 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     (tmp_path / "m/model.safetensors").unlink()
     checkpoints.write_shard(tmp_path / "m/model.safetensors", {"a": ("BF16", (4,), b"12345678")})
     entry, size = add.of_folder(tmp_path / "m", "M")
-    assert (entry["architecture"], entry["pre_tokenizer"]) == ("GraniteForCausalLM", "llama-bpe")
+    assert (entry["architecture"], entry["pre_tokenizer"]) == ("OlmoForCausalLM", "llama-bpe")
     assert {*entry["dimensions"]} == {*outline.KEYS}
     assert entry["tp"] == [1, 2, 4]
     text = add.yaml_of("m", entry)
@@ -215,9 +217,7 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     found["models"] = yaml.safe_load(f"models:\n{text}")["models"]
     schema.complete(found, ROOT)
     lines = add.about(ROOT, "m", entry, size, found)
-    assert any(
-        "no table of GraniteForCausalLM: its GGUF files are written by" in one for one in lines
-    )
+    assert any("no table of OlmoForCausalLM: its GGUF files are written by" in one for one in lines)
     (many,) = [one for one in lines if one.startswith("cannot: ") and "no table of" in one]
     assert "irpa, mlir" in many and "torchpipe" in many and not re.search("onnx|openvino", many)
 
@@ -238,7 +238,7 @@ def test_a_llama_that_splits_as_another_family_goes_the_upstream_way(catalogue, 
 
 def test_a_quantised_checkpoint_without_a_table_is_taken_as_it_is(catalogue, tmp_path):
     """As gpt-oss is, whose experts are bytes; of a Llama the same is refused by each format's step."""
-    for said, pre in ((GRANITE, None), (checkpoints.llama_config(), "llama-bpe")):
+    for said, pre in ((OLMO, None), (checkpoints.llama_config(), "llama-bpe")):
         catalogue(said, **({"pre_tokenizer": pre} if pre else {}))
         checkpoints.tokenizer_of_demo(tmp_path / "m")
         tensors = {"a": ("U8", (4,), b"1234"), "b": ("F8_E8M0", (2,), b"12")}
@@ -247,7 +247,70 @@ def test_a_quantised_checkpoint_without_a_table_is_taken_as_it_is(catalogue, tmp
             with pytest.raises(Refused, match="dtype U8, expected one of BF16, F16, F32"):
                 add.of_folder(tmp_path / "m", "M")
         else:
-            assert add.of_folder(tmp_path / "m", "M")[0]["architecture"] == "GraniteForCausalLM"
+            assert add.of_folder(tmp_path / "m", "M")[0]["architecture"] == "OlmoForCausalLM"
+
+
+@pytest.mark.parametrize("name, changes, reason", [
+    ("Qwen3", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config is"),
+    ("Qwen3-MoE", {"norm_topk_prob": False}, "norm_topk_prob is False"),
+    ("SmolLM3", {"no_rope_layers": [1, 0, 1, 0, 1]}, "no_rope_layers says others"),
+    ("Granite", {"head_dim": 64}, "head_dim is 64"),
+    ("Gemma 3", {"query_pre_attn_scalar": 99}, "query_pre_attn_scalar is 99"),
+])  # fmt: skip
+def test_what_no_table_of_ours_says_of_a_known_family_is_left_to_upstream(
+    name, changes, reason, catalogue, tmp_path, capsys
+):
+    said = checkpoints.llama_config(**families.SHAPES[name] | changes)
+    catalogue(said, way="upstream")
+    checkpoints.tokenizer_of_demo(tmp_path / "m")
+    tensors = {"a": ("F8_E4M3", (4,), b"1234")} if "quantization_config" in changes else {}
+    checkpoints.write_shard(
+        tmp_path / "m/model.safetensors", tensors or {"a": ("BF16", (2,), b"1234")}
+    )
+    entry, _ = add.of_folder(tmp_path / "m", "M")
+    assert entry["way"] == "upstream" and entry["architecture"] == said["architectures"][0]
+    assert f"{reason}" in (told := capsys.readouterr().err)
+    assert told.endswith("; so upstream tools write its files\n")
+
+
+def test_an_entry_of_before_its_family_had_a_table_goes_on_as_it_did(catalogue):
+    """As `ingot add` wrote it then: what an outline says, and that there is no table."""
+    said = checkpoints.llama_config(**families.SHAPES["Mixtral"])
+    sizes = {"layers": 3, "hidden": 256, "vocab": 1056, "context": 512, "heads": 8, "parameters": 9}
+    old = {"dimensions": sizes, "needs": ["no_table"]}
+    here = catalogue(said, **old)["models"]["m"]
+    assert (here["way"], here["needs"], maker_of(here, "gguf")) == (
+        "upstream",
+        ["experts"],
+        "upstream",
+    )
+    unfetched = {"hub": "a/b", "shards": 1, "name": "M", "architecture": "MixtralForCausalLM"}
+    found = yaml.safe_load((ROOT / "models.yaml").read_text())
+    found["models"] = {"m": {**unfetched, **old}}
+    schema.complete(found, ROOT)
+    assert targets.why_not("artifacts/m.q4_k_m.gguf", found) is None
+    assert Inputs(found, ROOT).made_by("upstream", "gguf") == "m"
+
+
+def test_a_format_goes_the_way_that_can_express_the_model(catalogue):
+    for name, ways in (
+        ("Qwen3-MoE", ("own", "upstream", "upstream")), ("Granite", ("own", "own", "own")),
+        ("Qwen3, YaRN", ("own", "upstream", "upstream")),
+    ):  # fmt: skip
+        found = catalogue(checkpoints.llama_config(**families.SHAPES[name]), pre_tokenizer="qwen2")
+        entry = found["models"]["m"]
+        assert tuple(maker_of(entry, line) for line in ("gguf", "onnx", "openvino")) == ways
+        inputs = Inputs(found, ROOT)
+        assert inputs.made_by("own", "gguf") == "m" and inputs.with_table() == "m"
+    told = {"m.onnx": None, "m.fp16.onnx": "yarn, which .onnx cannot", "m.int4.openvino": None}
+    for target, reason in told.items():
+        said = targets.why_not(f"artifacts/{target}", found)
+        assert said is reason is None or reason in said
+    moe = catalogue(checkpoints.llama_config(**families.SHAPES["Qwen3-MoE"]), pre_tokenizer="qwen2",
+                    imatrix="corpus.txt")  # fmt: skip
+    for target in ("m.imatrix", "m.q4_k_m.gguf"):
+        assert "experts" in targets.why_not(f"artifacts/{target}", moe)
+    assert targets.why_not("artifacts/m.f16.gguf", moe) is None
 
 
 @pytest.mark.parametrize(
@@ -265,7 +328,7 @@ def test_shards_that_are_counted_otherwise_are_named(count, catalogue, tmp_path)
     found = found_of.shards("m", [*names, "model.safetensors.index.json", "config.json"])
     numbers = "{00000..00002}" if first else "{00001..00003}"
     assert found == [count.replace("{n:05d}", numbers)]
-    entry = {"hub": "a/b", "shards": found, "name": "M", "architecture": "GraniteForCausalLM"}
+    entry = {"hub": "a/b", "shards": found, "name": "M", "architecture": "OlmoForCausalLM"}
     whole = yaml.safe_load((ROOT / "models.yaml").read_text())
     whole["models"] = {"m": entry}
     schema.complete(whole, ROOT)
@@ -296,7 +359,7 @@ def test_weights_are_counted_where_config_json_says_what_each_takes(config):
         ({"dtype": "bfloat16", "quantization_config": {"quant_method": "mxfp4"}}, {}),
         ({}, {}),
     ):
-        assert found_of.counted(config(**GRANITE, **said), 8) == counted
+        assert found_of.counted(config(**OLMO, **said), 8) == counted
 
 
 SHAPE = Shape(
@@ -368,20 +431,20 @@ def test_latent_attention_has_blocks_that_its_kernels_take():
 
 
 def test_what_vllm_does_not_serve_is_refused_as_a_bundle_alone(catalogue):
-    found = catalogue({**GRANITE, "architectures": ["T5ForConditionalGeneration"]})
+    found = catalogue({**OLMO, "architectures": ["T5ForConditionalGeneration"]})
     assert targets.why_not("artifacts/m.gguf", found) is None
     said = "vLLM, as it is pinned, does not serve T5ForConditionalGeneration"
     assert targets.why_not("artifacts/m_tp1.vllm-slurm", found) == said
 
 
 def test_the_part_for_images_is_a_target_of_models_that_have_one(catalogue):
-    found = catalogue({**GRANITE, "architectures": ["Gemma3ForConditionalGeneration"]})
+    found = catalogue({**OLMO, "architectures": ["Mistral3ForConditionalGeneration"]})
     for name in ("m.mmproj.gguf", "m.mmproj.gguf.verified.json", "m.q4_k_m.gguf"):
         assert targets.why_not(f"artifacts/{name}", found) is None
     said = "unknown variant q4_0, expected one of none"
     assert targets.why_not("artifacts/m.q4_0.mmproj.gguf", found) == said
-    said = "GraniteForCausalLM has no part for images or sounds that llama.cpp's converter writes"
-    assert targets.why_not("artifacts/m.mmproj.gguf", catalogue(GRANITE)) == said
+    said = "OlmoForCausalLM has no part for images or sounds that llama.cpp's converter writes"
+    assert targets.why_not("artifacts/m.mmproj.gguf", catalogue(OLMO)) == said
 
 
 def test_no_family_of_ours_is_left_to_the_converter():

@@ -1,36 +1,21 @@
-"""What a checkpoint's config.json says of the model, in the words that every stage uses.
+"""What a checkpoint's config.json says of the model, in the words that every stage uses."""
 
-Reads the spelling of transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters).
-"""
-
-import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.base.fields import Number, Whole, held, read_json
 from ingot.base.refused import Refused
-from ingot.model import features, known_fields
+from ingot.model import features, known_fields, layers, rope
 from ingot.model.families.family import Family
 from ingot.model.families.table import FAMILIES
+from ingot.model.layers import Experts, Sliding
+from ingot.model.rope import LinearRope, Rope, YarnRope
 
 MOST_LAYERS = 10_000  # each is listed before the weights are looked at
-SCALING = (
-    {
-        "rope_theta?": (Number(above=0), None),
-        "rope_type?": str,
-        "type?": str,
-        "factor?": Number(),
-        "low_freq_factor?": Number(),
-        "high_freq_factor?": Number(),
-        "original_max_position_embeddings?": Whole(),
-        "beta_fast?": Number(above=0),
-        "beta_slow?": Number(above=0),
-        "attention_factor?": (Number(above=0), None),
-    },
-    None,
-)
-SIZE = Whole(high=1 << 24)
+SIZE, EXPERTS = Whole(high=1 << 24), Whole(0, 4096)  # each expert of each layer is listed
+SCALE = Number(above=1e-30)  # below, float32 has none
+SCALES = ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling")
 FIELDS = {  # what is read of a config.json; shapes are those of `fields.held`
     "architectures?": ([str], None),
     "model_type?": (str, None),
@@ -44,43 +29,31 @@ FIELDS = {  # what is read of a config.json; shapes are those of `fields.held`
     "max_position_embeddings": Whole(),
     "rms_norm_eps": Number(above=0),
     "rope_theta?": (Number(above=0), None),
-    "rope_scaling?": SCALING,
-    "rope_parameters?": SCALING,
+    "rope_scaling?": rope.SCALING,
+    "rope_parameters?": rope.SCALING,
     "sliding_window?": (Whole(), None),
     "tie_word_embeddings?": (bool, None),
     "attention_bias?": (bool, None),
     "mlp_bias?": (bool, None),
     "original_max_position_embeddings?": (Whole(), None),
+    "rope_local_base_freq?": (Number(above=0), None),
+    "sliding_window_pattern?": (SIZE, None),
+    "_sliding_window_pattern?": (SIZE, None),
+    "query_pre_attn_scalar?": (Number(above=0), None),
+    "attn_logit_softcapping?": (SCALE, None),
+    "final_logit_softcapping?": (SCALE, None),
+    "num_experts?": (EXPERTS, None),
+    "num_local_experts?": (EXPERTS, None),
+    "num_experts_per_tok?": (EXPERTS, None),
+    "moe_intermediate_size?": (SIZE, None),
+    "no_rope_layers?": ([Whole(0, 1)], None),
+    "no_rope_layer_interval?": (SIZE, None),
+    **dict.fromkeys((f"{name}?" for name in SCALES), (SCALE, None)),
 }
-HONOURED = tuple(name.rstrip("?") for name in FIELDS)
-
-
-@dataclass(frozen=True)
-class Llama3Rope:
-    """Llama 3.1's rope scaling: frequencies of long wavelength are divided by `factor`."""
-
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_context: int  # tokens
-
-
-@dataclass(frozen=True)
-class LinearRope:
-    """All frequencies are divided by `factor`."""
-
-    factor: float
-
-
-@dataclass(frozen=True)
-class YarnRope:
-    """YaRN's: by frequency, between the betas; None where config.json leaves it to the runtime."""
-
-    factor: float
-    original_context: int  # tokens
-    attention_factor: float | None = None
-    beta_fast: float | None = None
-    beta_slow: float | None = None
+OF_SOME = {name for one in FAMILIES.values() for name in one.reads}
+HONOURED = tuple(  # of every family
+    one.rstrip("?") for one in FIELDS if not one.endswith("?") or one.rstrip("?") not in OF_SOME
+)
 
 
 @dataclass(frozen=True)
@@ -98,16 +71,42 @@ class ModelConfig:
     context: int  # tokens
     rms_eps: float
     rope_theta: float
-    rope: Llama3Rope | LinearRope | YarnRope | None
+    rope: Rope | None
     tied: bool
     attention_bias: bool = False  # of q, k, v and o
     mlp_bias: bool = False  # of gate, up and down
     says_head_dim: bool = True  # or is it hidden / heads?
     window: int | None = None  # tokens that each layer sees, of a family whose context ends there
+    experts: Experts | None = None
+    sliding: Sliding | None = None  # where some layers have a window
+    scales: tuple[tuple[str, float], ...] = ()  # by the keys of its family's `scales`
 
     @property
     def family(self) -> Family:
         return FAMILIES[self.architecture]
+
+    def scale(self, key: str, usual: float = 1.0) -> float:
+        """The number of its family's `scales` by that key."""
+        return dict(self.scales).get(key, usual)
+
+    @property
+    def score_scale(self) -> float:
+        """What the scores of attention are multiplied by."""
+        wide = self.family.wide_at == self.layers
+        return self.scale(
+            "attention.scale", (self.hidden // self.heads if wide else self.head_dim) ** -0.5
+        )
+
+    @property
+    def without_rope(self) -> list[int]:
+        """The layers that have none."""
+        every = self.family.rope_skips
+        return [n for n in range(self.layers) if every and (n + 1) % every == 0]
+
+    @property
+    def with_window(self) -> list[int]:
+        """The layers that see no more than `sliding.window` tokens."""
+        return self.sliding.layers(self.layers) if self.sliding else []
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -140,11 +139,12 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
             f"{path}: model_type is {kind!s:.60}, expected {family.model_type} of {architecture}; "
             "transformers goes by it"
         )
-    known_fields.stop_on_other_arithmetic(path, config, family.neutral)
+    config = _inner(path, config, family)
+    known_fields.stop_on_other_arithmetic(path, config, family)
     held(path, config, FIELDS)
     biases = {key: bool(config.get(key)) or key in family.always for key in features.BIASES}
     if odd := [key for key, has in biases.items() if has and key not in family.biases]:
-        raise Refused(
+        raise known_fields.Beyond(
             f"{path}: {odd[0]} is true, expected false of a {architecture}; set `way: upstream`"
         )
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
@@ -157,7 +157,15 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
             f"{path}: {heads} heads of {head_dim} values over {kv_heads} KV heads, expected a "
             "multiple of the KV heads, and an even number of values"
         )
-    theta, rope = _rope(path, config)
+    if family.divides_heads and head_dim != config["hidden_size"] // heads:
+        raise known_fields.Beyond(
+            f"{path}: head_dim is {head_dim}, expected {config['hidden_size'] // heads}, hidden_size over "
+            f"heads: llama.cpp knows no other {family.gguf}"
+        )
+    layers.hold_rope_skips(path, config, family)
+    layers.hold_scores(path, config, family, head_dim)
+    theta, scaling = rope.read(path, config, family.default_theta)
+    rope.hold_said(path, theta, scaling, family)
     found = ModelConfig(
         architecture=architecture,
         vocab=config["vocab_size"],
@@ -170,15 +178,34 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
         context=_context(path, config, family),
         rms_eps=config["rms_norm_eps"],
         rope_theta=theta,
-        rope=rope,
+        rope=scaling,
         tied=bool(config.get("tie_word_embeddings")),
         says_head_dim=bool(config.get("head_dim")),
         window=_window(config, family),
+        sliding=layers.sliding(path, config, family),
+        experts=layers.experts(path, config, family),
+        scales=tuple(
+            (key, layers.given(path, config, said)) for key, said in family.scales.items()
+        ),
         **biases,
     )
     if lacks := features.lacking(found.needs, can):
         raise Refused(f"{path}: {lacks}, which this format cannot express; ask for GGUF")
     return found
+
+
+def _inner(path: Path, config: dict, family: Family) -> dict:
+    """The part for text, with what transformers takes where that says nothing."""
+    found = config
+    if family.inner:
+        held(path, config, {family.inner: {}})
+        found = {**config[family.inner], "architectures": config["architectures"]}
+        found.pop("tie_word_embeddings", None)  # transformers goes by the whole's
+        for key in ("tie_word_embeddings", "quantization_config"):
+            if config.get(key) is not None:
+                found[key] = config[key]
+    found = layers.one_rope(path, found) if family.sliding_every else found
+    return {**family.defaults, **found}
 
 
 def _window(config: dict, family: Family) -> int | None:
@@ -199,79 +226,12 @@ def _context(path: Path, config: dict, family: Family) -> int:
     return min(context, window)
 
 
-def _rope(path: Path, config: dict):
-    named = {
-        key: dict(config[key]) for key in ("rope_parameters", "rope_scaling") if config.get(key)
-    }
-    for key, one in named.items():
-        _agree(path, {f"{key}.{word}": one[word] for word in ("rope_type", "type") if word in one})
-        if "type" in one:
-            one["rope_type"] = one.pop("type")
-    thetas = {f"{key}.rope_theta": one.pop("rope_theta", None) for key, one in named.items()}
-    thetas = {"rope_theta": config.get("rope_theta"), **thetas}
-    theta = _agree(path, {key: float(value) for key, value in thetas.items() if value}) or 10000.0
-    scaling = _agree(path, named) or {}
-    kind = scaling.get("rope_type", "default")
-    if unknown := sorted(set(scaling) - {key.rstrip("?") for key in SCALING[0]}):
-        raise Refused(
-            f"{path}: {unknown[0]} in rope_scaling, expected no such field; it would be left out"
-        )
-    if kind == "default":
-        if "factor" in scaling:
-            raise Refused(
-                f"{path}: rope_scaling has a factor and no rope_type, expected both; add it"
-            )
-        return theta, None
-    if kind not in ("llama3", "linear", "yarn"):
-        raise Refused(
-            f"{path}: rope_type is {kind}, expected llama3, linear, yarn or default; it would be dropped"
-        )
-    name = "original_max_position_embeddings"
-    originals = {name: config.get(name), f"rope_scaling.{name}": scaling.get(name)}
-    original = _agree(path, {key: value for key, value in originals.items() if value})
-    try:
-        if kind == "linear":
-            rope = LinearRope(float(scaling["factor"]))
-        elif kind == "yarn":
-            more = (scaling.get(key) for key in ("attention_factor", "beta_fast", "beta_slow"))
-            original = original or config["max_position_embeddings"]
-            rope = YarnRope(float(scaling["factor"]), original, *more)
-        else:
-            numbers = ("factor", "low_freq_factor", "high_freq_factor")
-            rope = Llama3Rope(*(float(scaling[key]) for key in numbers), scaling[name])
-    except KeyError as key:
-        raise Refused(f"{path}: rope_scaling lacks {key}, expected a number; add it") from None
-    if kind == "yarn" and rope.attention_factor:
-        own = 0.1 * math.log(max(rope.factor, 1)) + 1
-        if abs(rope.attention_factor - own) > 1e-6:
-            raise Refused(
-                f"{path}: attention_factor is {rope.attention_factor}, expected {own:.6g}: libllama "
-                "computes its own"
-            )
-    blend = kind != "llama3" or 0 < rope.low_freq_factor < rope.high_freq_factor
-    if rope.factor <= 0 or not blend:
-        raise Refused(
-            f"{path}: rope_scaling {scaling}, expected 0 < low < high and a factor above 0"
-        )
-    return theta, rope
-
-
-def _agree(path: Path, said: dict):
-    """The one value of what config.json says in several places, or None; refused where two differ."""
-    (first, value), *others = said.items() if said else [("", None)]
-    for other, found in others:
-        if found != value:
-            raise Refused(
-                f"{path}: {first} is {value} and {other} is {found}, expected one value; transformers' "
-                "versions differ in which they read"
-            )
-    return value
-
-
-def say_unknown(path: Path) -> None:
-    """A line of the fields that neither we nor transformers' classes of our families read."""
-    known = {*HONOURED, *known_fields.NAMES}
-    if unknown := sorted(set(read_json(path)) - known):
+def say_unknown(path: Path, family: Family) -> None:
+    """A line of the fields that neither we nor transformers' class of the family reads."""
+    said = read_json(path)
+    said = said[family.inner] if family.inner else said
+    known = {*HONOURED, *known_fields.NAMES, *family.neutral, *family.reads}
+    if unknown := sorted(set(said) - known):
         print(
             f"{path}: {', '.join(unknown)}: neither Ingot nor transformers reads this; left out",
             file=sys.stderr,

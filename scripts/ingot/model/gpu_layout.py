@@ -5,10 +5,10 @@ tp is the tensor parallel size, pp the number of pipeline stages; bytes unless s
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 
 from ingot.model.config import ModelConfig
-from ingot.model.specs import parameters
+from ingot.model.specs import parameters, sizes_of
 
 GIB = 1 << 30
 SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes that there are rules for
@@ -89,8 +89,9 @@ def why_not(config: ModelConfig, tp: int, pp: int, server: ServerKind) -> str | 
         return f"{config.heads} attention heads are not divisible by {tp}"
     if kv % tp and not (server.repeats_kv_heads and tp % kv == 0):
         return f"{kv} KV heads are not divisible by {tp}"
-    if config.ffn % tp:
-        return f"{config.ffn} feed-forward channels are not divisible by {tp}"
+    ffn = config.experts.ffn if config.experts else config.ffn
+    if ffn % tp:
+        return f"{ffn} feed-forward channels are not divisible by {tp}"
     if pp > config.layers or (server.even_stages and config.layers % pp):
         return f"{config.layers} layers do not divide into {pp} stages"
     return None
@@ -110,8 +111,7 @@ def gpu_layout(
         return GpuLayout(tp, pp, reason)
     c, layers = config, ceil(config.layers / pp)
     kept = max(1, c.kv_heads // tp)  # KV heads of a rank
-    linear = 2 * c.hidden * c.heads * c.head_dim / tp + 2 * c.hidden * kept * c.head_dim
-    linear += 3 * c.hidden * c.ffn / tp
+    linear = _matrices(config, tp)
     table = c.vocab * c.hidden
     embedding = table / tp if server.splits_embedding else table
     ends = max(embedding, table / tp) if pp > 1 else embedding + (0 if c.tied else table / tp)
@@ -121,6 +121,23 @@ def gpu_layout(
     room = memory * UTILIZATION - weights - REST
     tokens = max(0, int(room // per_token))
     return GpuLayout(tp, pp, None, weights, per_token, tokens, tokens >= context)
+
+
+def _matrices(config: ModelConfig, tp: int) -> float:
+    """Weights of a layer's matrices on one rank: a router is on each, and KV heads that are too few."""
+    sizes, held = sizes_of(config), 0.0
+    kept = max(1, config.kv_heads // tp) * config.head_dim
+    for name, one in config.family.layer.items():
+        if len(one.shape) < 2:
+            continue
+        whole = prod(sizes[word] for word in one.shape)
+        if "{}" in name:
+            held += sizes["experts"] * whole / tp
+        elif "kv" in one.shape:
+            held += whole // sizes["kv"] * kept
+        else:
+            held += whole if "experts" in one.shape else whole / tp
+    return held
 
 
 def of_shape(

@@ -8,7 +8,8 @@ import math
 import struct
 from dataclasses import dataclass
 
-from ingot.model.config import Llama3Rope, ModelConfig
+from ingot.model.config import ModelConfig
+from ingot.model.rope import Llama3Rope
 from ingot.model.tensors.dtypes import TYPES, TensorType
 
 DROPPED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
@@ -20,6 +21,7 @@ class TensorSpec:
     """One tensor: `source` in the checkpoint (None: computed), `name` and `type` in GGUF.
 
     `heads` is set for q and k, whose rows are reordered head by head (rotate-half to interleaved).
+    {} in `source` stands for each expert, of which the rows lie in GGUF one after the other.
     """
 
     source: str | None
@@ -27,30 +29,48 @@ class TensorSpec:
     shape: tuple[int, ...]  # row-major: [out, in]
     type: TensorType
     heads: int | None = None
+    plus: float = 0.0  # added to each value, in float32
+
+    @property
+    def sources(self) -> list[str]:
+        """The tensors of the checkpoint that it is made of, in their order."""
+        if self.source is None:
+            return []
+        return (
+            [self.source.format(n) for n in range(self.shape[0])] if self.stacked else [self.source]
+        )
+
+    @property
+    def stacked(self) -> bool:
+        return self.source is not None and "{}" in self.source
+
+    @property
+    def source_shape(self) -> tuple[int, ...]:
+        """Of each of its sources."""
+        return self.shape[1:] if self.stacked else self.shape
 
 
 def specs_of(config: ModelConfig, dtype: str) -> list[TensorSpec]:
     """Every tensor of the model at `dtype`, in the order of config, not of any file."""
     c, found = config, []
-    sizes = {
-        "hidden": c.hidden, "ffn": c.ffn, "head": c.head_dim,
-        "q": c.heads * c.head_dim, "kv": c.kv_heads * c.head_dim,
-    }  # fmt: skip
+    sizes = sizes_of(c)
     if isinstance(c.rope, Llama3Rope):
         found.append(TensorSpec(None, "rope_freqs.weight", (c.head_dim // 2,), TYPES["F32"]))
 
-    def add(source: str, name: str, shape: tuple[int, ...], heads: int | None = None) -> None:
-        found.append(
-            TensorSpec(f"{source}.weight", f"{name}.weight", shape, dtype_of(shape, dtype), heads)
-        )
+    def add(source: str, name: str, shape: tuple[int, ...], heads=None, float32=False) -> None:
+        kind = TYPES["F32"] if float32 else dtype_of(shape, dtype)
+        plus = c.family.norm_plus if len(shape) == 1 else 0.0
+        found.append(TensorSpec(f"{source}.weight", f"{name}.weight", shape, kind, heads, plus))
 
     add("model.embed_tokens", "token_embd", (c.vocab, c.hidden))
     for block in range(c.layers):
         for source, one in c.family.layer.items():
             place, name = f"model.layers.{block}.{source}", f"blk.{block}.{one.gguf}"
             shape = tuple(sizes[size] for size in one.shape)
+            if c.experts and "{}" in source:
+                shape = (c.experts.count, *shape)
             heads = getattr(c, one.heads) if one.heads else None
-            add(place, name, shape, heads)
+            add(place, name, shape, heads, one.float32)
             if one.bias and getattr(c, one.bias):
                 bias = (f"{place}.bias", f"{name}.bias", shape[:1], TYPES["F32"])
                 found.append(TensorSpec(*bias, heads))
@@ -58,6 +78,16 @@ def specs_of(config: ModelConfig, dtype: str) -> list[TensorSpec]:
     if not c.tied:
         add("lm_head", "output", (c.vocab, c.hidden))
     return found
+
+
+def sizes_of(config: ModelConfig) -> dict[str, int]:
+    """What the words of a family's shapes are of this model."""
+    c = config
+    return {
+        "hidden": c.hidden, "ffn": c.ffn, "head": c.head_dim,
+        "q": c.heads * c.head_dim, "kv": c.kv_heads * c.head_dim,
+        "experts": c.experts.count if c.experts else 0, "expert": c.experts.ffn if c.experts else 0,
+    }  # fmt: skip
 
 
 def parameters(config: ModelConfig) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
-from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
+from ingot.model.checkpoint.safetensors import Tensor, outside, read_checkpoint
 from ingot.model.tensors.dtypes import FLOATS
 
 WEIGHTS = "adapter_model.safetensors"
@@ -70,7 +70,7 @@ def changes(checkpoint: Checkpoint) -> dict[str, Change]:
 
         rank = pair["A"][1][0]
         scale = _alpha(config, module) / (math.sqrt(rank) if config.get("use_rslora") else rank)
-        found[f"{module}.weight"] = Change(scale, read)
+        found[outside(f"{module}.weight")] = Change(scale, read)
     return found
 
 
@@ -85,7 +85,7 @@ def sources(checkpoint: Checkpoint) -> dict[str, Tensor]:
         if not PAIR.fullmatch(name) and ".original_module." not in name:
             # it stands in the place of the base's
             base = re.sub(r"\.(base_layer|modules_to_save)\.", ".", name)
-            base = base.removeprefix("base_model.model.")
+            base = outside(base.removeprefix("base_model.model."))
             found[base] = Adapted(base, dtype, shape, path, offset, size, dtypes[base])
     for name, change in changes(checkpoint).items():
         one = found[name]

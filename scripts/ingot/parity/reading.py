@@ -1,5 +1,6 @@
 """What transformers makes of a config.json, by read_config.py: the second reading of every number."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ OUTLINE = {
     "epsilon?": (Number(above=0), None),
 }
 COUNT = Whole(low=0)
+CAPS = ("experts", "without_rope", "slide", "attention_cap", "logit_cap")
 SERVED = {  # of a model without a table, what a server's plan goes by
     **OUTLINE,
     **dict.fromkeys(("layers", "heads", "kv_heads", "head_dim"), Whole()),
@@ -31,6 +33,14 @@ FORM = {
     "tied": bool,
     "attention_bias": bool,
     "mlp_bias": bool,
+    **dict.fromkeys(
+        ("attention_scale", "embedding_scale", "residual_scale", "logit_scale"), Number(above=0)
+    ),
+    **dict.fromkeys(("attention_cap", "logit_cap", "sliding_theta"), Number()),
+    "activation": str,
+    "without_rope": [COUNT],
+    "slide": [COUNT],
+    **dict.fromkeys(("experts", "experts_used", "expert_ffn"), COUNT),
     "rope_type": str,
     "rope_theta": Number(above=0),
     "rope_scale": Number(above=0),
@@ -53,7 +63,7 @@ def served(path: Path) -> Reading:
 
 
 def hold_plain(path: Path, model: Reading, can: tuple[str, ...] = ()) -> None:
-    """Refuse, of a format that cannot say them, the record of a model with biases or another rope.
+    """Refuse, of a format that cannot say them, the record of a model with biases, experts or another rope.
 
     `can` are biases that it can say.
     """
@@ -62,6 +72,17 @@ def hold_plain(path: Path, model: Reading, can: tuple[str, ...] = ()) -> None:
             raise Refused(
                 f"{path}: its source has {name}, expected none: this format cannot say it"
             )
+    plain = model["head_dim"] ** -0.5
+    odd = [
+        name for name in ("embedding_scale", "residual_scale", "logit_scale") if model[name] != 1
+    ]
+    odd += ["attention_scale"] if not math.isclose(model["attention_scale"], plain) else []
+    odd += [name for name in CAPS if model[name]]
+    odd += ["activation"] if model["activation"] != "silu" else []
+    if odd:
+        raise Refused(
+            f"{path}: its source has {odd[0]} of {model[odd[0]]}, expected none: this format cannot say it"
+        )
     if model["rope_type"] not in ("default", "llama3") or model["rope_scale"] != 1:
         raise Refused(
             f"{path}: its source's rope is {model['rope_type']}, expected default or llama3: this format "

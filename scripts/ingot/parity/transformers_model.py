@@ -3,6 +3,7 @@
 Nothing here reads config.json: what transformers makes of it is what records compare with.
 """
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,6 +109,11 @@ def outline_of(config: Path) -> Reading:
 
 
 SLIDING = "sliding_attention"
+FULL = "full_attention"
+FIELDS = (  # that no module has as its own
+    "sliding_window", "layer_types", "logits_scaling", "attn_logit_softcapping", "final_logit_softcapping",
+    "hidden_activation",
+)  # fmt: skip
 # layer types of transformers' configurations that keep no keys and values: a state, or nothing
 STATES = ("linear_attention", "mamba", "conv", "recurrent")
 NEITHER = ("moe", "mlp")
@@ -156,36 +162,88 @@ def reading(config: Path) -> Reading:
 
     model = without_weights(config)
     with understood(config):
-        inner = model.model
-        layer, theirs = inner.layers[0], model.config
-        attention, mlp, rope = layer.self_attn, layer.mlp, type(inner.rotary_emb)(theirs)
+        inner, theirs = model.get_decoder(), model.config.get_text_config()
+        layer = inner.layers[0]
+        attention, rope = layer.self_attn, _rotary(inner, theirs)
+        biases = {name for name, _ in layer.named_parameters() if name.endswith(".bias")}
         # a field of its family, or else a key of the file that no module reads
-        window = theirs.sliding_window if hasattr(type(theirs), "sliding_window") else None
-        spans = [theirs.max_position_embeddings, *([] if window is None else [window])]
+        known = {key: getattr(theirs, key) for key in FIELDS if hasattr(type(theirs), key)}
+        kinds = known.get("layer_types") or []
+        slide = [n for n, kind in enumerate(kinds) if kind == SLIDING]
+        window = known.get("sliding_window")
+        spans = [theirs.max_position_embeddings]
+        spans += [window] if window is not None and not kinds else []
+        activation = known.get("hidden_activation") or theirs.hidden_act
         return {
             "transformers": transformers.__version__,
             "architecture": type(model).__name__,
             "vocab": inner.embed_tokens.num_embeddings,
             "hidden": inner.embed_tokens.embedding_dim,
             "layers": len(inner.layers),
-            "ffn": mlp.gate_proj.out_features,
+            "ffn": theirs.intermediate_size,
             "heads": attention.q_proj.out_features // attention.head_dim,
             "kv_heads": attention.k_proj.out_features // attention.head_dim,
             "head_dim": attention.head_dim,
             "context": min(spans),
-            "rms_eps": layer.input_layernorm.variance_epsilon,
-            "epsilon": layer.input_layernorm.variance_epsilon,
+            "rms_eps": _epsilon(inner.norm),
+            "epsilon": _epsilon(inner.norm),
             "longest": min(spans),
-            "activation": {"swish": "silu"}.get(theirs.hidden_act, theirs.hidden_act),
-            "tied": theirs.tie_word_embeddings,
-            "attention_bias": attention.q_proj.bias is not None,
-            "mlp_bias": mlp.gate_proj.bias is not None,
+            "activation": {"swish": "silu"}.get(activation, activation),
+            "tied": model.config.tie_word_embeddings,
+            "attention_bias": "self_attn.q_proj.bias" in biases,
+            "mlp_bias": any(name.startswith("mlp.") for name in biases),
             "attention_scale": attention.scaling,
-            "rope_type": theirs.rope_parameters["rope_type"],
-            "rope_theta": theirs.rope_parameters["rope_theta"],
-            "rope_scale": float(rope.attention_scaling),
-            "frequencies": rope.inv_freq.tolist(),
+            "embedding_scale": getattr(inner, "embedding_multiplier", 1.0),
+            "residual_scale": getattr(layer, "residual_multiplier", 1.0),
+            "logit_scale": known.get("logits_scaling") or 1.0,
+            "attention_cap": known.get("attn_logit_softcapping") or 0,
+            "logit_cap": known.get("final_logit_softcapping") or 0,
+            "without_rope": [n for n, one in enumerate(inner.layers) if not _turns(one)],
+            "slide": slide,
+            "window": window if slide else None,
+            **_experts(layer.mlp),
+            **_rope(theirs.rope_parameters, rope, slide),
         }
+
+
+def _epsilon(norm) -> float:
+    found = getattr(norm, "variance_epsilon", None)
+    return norm.eps if found is None else found
+
+
+def _rotary(inner, theirs):
+    """Its rope; of one with kinds of layers that of both, though a tiny one has no layer that sees all."""
+    if hasattr(inner.rotary_emb, "layer_types"):
+        theirs = copy.deepcopy(theirs)
+        theirs.layer_types = [SLIDING, FULL]
+    return type(inner.rotary_emb)(theirs)
+
+
+def _rope(said: dict, rope, slide: list[int]) -> Reading:
+    """Of the layers that see all; and the base of those that slide, where it is another."""
+    apart = hasattr(rope, f"{FULL}_inv_freq")
+    mine, at = (said[FULL], f"{FULL}_") if apart else (said, "")
+    return {
+        "rope_type": mine["rope_type"],
+        "rope_theta": mine["rope_theta"],
+        "rope_scale": float(getattr(rope, f"{at}attention_scaling")),
+        "frequencies": getattr(rope, f"{at}inv_freq").tolist(),
+        "sliding_theta": said[SLIDING]["rope_theta"] if apart and slide else 0,
+        "sliding_rope": said[SLIDING]["rope_type"] if apart and slide else "default",
+    }
+
+
+def _turns(layer) -> bool:
+    """Has its attention rope?"""
+    return bool(getattr(layer.self_attn, "use_rope", True))
+
+
+def _experts(mlp) -> Reading:
+    """How many, how many of them a token goes through, channels of each: 0 of a dense layer."""
+    if not (held := getattr(mlp, "experts", None)):
+        return dict.fromkeys(("experts", "experts_used", "expert_ffn"), 0)
+    count, both, _ = held.gate_up_proj.shape
+    return {"experts": count, "experts_used": mlp.gate.top_k, "expert_ffn": both // 2}
 
 
 @contextmanager

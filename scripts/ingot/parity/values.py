@@ -30,12 +30,17 @@ class Comparison:
         self.counts = {"tensors": 0, "tensors_equal": 0, "values": 0, "values_rounded": 0}
 
     def tensor(
-        self, name: str, kind: str, source: Tensor, found: Callable[[int, int], np.ndarray]
+        self,
+        name: str,
+        kind: str,
+        source: Tensor,
+        found: Callable[[int, int], np.ndarray],
+        plus: float = 0,
     ) -> None:
-        """Compare found(first, last), rows as float32, with the checkpoint's, chunk by chunk."""
+        """Compare found(first, last), rows as float32, with the checkpoint's and `plus`, chunk by chunk."""
         off = 0
         for first, last in chunks(source.shape):
-            wanted = values(source, first, last)
+            wanted = values(source, first, last) + np.float32(plus)
             got = found(first, last).reshape(wanted.shape)
             changed = int((got != wanted).sum())
             off += changed

@@ -1,6 +1,7 @@
 """What a checkpoint's own files say of it, as an entry of the catalogue."""
 
 import re
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,16 @@ from ingot.base.refused import Refused
 from ingot.driver.catalogue import spelling
 from ingot.driver.catalogue.model import SMALL_FILES, UPSTREAM, hub_files, shard_names
 from ingot.formats.gguf import converter, pre_tokenizers
+from ingot.formats.iree import tensor_parallel
 from ingot.model import features, outline
 from ingot.model.checkpoint.files import ADAPTER
 from ingot.model.checkpoint.safetensors import INDEX
 from ingot.model.config import ModelConfig, read_config
 from ingot.model.families.table import FAMILIES
-from ingot.model.gpu_layout import SHORTFIN, why_not
+from ingot.model.gpu_layout import SHORTFIN, VLLM, why_not
+from ingot.model.known_fields import Beyond
 from ingot.model.outline import Outline, read_outline
+from ingot.model.specs import parameters
 
 SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes of a catalogue
 SHARD = re.compile(r"model(-\d{5}-of-(\d{5}))?\.safetensors")
@@ -36,11 +40,17 @@ def entry(
     place = folder / "config.json"
     config = numbers(place)
     own = isinstance(config, ModelConfig)
-    pre = pre_tokenizer(what, names, folder) if own else known_pre_tokenizer(names, folder)
+    pre = known_pre_tokenizer(names, folder)
+    if own:
+        try:
+            pre = pre_tokenizer(what, names, folder)
+        except Beyond as reason:
+            print(f"{reason}; so upstream tools write its files", file=sys.stderr)
+            own = False
     found = {**source, "name": title, "architecture": config.architecture}
     if pre:
         found["pre_tokenizer"] = pre
-    if own and pre in pre_tokenizers.OTHERS:
+    if config.architecture in FAMILIES and (not own or pre in pre_tokenizers.OTHERS):
         found["way"] = UPSTREAM
     if "hub" in source:
         found["shards"] = shards(what, names)
@@ -57,7 +67,9 @@ def entry(
     if config.needs and "hub" in source:  # of a folder they are read each time
         found["needs"] = list(config.needs)
     if own:
-        found["tp"] = [size for size in SIZES if not why_not(config, size, 1, SHORTFIN)]
+        lacks = features.lacking(config.needs, tensor_parallel.can(1))
+        server = VLLM if lacks or tensor_parallel.no_block(config.family) else SHORTFIN
+        found["tp"] = [size for size in SIZES if not why_not(config, size, 1, server)]
     elif heads := found["dimensions"].get("heads"):
         found["tp"] = [size for size in SIZES if not heads % size]
     return found
@@ -78,10 +90,14 @@ def counted(config: Path, size: int) -> dict[str, int]:
 
 
 def numbers(config: Path) -> ModelConfig | Outline:
-    """By our table of its family; without one the outline, where llama.cpp's converter knows it."""
+    """By our table of its family; where that cannot say it, the outline, if llama.cpp's converter may."""
     said = read_json(config, {"architectures?": ([str], None)}).get("architectures") or ["none"]
     if said[0] in FAMILIES:
-        return read_config(config, can=features.ALL)
+        try:
+            return read_config(config, can=features.ALL)
+        except Beyond as reason:
+            print(f"{reason}; so upstream tools write its files", file=sys.stderr)
+            return read_outline(config)
     if said[0] not in converter.ARCHITECTURES:
         raise Refused(
             f"{config}: architectures is {said[0]}, expected {' or '.join(FAMILIES)}, or one of the "
@@ -203,9 +219,9 @@ def pre_tokenizer(what: str, names: Collection[str], folder: Path) -> str:
     if found in pre_tokenizers.OTHERS:
         return found
     if found not in pre_tokenizers.TAKEN:
-        raise Refused(
+        raise Beyond(
             f"{what}: its tokenizer.json splits texts as {pre_tokenizers.described(tokenizer)}, expected "
-            f"{', '.join(pre_tokenizers.TAKEN)} or SentencePiece; no format of ours would be right"
+            f"{', '.join(pre_tokenizers.TAKEN)} or SentencePiece"
         )
     pre_tokenizers.hold_merges(folder / "tokenizer.json", tokenizer, found)
     return found
@@ -221,7 +237,8 @@ def license_of(folder: Path) -> str | None:
 
 def dimensions(config: ModelConfig) -> dict[str, int]:
     keys = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "context")
-    return {key: getattr(config, key) for key in keys}
+    found = {key: getattr(config, key) for key in keys}
+    return found | ({"parameters": parameters(config)} if config.experts else {})
 
 
 def wanted(names: Collection[str]) -> list[str]:

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from ingot.base.refused import Refused
+from ingot.formats.gguf import metadata
+from ingot.formats.onnx import weights
 from ingot.model import features, outline
 from ingot.model.checkpoint.safetensors import INDEX
 from ingot.model.config import ModelConfig, read_config
@@ -21,6 +23,11 @@ COUNTS = ("parameters", "bytes")  # dimensions that are of the weights, and no n
 POLICY = ("context", *COUNTS)  # that config.json need not say
 RANGE = re.compile(r"\{(\d{1,6})\.\.(\d{1,6})\}")  # of numbers in the names of shards
 OWN, UPSTREAM = "own", "upstream"  # ways: Ingot's writer, or the tool of the format's makers
+MAKERS = {  # formats that an upstream tool writes too -> what our own writer can
+    "gguf": metadata.CAN,
+    "onnx": weights.CAN,
+    "openvino": weights.CAN,
+}
 SMALL_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
@@ -88,8 +95,18 @@ def hub_files(pre: str | None) -> list[str]:
 
 
 def way_of(entry: dict[str, Any]) -> str:
-    """Who writes the files of a catalogue's model: as its entry says, or else by our own table."""
-    return entry.get("way") or (OWN if entry["architecture"] in FAMILIES else UPSTREAM)
+    """Who reads and writes a catalogue's model: as its entry says, or else by our own table."""
+    if said := entry.get("way"):
+        return said
+    # as an earlier `ingot add` wrote it, when there was no table of its family
+    bare = {*entry.get("dimensions", ("ffn",))} <= {*outline.KEYS, *COUNTS}
+    return UPSTREAM if bare or entry["architecture"] not in FAMILIES else OWN
+
+
+def maker_of(entry: dict[str, Any], line: str) -> str:
+    """Who writes its files of one of MAKERS: Ingot, where a table of ours and our writer can express it."""
+    beyond = features.lacking(entry["needs"], (*MAKERS[line], ADAPTER))
+    return UPSTREAM if beyond else entry["way"]
 
 
 def base_of(name: str, entry: dict[str, Any]) -> str:
@@ -107,7 +124,8 @@ def planned(entry: dict[str, Any]) -> ModelConfig | Outline:
     """Numbers by the catalogue's `dimensions`: what sizes and times need, and nothing is built from."""
     said = {key: value for key, value in entry["dimensions"].items() if key not in COUNTS}
     architecture = entry["architecture"]
-    if architecture not in FAMILIES or "ffn" not in said:
+    family = FAMILIES.get(architecture)
+    if not family or family.experts or "ffn" not in said:  # of experts it does not say enough
         return outline.planned(architecture, said)
     return ModelConfig(
         architecture=architecture, **said, rms_eps=1e-5, rope_theta=1e4, rope=None, tied=False
@@ -155,6 +173,10 @@ def fill_needs(name: str, entry: dict[str, Any], root: Path) -> str | None:
     Gives why that is refused, of which no target can be built.
     """
     said, place, refusal = entry.get("needs"), config_of(name, entry, root), None
+    if (
+        said == [NO_TABLE] and entry["architecture"] in FAMILIES
+    ):  # of when there was none of its family
+        said = entry.pop("needs") and None
     try:
         found = read(place, entry).needs if place else expected(entry)
     except Refused as reason:

@@ -21,7 +21,7 @@ from ingot.base.refused import Refused
 from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue import machine, schema, targets
 from ingot.driver.catalogue.formats.rows import OFFERED
-from ingot.driver.catalogue.model import VOCABULARY, folder_of, is_tokenizer, planned
+from ingot.driver.catalogue.model import OWN, VOCABULARY, folder_of, is_tokenizer, planned, way_of
 from ingot.driver.toolchains import toolchains
 from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
@@ -108,7 +108,7 @@ def of_folder(folder: Path, title: str) -> tuple[dict[str, Any], int]:
     source = {"path": _path(folder)}
     size = sum(one.stat().st_size for one in folder.glob("model*.safetensors"))
     entry = with_weights(found_of.entry(str(folder), names, folder, source, title), folder, size)
-    expected = FLOATS if entry["architecture"] in FAMILIES else STORED
+    expected = FLOATS if way_of(entry) == OWN else STORED
     read_checkpoint(Checkpoint([path for path in folder.iterdir() if path.is_file()]), expected)
     return entry, size
 
@@ -208,8 +208,8 @@ def of_hub(
 
 
 def with_weights(entry: dict[str, Any], folder: Path, size: int) -> dict[str, Any]:
-    """The entry of a model without a table with the number of its weights, by their bytes."""
-    if entry["architecture"] not in FAMILIES:
+    """The entry of a model that no table of ours says with the number of its weights, by their bytes."""
+    if "ffn" not in entry["dimensions"]:
         entry["dimensions"] |= found_of.counted(folder / "config.json", size)
     return entry
 
@@ -296,8 +296,9 @@ def about(root: Path, name: str, entry: dict[str, Any], size: int, catalogue: di
 
 def numbers(name: str, entry: dict[str, Any], size: int, catalogue: dict) -> list[str]:
     config = planned(entry)
-    own = isinstance(config, ModelConfig)
-    weights = parameters(config) if own else entry["dimensions"].get("parameters")
+    weights = entry["dimensions"].get("parameters")
+    if isinstance(config, ModelConfig):
+        weights = parameters(config)
     counted = f"{weights / 1e9:.2f} billion parameters, " if weights else ""
     licensed = f", license {entry['license']}" if "license" in entry else ""
     context = entry["dimensions"].get("context")
@@ -306,10 +307,12 @@ def numbers(name: str, entry: dict[str, Any], size: int, catalogue: dict) -> lis
         f"{counted}{size / 1e9:.1f} GB, {longest}{licensed}",
         f"tensor parallel sizes: {', '.join(map(str, catalogue['models'][name]['tp']))}",
     ]
-    if not own or "way" in entry:
+    if way_of(entry) != OWN:
         why = f"no table of {entry['architecture']}"
-        if own:
-            why = f"no pre-tokenizer {entry['pre_tokenizer']} of its own"
+        if entry["architecture"] in FAMILIES:
+            why = f"no table of such a {entry['architecture']}"
+            if "ffn" in entry["dimensions"]:
+                why = f"no pre-tokenizer {entry['pre_tokenizer']} of its own"
         lines.append(
             f"Ingot has {why}: its GGUF files are written by llama.cpp's converter, ONNX by "
             "onnxruntime-genai's builder, OpenVINO by optimum-intel; their records say whether they are "

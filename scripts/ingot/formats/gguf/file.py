@@ -5,6 +5,7 @@ Specification: ggml-org/ggml docs/gguf.md, version 3, little-endian.
 
 import struct
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,11 @@ class TensorInfo:
     @property
     def nbytes(self) -> int:
         return self.type.nbytes(self.shape)
+
+    @property
+    def row_nbytes(self) -> int:
+        """Of a row, or of a value of a vector."""
+        return self.nbytes // prod(self.shape[:-1] or self.shape)
 
 
 def layout(

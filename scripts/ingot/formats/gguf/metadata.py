@@ -8,37 +8,48 @@ from typing import Any
 
 from ingot.base.fields import Number, Whole
 from ingot.formats.gguf.kv import KV
-from ingot.model.config import LinearRope, ModelConfig, YarnRope
+from ingot.model.config import ModelConfig
+from ingot.model.rope import LinearRope, YarnRope
 from ingot.model.specs import f32, specs_of
 
-CAN = ("attention_bias", "mlp_bias", "own_gguf", "qkv_bias", "qk_norm", "linear", "yarn")
+CAN = ("attention_bias", "mlp_bias", "own_gguf", "qkv_bias", "qk_norm", "linear", "yarn", "experts",
+       "rope_skips", "windows", "scales", "norms_behind")  # fmt: skip
 FILE_TYPE = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # dtype -> general.file_type
 
 
 def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:
     """The pairs of the family's own keys, in the order that the reference writes."""
     c, name = config, config.family.gguf
-    found = [
-        KV(f"{name}.block_count", "u32", c.layers),
-        KV(f"{name}.context_length", "u32", c.context),
-        KV(f"{name}.embedding_length", "u32", c.hidden),
-        KV(f"{name}.feed_forward_length", "u32", c.ffn),
-        KV(f"{name}.attention.head_count", "u32", c.heads),
-        KV(f"{name}.attention.head_count_kv", "u32", c.kv_heads),
-        *scaling(f"{name}.rope.scaling", c.rope),
-        KV(f"{name}.rope.freq_base", "f32", c.rope_theta),
-        KV(f"{name}.attention.layer_norm_rms_epsilon", "f32", c.rms_eps),
-        KV(f"{name}.attention.key_length", "u32", c.head_dim),
-        KV(f"{name}.attention.value_length", "u32", c.head_dim),
-        KV("general.file_type", "u32", FILE_TYPE[dtype]),
-        KV(f"{name}.vocab_size", "u32", c.vocab),
-        KV(f"{name}.rope.dimension_count", "u32", c.head_dim),
-        KV("general.quantization_version", "u32", 2),
-    ]
-    lacks = {f"{name}.{word}" for word in config.family.gguf_lacks}
-    if not (c.says_head_dim or c.family.names_head_dim):
-        lacks |= {f"{name}.attention.{word}_length" for word in ("key", "value")}
-    return [kv for kv in found if kv.key not in lacks]
+    names_head = c.says_head_dim or c.family.names_head_dim
+    head_dim = c.head_dim if names_head else None
+    counts: dict[str, int | None] = {
+        "block_count": c.layers,
+        "context_length": c.context,
+        "embedding_length": c.hidden,
+        "feed_forward_length": c.ffn,
+        "attention.head_count": c.heads,
+        "attention.head_count_kv": c.kv_heads,
+        "expert_count": c.experts.count if c.experts else None,
+        "expert_used_count": c.experts.used if c.experts else None,
+        "expert_feed_forward_length": c.experts.ffn if c.experts else None,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.sliding_window": c.sliding.window if c.sliding else None,
+        "vocab_size": c.vocab,
+        "rope.dimension_count": c.head_dim,
+    }
+    numbers: dict[str, float | None] = {
+        "rope.freq_base": c.rope_theta,
+        "rope.freq_base_swa": c.sliding.theta if c.sliding else None,
+        "attention.layer_norm_rms_epsilon": c.rms_eps,
+        **dict(c.scales),
+    }
+    found = {key: [KV(f"{name}.{key}", "u32", n)] for key, n in counts.items() if n is not None}
+    found |= {key: [KV(f"{name}.{key}", "f32", n)] for key, n in numbers.items() if n is not None}
+    found["rope.scaling"] = scaling(f"{name}.rope.scaling", c.rope)
+    found["general.file_type"] = [KV("general.file_type", "u32", FILE_TYPE[dtype])]
+    found["general.quantization_version"] = [KV("general.quantization_version", "u32", 2)]
+    return [kv for key in c.family.gguf_keys for kv in found.get(key, ())]
 
 
 def scaling(place: str, rope) -> list[KV]:
@@ -92,7 +103,9 @@ def general(
     config: ModelConfig, dtype: str, name: str, license: str | None, generation: dict
 ) -> list[KV]:
     """The `general.*` pairs.  `name` and `license` come from the catalogue, never from a path."""
-    parameters = sum(prod(spec.shape) for spec in specs_of(config, dtype))
+    specs = specs_of(config, dtype)
+    parameters = sum(prod(spec.source_shape) for spec in specs)  # of experts one
+    counted = f"{config.experts.count}x" if config.experts else ""
     kvs = [
         KV("general.architecture", "str", config.family.gguf),
         KV("general.type", "str", "model"),
@@ -101,7 +114,7 @@ def general(
         if generation.get(key) is not None:
             kvs.append(KV(f"general.sampling.{word}", code, generation[key]))
     kvs.append(KV("general.name", "str", name))
-    kvs.append(KV("general.size_label", "str", size_label(parameters)))
+    kvs.append(KV("general.size_label", "str", f"{counted}{size_label(parameters)}"))
     return kvs + ([KV("general.license", "str", license)] if license else [])
 
 

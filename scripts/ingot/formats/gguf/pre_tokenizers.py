@@ -37,14 +37,15 @@ TAKEN = {  # that a GGUF file of ours can say
     "llama-bpe": (LLAMA, PLAIN),
     "tekken": (TEKKEN, PLAIN),
     "qwen2": (QWEN, PLAIN),
+    "dbrx": (LLAMA, PLAIN),  # llama-bpe's, of whose words each is merged
+    "gpt-2": (GPT2,),
+    "starcoder": (DIGITS, GPT2),
 }
 WHOLE = ("llama-bpe", "tekken")  # of which libllama takes each word whole that is a token
 # of which a normaliser may compose letters and marks, as libllama never does
 COMPOSED = ("qwen2", "qwen35")
 NFC = 'normalizer {"type": "NFC"}'
 OTHERS = {  # for a refusal that names them
-    "gpt-2": (GPT2,),
-    "starcoder": (DIGITS, GPT2),
     "qwen35": (
         rf"{APOSTROPHE}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
         rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{SPACES}",
@@ -77,6 +78,8 @@ def named(tokenizer: dict[str, Any]) -> str | None:
     """llama.cpp's name of how this tokenizer.json splits; None where it is none of those that we know."""
     found = steps(tokenizer)
     composed = found[1:] if found[:1] == [NFC] else found
+    if found == [LLAMA, PLAIN]:
+        return "llama-bpe" if _takes_whole(tokenizer) else "dbrx"
     return next(
         (
             name
@@ -116,7 +119,7 @@ def hold(path: Path, tokenizer: dict[str, Any], wanted: str) -> None:
 
 
 def hold_merges(path: Path, tokenizer: dict[str, Any], wanted: str) -> None:
-    whole = (tokenizer.get("model") or {}).get("ignore_merges") is True
+    whole = _takes_whole(tokenizer)
     if wanted in WHOLE and not whole:
         raise Refused(
             f"{path}: model.ignore_merges is not true, expected it of {wanted}, of which libllama takes "
@@ -127,6 +130,11 @@ def hold_merges(path: Path, tokenizer: dict[str, Any], wanted: str) -> None:
             f"{path}: model.ignore_merges is true, expected false of {wanted}, of which libllama merges "
             "each word; take the base model's tokenizer.json"
         )
+
+
+def _takes_whole(tokenizer: dict[str, Any]) -> bool:
+    """Is a word that is a token taken as it is, without merges?"""
+    return (tokenizer.get("model") or {}).get("ignore_merges") is True
 
 
 def described(tokenizer: dict[str, Any]) -> str:

@@ -63,14 +63,20 @@ def _ids(
     first: dict[str, int] = {}
     for token in tokenizer.get("added_tokens", []):
         first.setdefault(token["content"], token["id"])
-    config = read_json(checkpoint["config.json"], IDS)
+    config = read_json(checkpoint["config.json"], {**IDS, "text_config?": (IDS, None)})
+    inner = config.get("text_config") or {}
     named = {kind: first.get(_content(name)) for kind, name in names.items()}
     ids: dict[str, int] = {}
-    for source in (named, {kind: config.get(f"{kind}_token_id") for kind in names}):
+    for source in (named, {kind: _said(config, inner, f"{kind}_token_id") for kind in names}):
         for kind, number in source.items():
             if isinstance(number, int) and number >= 0 and (limit is None or number < limit):
                 ids.setdefault(kind, number)
     return {kind: number for kind, number in ids.items() if kind in KEY_OF}
+
+
+def _said(config: dict, inner: dict, key: str) -> Any:
+    found = config.get(key)
+    return inner.get(key) if found is None else found
 
 
 def _content(token: str | dict | None) -> str | None:

@@ -68,7 +68,10 @@ def vocabulary(checkpoint: Checkpoint, config: ModelConfig, pre_tokenizer: str) 
         kvs += _bpe(checkpoint["tokenizer.json"], tokenizer, config, pre_tokenizer)
         limit = None
     kvs += special.tokens(checkpoint, tokenizer, settings, limit)
-    return kvs + templates.templates(checkpoint, settings) + _code_llama(kvs)
+    kvs += templates.templates(checkpoint, settings) + _code_llama(kvs)
+    if config.family.no_prefix_space and (sentencepiece or fallback):
+        kvs.append(KV("tokenizer.ggml.add_space_prefix", "bool", False))
+    return kvs
 
 
 def _code_llama(kvs: list[KV]) -> list[KV]:

@@ -6,7 +6,8 @@ from typing import Any
 
 from ingot.base.fields import Whole, read_json
 from ingot.base.refused import Refused
-from ingot.formats.onnx.decoder import GRAPH, PAST
+from ingot.formats.onnx.attention import PAST
+from ingot.formats.onnx.decoder import GRAPH
 from ingot.formats.onnx.folder import ABOUT, GENAI
 
 MOST = (2 << 30) - 1  # bytes of a graph: protobuf's own limit

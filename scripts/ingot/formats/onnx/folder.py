@@ -13,14 +13,13 @@ from typing import Annotated, Any
 from ingot.base.fields import Number, Whole
 from ingot.base.refused import Refused
 from ingot.base.sealed import Contents
+from ingot.formats.onnx.attention import PAST, PRESENT
 from ingot.formats.onnx.decoder import (
     FUSED,
     GRAPH,
     GRAPHS,
-    PAST,
     PORTABLE,
     PREFILL,
-    PRESENT,
     opset_of,
 )
 from ingot.formats.onnx.weights import ACCURACY_LEVEL, Form

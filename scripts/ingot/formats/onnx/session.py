@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.formats.onnx.decoder import GRAPH, PAST, PRESENT
+from ingot.formats.onnx.attention import PAST, PRESENT
+from ingot.formats.onnx.decoder import GRAPH
 
 DTYPES = {
     "tensor(float)": np.float32,

@@ -12,8 +12,9 @@ from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 from ingot.formats.tensorrt import trtllm
 from ingot.model.checkpoint.safetensors import Tensor, read_header
-from ingot.model.config import Llama3Rope, ModelConfig
+from ingot.model.config import ModelConfig
 from ingot.model.families.table import FAMILIES
+from ingot.model.rope import Llama3Rope
 from ingot.model.tensors.dtypes import FLOATS, QUANTISED
 
 LINEAR = ("attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj")

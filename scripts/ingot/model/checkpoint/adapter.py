@@ -13,7 +13,7 @@ from typing import Any
 from ingot.base.fields import Number, Whole, held, read_json
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
-from ingot.model.checkpoint.safetensors import Tensor, read_header, same_bytes
+from ingot.model.checkpoint.safetensors import BESIDE, Tensor, outside, read_header, same_bytes
 from ingot.model.specs import EMBEDDING, HEAD
 
 WEIGHTS = "adapter_model.safetensors"  # beside ADAPTER
@@ -77,6 +77,11 @@ class Adapter:
         `shapes` are those of the base's tensors.
         """
         for name in (*self.loras, *self.replaced):
+            if name.startswith(BESIDE):
+                raise Refused(
+                    f"{self.path}: adapts {name}, of the part for images, which no file of ours holds; "
+                    "merge it by peft's merge_and_unload"
+                )
             if name not in shapes and name not in tied:
                 raise Refused(
                     f"{self.path}: adapts {name}, which its base does not have; name the base that it was "
@@ -113,7 +118,7 @@ def read(checkpoint: Checkpoint) -> Adapter | None:
         elif "lora_" in module:
             raise Refused(f"{path}: tensor {name} is of no LoRA that is known; merge it by peft")
         elif ".original_module." not in module:  # which PEFT does not use
-            base = _base_name(module)
+            base = outside(_base_name(module))
             if base in replaced and not same_bytes(replaced[base], tensor):
                 raise Refused(
                     f"{path}: holds two {base} that differ, expected one; merge it by peft"
@@ -138,7 +143,9 @@ def read(checkpoint: Checkpoint) -> Adapter | None:
         alpha = _by_pattern(config["alpha_pattern"] or {}, module, config["lora_alpha"])
         scale = alpha / (math.sqrt(rank) if config["use_rslora"] else rank)
         embedding = any("embedding" in end for end in factors)
-        loras[f"{module}.weight"] = Lora(scale, a, b, embedding)
+        if outside(f"{module}.weight") in loras:
+            raise Refused(f"{path}: {module} is there by two names, expected one")
+        loras[outside(f"{module}.weight")] = Lora(scale, a, b, embedding)
     if not loras and not replaced:
         raise Refused(f"{path}: holds no tensor, expected an adapter's")
     most = max(config["r"], *config["rank_pattern"].values(), 1)

@@ -15,7 +15,13 @@ from ingot.base.refused import Refused
 from ingot.model.checkpoint import adapter, identity
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.merge import Merger
-from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint, same_bytes
+from ingot.model.checkpoint.safetensors import (  # fmt: skip
+    BESIDE,
+    INSIDE,
+    Tensor,
+    read_checkpoint,
+    same_bytes,
+)
 from ingot.model.config import ModelConfig, say_unknown
 from ingot.model.specs import DROPPED, EMBEDDING, HEAD, TensorSpec, specs_of
 from ingot.model.tensors.cast import Caster, as_float32, not_finite, unpermute
@@ -49,7 +55,7 @@ class Rows:
     ):
         self.checkpoint, self.config, self.allow_overflow = checkpoint, config, allow_overflow
         self.advice = advice  # where float16 cannot hold a value
-        say_unknown(checkpoint["config.json"])
+        say_unknown(checkpoint["config.json"], config.family)
         self.tensors = read_checkpoint(checkpoint, merges=True)
         self.loras: dict[str, adapter.Lora] = {}
         self.replaced: dict[str, str] = {}  # by an adapter's: name -> dtype that the base has
@@ -77,10 +83,18 @@ class Rows:
 
     def specs(self, dtype: str) -> list[TensorSpec]:
         """The spec of each tensor, as llama.cpp orders them: computed ones, then shard by shard."""
-        by_source = {spec.source or spec.name: spec for spec in specs_of(self.config, dtype)}
-        self.check({spec.source: spec.shape for spec in by_source.values() if spec.source})
-        computed = [spec for spec in by_source.values() if spec.source is None]
-        return computed + [by_source[name] for name in self.tensors if name in by_source]
+        specs = specs_of(self.config, dtype)
+        self.check({name: spec.source_shape for spec in specs for name in spec.sources})
+        computed = [spec for spec in specs if spec.source is None]
+        stored = [spec for spec in specs if spec.source]
+        place = {name: number for number, name in enumerate(self.tensors)}
+        known: dict[
+            str, int
+        ] = {}  # of a layer's experts, which come together: the last one's place
+        for spec in stored:
+            layer = spec.source.partition("{}")[0]
+            known[layer] = max(known.get(layer, 0), *(place[name] for name in spec.sources))
+        return computed + sorted(stored, key=lambda spec: known[spec.source.partition("{}")[0]])
 
     def check(self, expected: dict[str, tuple[int, ...]]) -> None:
         """Stop unless the checkpoint holds just the tensors `expected`, each of its shape."""
@@ -92,8 +106,13 @@ class Rows:
                 f"{HEAD}: left out, since tie_word_embeddings is true: so does transformers",
                 file=sys.stderr,
             )
+        # of a model that also sees: its other parts, and names of its part for text
+        beside, inside = BESIDE if self.config.family.inner else (), tuple(INSIDE)
         extra = [
-            name for name in self.tensors if name not in expected and not name.endswith(dropped)
+            name
+            for name, tensor in self.tensors.items()
+            if (name not in expected and not name.endswith(dropped) and not name.startswith(beside))
+            or (not self.config.family.inner and tensor.name.startswith(inside))
         ]
         if extra:
             raise Refused(
@@ -117,9 +136,15 @@ class Rows:
 
         The bytes lie in a buffer of the reading thread: use them before it reads on.
         """
-        tensor = self.tensors[spec.source]
-        last = tensor.shape[0] if last is None else last
-        plain = tensor.dtype == spec.type.name
+        for number, name in enumerate(spec.sources):
+            tensor = self.tensors[name]
+            end = tensor.shape[0] if last is None else last
+            yield from self._blocks(spec, name, number * tensor.shape[0], first, end)
+
+    def _blocks(self, spec: TensorSpec, name: str, before: int, first: int, last: int) -> Iterator:
+        """Those of one of its sources, `before` rows of others in front of it."""
+        tensor = self.tensors[name]
+        plain = tensor.dtype == spec.type.name and not spec.plus
         size = stream.BLOCK if plain else stream.CAST_BLOCK
         step = max(1, size * tensor.shape[0] // max(tensor.nbytes, 1))
         if spec.heads:  # whole heads only
@@ -127,11 +152,10 @@ class Rows:
         for row in range(first, last, step):
             rows = min(step, last - row)
             ticket, self.tickets = self.tickets, self.tickets + 1
-            yield row, rows, functools.partial(self._read, spec, tensor, ticket, row, rows)
+            yield before + row, rows, functools.partial(self._read, spec, name, ticket, row, rows)
 
-    def _read(
-        self, spec: TensorSpec, tensor: Tensor, ticket: int, first: int, rows: int
-    ) -> memoryview:
+    def _read(self, spec: TensorSpec, name: str, ticket: int, first: int, rows: int) -> memoryview:
+        tensor = self.tensors[name]
         columns = tensor.shape[-1] if len(tensor.shape) > 1 else 1
         row = columns * FLOATS[tensor.dtype].itemsize
         buffer = stream.buffer_of(self.local, rows * row)
@@ -143,9 +167,12 @@ class Rows:
             raise Refused(
                 f"{tensor.path}: tensor {tensor.name} holds {odd}; the checkpoint is damaged"
             )
-        bits, dtype = self._adapted(spec, bits, tensor, first)
+        bits, dtype = self._adapted(name, bits, tensor, first)
         if spec.heads:
             bits = unpermute(bits, self.config.head_dim)
+        if spec.plus:
+            bits = (as_float32(bits, dtype) + np.float32(spec.plus)).view(np.uint32)
+            dtype = "F32"
         cast = self._caster(dtype, spec.type.name)
         data = memoryview(np.ascontiguousarray(cast(bits))).cast("B")
         if cast.overflowed:
@@ -162,14 +189,14 @@ class Rows:
         return data
 
     def _adapted(
-        self, spec: TensorSpec, bits: np.ndarray, tensor: Tensor, first: int
+        self, name: str, bits: np.ndarray, tensor: Tensor, first: int
     ) -> tuple[np.ndarray, str]:
         """Rows of a tensor as the adapter makes them, in the dtype of the base: their bits, and it."""
-        dtype = self.replaced.get(spec.source or "", tensor.dtype)
+        dtype = self.replaced.get(name, tensor.dtype)
         if dtype != tensor.dtype:
             cast = self._caster(tensor.dtype, dtype)(bits)
             bits = cast.view(FLOATS[dtype].bits).reshape(bits.shape)
-        if lora := self.loras.get(spec.source or ""):
+        if lora := self.loras.get(name):
             bits = self._merger()(lora, bits, dtype, first)
         if (dtype != tensor.dtype or lora) and (odd := not_finite(bits, dtype)):
             raise Refused(

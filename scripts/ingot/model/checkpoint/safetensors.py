@@ -20,6 +20,15 @@ from ingot.model.tensors.dtypes import FLOATS, Float
 HEADER_LIMIT = 25_000_000  # bytes; the hub client's own limit
 MOST_DIMS = 8
 INDEX = "model.safetensors.index.json"
+# of a model that also sees or hears, where its part for text lies: by transformers 4, by 5
+INSIDE = {
+    "language_model.model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+    "model.language_model.": "model.",
+}
+BESIDE = (  # tensors of its parts for images and sounds, which M.mmproj.gguf holds
+    "vision_tower.", "model.vision_tower.", "multi_modal_projector.", "model.multi_modal_projector.",
+)  # fmt: skip
 BARE = ("layers.", "embed_tokens.")  # how names begin where `model.` was left out
 
 
@@ -64,6 +73,7 @@ def read_checkpoint(
             tensors[name] = tensor
     if weight_map is not None:
         _agree(checkpoint[INDEX], weight_map, tensors)
+    tensors = _once(tensors)
     if any(name.startswith(BARE) for name in tensors):
         # saved without its head, as AutoModel is: transformers and llama.cpp put the prefix back, too
         inner = (*BARE, "norm.")
@@ -72,6 +82,24 @@ def read_checkpoint(
             for name, one in tensors.items()
         }
     return tensors
+
+
+def _once(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """By the names of a model which only reads; refused where two tensors would have one."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        other = found.setdefault(outside(name), tensor)
+        if other is not tensor:
+            raise Refused(
+                f"{tensor.path}: tensor {name} is also there as {other.name}, expected one of them"
+            )
+    return found
+
+
+def outside(name: str) -> str:
+    """A tensor's name as that of a model which only reads."""
+    prefix = next((one for one in INSIDE if name.startswith(one)), "")
+    return INSIDE[prefix] + name.removeprefix(prefix) if prefix else name
 
 
 def read_header(path: Path, dtypes: dict[str, Float] = FLOATS) -> dict[str, Tensor]:

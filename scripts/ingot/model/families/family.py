@@ -5,50 +5,111 @@ What config.json says (config.py), which tensors a checkpoint and a GGUF file ho
 
 from dataclasses import dataclass, field
 
-# of a tensor [out, in]: hidden, ffn, head (head_dim), q (heads * head_dim), kv (kv_heads * head_dim)
+# of a tensor [out, in]: hidden, ffn, head (head_dim), q (heads * head_dim), kv (kv_heads * head_dim),
+# experts (how many), expert (channels of each)
 Sizes = tuple[str, ...]
+
+# the keys of GGUF that its converter writes, below the architecture's name or whole, in their order
+KEYS = (
+    "block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
+    "attention.head_count_kv", "rope.scaling", "rope.freq_base", "attention.layer_norm_rms_epsilon",
+    "expert_count", "expert_used_count", "attention.key_length", "attention.value_length",
+    "general.file_type", "vocab_size", "rope.dimension_count", "expert_feed_forward_length",
+    "attention.scale", "embedding_scale", "residual_scale", "logit_scale", "general.quantization_version",
+)  # fmt: skip
+
+
+def without(*words: str) -> tuple[str, ...]:
+    """KEYS without these."""
+    return tuple(key for key in KEYS if key not in words)
 
 
 @dataclass(frozen=True)
 class Weight:
-    """One tensor of a layer: `.weight` of this name, and `.bias` where it has one."""
+    """One tensor of a layer: `.weight` of this name, and `.bias` where it has one.
+
+    {} in the name stands for each expert: GGUF has one tensor of them all, [expert, out, in].
+    """
 
     gguf: str  # its name there, below blk.N.
-    shape: Sizes
-    heads: str = (
-        ""  # heads or kv_heads: GGUF interleaves the two halves of each head's rows, for its rope
-    )
+    shape: Sizes  # of one expert's, of those
+    # heads or kv_heads: GGUF interleaves the two halves of each head's rows, for its rope
+    heads: str = ""
     bias: str = ""  # the key of config.json that says whether it has one; "": it has none
+    float32: bool = False  # in GGUF, at any dtype of the file
 
 
 @dataclass(frozen=True)
 class Family:
+    """What a family has is said here; what a field leaves out is as Llama's."""
+
     architecture: str  # of config.json's `architectures`
     model_type: str  # of config.json
     gguf: str  # general.architecture there, and the first word of its keys
     layer: dict[str, Weight]  # by name below model.layers.N., in the order of the computation
-    gguf_lacks: tuple[
-        str, ...
-    ] = ()  # of metadata.hyperparameters, what llama.cpp's converter writes none of
-    says_prefix_space: bool = True  # does GGUF say add_prefix_space of tokenizer_config.json?
     needs: tuple[str, ...] = ()  # of features.FEATURES, whatever config.json says
+
+    # what config.json says
+    inner: str = ""  # the key below which its part for text is
     always: tuple[
         str, ...
-    ] = ()  # keys that are true whatever config.json says: its modules have them
+    ] = ()  # keys that are true whatever it says: the family's modules have them
     neutral: dict[str, tuple] = field(default_factory=dict)  # more of known_fields.NEUTRAL
+    says: dict[str, object] = field(default_factory=dict)  # what it must say, of a default
+    # what transformers takes where it says nothing
+    defaults: dict[str, object] = field(default_factory=dict)
+    default_theta: float = 10000.0  # of rope
+    default_head_dim: int | None = None  # None: hidden / heads
+    default_window: int | None = None  # tokens
+    counts_kv_heads: bool = True  # may num_key_value_heads be left out, as many as heads?
     ends_at_window: bool = (
-        False  # does `sliding_window` end its context, beyond which no format is right?
+        False  # does `sliding_window` end its context?  Beyond, no format is right
     )
-    default_window: int | None = (
-        None  # tokens, that transformers takes where config.json names none
+
+    # its arithmetic
+    activation: str = "silu"
+    experts: str = ""  # the key of config.json for the channels of each, of one that has them
+    scales: dict[str, str] = field(default_factory=dict)  # GGUF's key -> that of config.json
+    rope_skips: int = 0  # of so many layers the last has no rope: no_rope_layers
+    sliding_every: int = (
+        0  # of so many layers the last sees all, the others `sliding_window` tokens
     )
+    norm_plus: float = 0.0  # what its norms add to their weights, which GGUF holds with it
+    root_embedding: bool = False  # are embeddings multiplied by the root of hidden?
+
+    # GGUF, and libllama
+    gguf_keys: tuple[str, ...] = KEYS
+    names_head_dim: bool = True  # does GGUF name it though config.json does not?
+    says_prefix_space: bool = True  # does GGUF say add_prefix_space of tokenizer_config.json?
+    no_prefix_space: bool = False  # does GGUF say that no space is put before a text?
+    llama3_rope: bool = False  # has GGUF the tensor of Llama 3.1's scaling?
+    divides_heads: bool = False  # is head_dim hidden / heads to libllama, whatever is said?
+    wide_at: int = (
+        0  # of so many layers libllama divides scores by hidden / heads, of others by head_dim
+    )
+
     # more of TensorRT-LLM's config.json; None where that has no class for it
     trtllm: dict[str, str] | None = None
-    counts_kv_heads: bool = True  # may num_key_value_heads be left out, as many as heads?
-    default_head_dim: int | None = None  # what transformers takes where config.json names none
-    names_head_dim: bool = True  # does GGUF name it though config.json does not?
 
     @property
     def biases(self) -> tuple[str, ...]:
         """The keys that its layers go by."""
         return tuple(dict.fromkeys(one.bias for one in self.layer.values() if one.bias))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Keys of config.json that are other arithmetic of other families, and honoured of this."""
+        ropes = ("no_rope_layers", "no_rope_layer_interval") if self.rope_skips else ()
+        counts: tuple[str, ...] = ()
+        if self.experts:
+            counts = ("num_experts", "num_local_experts", "num_experts_per_tok", self.experts)
+        windows: tuple[str, ...] = ()
+        if self.sliding_every:
+            windows = (
+                "layer_types",
+                "sliding_window_pattern",
+                "_sliding_window_pattern",
+                "rope_local_base_freq",
+            )
+        scores = ("query_pre_attn_scalar",) if self.wide_at else ()
+        return (*self.says, *self.scales.values(), *counts, *ropes, *windows, *scores)

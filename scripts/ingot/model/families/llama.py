@@ -10,6 +10,7 @@ LLAMA = Family(
     model_type="llama",
     gguf="llama",
     trtllm={},
+    llama3_rope=True,
     layer={
         "input_layernorm": Weight("attn_norm", ("hidden",)),
         "self_attn.q_proj": Weight("attn_q", ("q", "hidden"), "heads", "attention_bias"),

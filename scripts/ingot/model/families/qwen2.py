@@ -5,6 +5,7 @@ Source: transformers' modeling_qwen2.py; llama.cpp's conversion/qwen.py of the c
 
 from dataclasses import replace
 
+from ingot.model.families.family import without
 from ingot.model.families.llama import LLAMA
 
 QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -13,11 +14,12 @@ QWEN2 = replace(
     architecture="Qwen2ForCausalLM",
     model_type="qwen2",
     gguf="qwen2",
+    llama3_rope=False,
     layer={
         name: replace(one, heads="", bias="attention_bias" if name in QKV else "")
         for name, one in LLAMA.layer.items()
     },
-    gguf_lacks=("vocab_size", "rope.dimension_count"),
+    gguf_keys=without("vocab_size", "rope.dimension_count"),
     says_prefix_space=False,
     needs=("own_gguf", "qkv_bias"),
     always=("attention_bias",),

@@ -169,6 +169,8 @@ def cache_of(
     else:
         layers, window, states = config.layers, config.window or 0, 0
         sliding = layers if window else 0
+        if config.sliding:
+            window, sliding = config.sliding.window, len(config.with_window)
     if not layers:
         return None
     each = found.kv_per_token // ceil(layers / found.pp)

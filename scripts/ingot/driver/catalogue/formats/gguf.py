@@ -17,7 +17,7 @@ from ingot.driver.catalogue.formats.table import (  # fmt: skip
     whole_model,
 )
 from ingot.driver.catalogue.job import Job
-from ingot.driver.catalogue.model import UPSTREAM, Model
+from ingot.driver.catalogue.model import UPSTREAM, Model, maker_of
 from ingot.formats.gguf import converter, metadata, quantisations
 from ingot.formats.iree import irpa
 from ingot.model import features
@@ -97,17 +97,22 @@ def imatrix(job: Job, model: Model) -> Work | None:
 
 
 def why_not(target: Target) -> str | None:
-    architecture = target.entry["architecture"]
-    if target.entry["way"] == UPSTREAM and architecture not in converter.ARCHITECTURES:
+    architecture, key = target.entry["architecture"], f"models.{target.model}.imatrix"
+    upstream = maker_of(target.entry, "gguf") == UPSTREAM
+    row, text = quantisations.ROWS.get(target.variant or ""), target.entry.get("imatrix")
+    if upstream and architecture not in converter.ARCHITECTURES:
         return f"llama.cpp's converter, as it is pinned, does not know {architecture}"
-    if target.entry["way"] == UPSTREAM and target.entry.get("imatrix"):
-        key = f"models.{target.model}.imatrix"
+    if upstream and text:
         return f"{key}: set, expected none with way upstream: it would lack experts and states"
-    row = quantisations.ROWS.get(target.variant or "")
-    if row and row.by_imatrix and not target.entry.get("imatrix"):
-        if target.entry["way"] == UPSTREAM:
-            return f"{target.variant} needs an importance matrix, which there is none of with way upstream"
-        return f"{target.variant} needs an importance matrix; set models.{target.model}.imatrix to a text"
+    experts = "experts" in target.entry["needs"]
+    if row and text and experts:
+        return f"{key}: set, expected none of a model with experts; remove it"
+    if row and row.by_imatrix and not text:
+        needs = f"{target.variant} needs an importance matrix"
+        if upstream or experts:
+            lacks = "with way upstream" if upstream else "of a model with experts"
+            return f"{needs}, which there is none of {lacks}"
+        return f"{needs}; set {key} to a text"
     return None
 
 
@@ -130,13 +135,18 @@ def why_not_lora(target: Target) -> str | None:
 
 
 def why_not_imatrix(target: Target) -> str | None:
-    if target.entry["way"] == UPSTREAM:
+    if maker_of(target.entry, "gguf") == UPSTREAM:
         return (
             "no importance matrix is computed with way upstream: it would lack experts and states"
         )
     if not target.entry.get("imatrix"):
         return f"models.{target.model}.imatrix: missing, expected a text; name one"
     return None
+
+
+def can_imatrix(target: Target) -> Collection[str]:
+    """Of experts libllama's sums are not those that it quantises by, expert by expert."""
+    return (*(one for one in metadata.CAN if one != "experts"), features.ADAPTER)
 
 
 def why_not_quants(target: Target) -> str | None:
@@ -146,7 +156,8 @@ def why_not_quants(target: Target) -> str | None:
 
 def can(target: Target) -> Collection[str]:
     """What our own table lacks is llama.cpp's to write; an adapter is merged by our own writer alone."""
-    return features.ALL if target.entry["way"] == UPSTREAM else (*features.ALL, features.ADAPTER)
+    own = maker_of(target.entry, "gguf") != UPSTREAM
+    return (*features.ALL, *([features.ADAPTER] if own else []))
 
 
 def every_type(catalogue: dict, tp: int) -> list[str]:
@@ -224,7 +235,7 @@ ROWS = (
         name="imatrix",
         what="an importance matrix, by which libllama's types are made",
         steps={"compute_imatrix": imatrix},
-        can=always((*metadata.CAN, features.ADAPTER)),
+        can=can_imatrix,
         whole="an importance matrix is of the whole model",
         chart="other",
         why_not=why_not_imatrix,

@@ -36,6 +36,7 @@ PROGRAMS = {  # variants of a program that some hardware needs, and the exporter
     "decomposed": ["--attention-kernel=decomposed"],
     "f32": computed_in("float32"),
 }
+SCALED = ("linear", "yarn")
 COMPILE = {  # by hardware; the compiler's passes over the whole program grow like its square
     "cpu": (Cost(8, 0.37, 237, 1.38), 0.105, 0.0082),
     "": (Cost(6, 0.06, 260, 1.4, squared=3.3e-4), 0.28, 0.0068),
@@ -159,9 +160,8 @@ def archive_variants(catalogue: dict, tp: int) -> list[str]:
 
 
 def can(target: Target) -> Collection[str]:
-    """An archive of the whole model holds what its GGUF file does."""
-    found = tensor_parallel.can(target.tp) if target.tp else metadata.CAN
-    return (*found, features.ADAPTER)
+    """An archive of the whole model also says ropes that no program of ours computes."""
+    return (*tensor_parallel.can(target.tp or 1), *([] if target.tp else SCALED), features.ADAPTER)
 
 
 row = partial(Format, can=can, sizes=own_sizes, chart="program")

@@ -15,16 +15,18 @@ from ingot.driver.catalogue.formats.table import (  # fmt: skip
     whole_model,
 )
 from ingot.driver.catalogue.job import Job
-from ingot.driver.catalogue.model import UPSTREAM, Model
+from ingot.driver.catalogue.model import UPSTREAM, Model, maker_of
 from ingot.formats.onnx import builder, weights
 from ingot.formats.onnx.openvino import exporter
+from ingot.formats.onnx.torchpipe import split
 from ingot.model import features
 from ingot.model.outline import NO_TABLE
 from ingot.model.specs import specs_of
 
 VARIANTS = ("fp16", "int8", "prefill")  # besides fp32; prefill is fp16 without a KV cache
 QUANTS = ("int8",)  # of OpenVINO
-EXPORTED = (*QUANTS, "int4")  # of OpenVINO, by optimum-intel
+INT4 = "int4"
+EXPORTED = (*QUANTS, INT4)  # of OpenVINO, by optimum-intel
 PER_LAYER = 12_000  # bytes of a graph
 SCRIPTS = {"torchpipe": "split_onnx", "rtx": "build_rtx"}  # of others export_<name>
 VALUES = "the checkpoint, value by value; transformers in float32: tokens and distributions, by "
@@ -69,9 +71,9 @@ def build(job: Job, model: Model) -> Work | None:
 
 
 def by_builder(target: Target) -> bool:
-    """With way upstream; its other variants are ours where there is a table."""
+    """Where it is not our own; other variants than float32 are, where there is a table."""
     tabled = NO_TABLE not in target.entry["needs"]
-    return target.entry["way"] == UPSTREAM and not (target.variant and tabled)
+    return maker_of(target.entry, "onnx") == UPSTREAM and not (target.variant and tabled)
 
 
 def can(target: Target) -> Collection[str]:
@@ -89,20 +91,24 @@ def why_not(target: Target) -> str | None:
     return None
 
 
+def by_exporter(target: Target) -> bool:
+    """Is it written by optimum-intel, as int4 always is?"""
+    return target.variant == INT4 or maker_of(target.entry, "openvino") == UPSTREAM
+
+
 def of_openvino(target: Target) -> Collection[str]:
-    return features.ALL if target.entry["way"] == UPSTREAM else weights.CAN
+    return features.ALL if by_exporter(target) else weights.CAN
 
 
 def not_openvino(target: Target) -> str | None:
     architecture = target.entry["architecture"]
-    if target.entry["way"] != UPSTREAM:
-        own = target.variant in (None, *QUANTS)
-        return None if own else f"no {target.variant} but by optimum-intel: set `way: upstream`"
+    if not by_exporter(target):
+        return None
     if architecture not in exporter.ARCHITECTURES:
         return f"optimum-intel, as it is pinned, does not know {architecture}"
     if target.variant and target.entry["onnx"]["float_layers"]:
         return (
-            "optimum-intel leaves no layer in float32; remove onnx.float_layers, or way: upstream"
+            "optimum-intel, which writes it, leaves no layer in float32; remove onnx.float_layers"
         )
     return None
 
@@ -157,6 +163,7 @@ ROWS = (
     ),
     row(
         name="torchpipe",
+        can=table.always(split.CAN),
         what="the decoder cut at attention: a graph that batches any tokens, and attention per request",
         steps=make("torchpipe", Cost(0.6, 3.0, 60))
         | {"verify_torchpipe": table.run_through(Cost(3, 100, 200, 5000))},

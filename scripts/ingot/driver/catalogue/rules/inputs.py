@@ -19,6 +19,7 @@ from ingot.driver.catalogue.model import (
     base_of,
     hub_files,
     is_tokenizer,
+    maker_of,
     on_hub,
     shard_names,
 )
@@ -227,9 +228,10 @@ class Inputs:
         models = self.catalogue["models"].items()
         return "|".join(name for name, one in models if NO_TABLE not in one["needs"]) or "(?!)"
 
-    def of_way(self, way: str) -> str:
-        """A pattern of the models whose files are written that way; of none, one that nothing fits."""
-        found = [name for name, one in self.catalogue["models"].items() if one["way"] == way]
+    def made_by(self, way: str, line: str) -> str:
+        """A pattern of the models whose files of one of MAKERS are written that way; nothing fits none."""
+        models = self.catalogue["models"].items()
+        found = [name for name, one in models if maker_of(one, line) == way]
         return "|".join(found) or "(?!)"
 
     # Its files

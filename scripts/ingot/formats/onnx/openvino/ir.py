@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ingot.base.refused import Refused
-from ingot.formats.onnx.decoder import GRAPH, PAST, PRESENT
+from ingot.formats.onnx.attention import PAST, PRESENT
+from ingot.formats.onnx.decoder import GRAPH
 from ingot.model.checkpoint.files import Checkpoint
 
 STEM = "openvino_model"

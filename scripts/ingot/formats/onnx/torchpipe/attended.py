@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ingot.formats.onnx.decoder import frequencies
+from ingot.formats.onnx.attention import frequencies
 from ingot.formats.onnx.torchpipe.split import DOMAIN, HEADS, NAMES, OPSET, PLUGIN, Split
 from ingot.model.config import ModelConfig
 

@@ -16,10 +16,13 @@ from ingot.base.refused import Refused
 from ingot.base.sealed import Contents
 from ingot.formats.onnx.decoder import trunk
 from ingot.formats.onnx.graph import Graph
+from ingot.formats.onnx.weights import CAN as CAN_ALL
 from ingot.formats.onnx.weights import Form, Layout, Weights
 from ingot.model.checkpoint.files import Checkpoint, name_of
 from ingot.model.config import ModelConfig
 
+# one graph attends, in each layer
+CAN = tuple(word for word in CAN_ALL if word not in ("rope_skips", "windows"))
 DOMAIN, PLUGIN = "CustomTorchOps", "TorchPlugin"
 OPSET = 17  # as upstream's: TensorRT 10.5 knows no newer operators
 ROWS, HEADS = "rows", "heads"
@@ -140,7 +143,7 @@ def _attention(c: ModelConfig, split: Split, name: str, past: bool) -> bytes:
     index = constant(np.repeat(np.arange(c.kv_heads), c.heads // c.kv_heads))
     if c.heads > c.kv_heads:  # each KV head for the query heads that share it
         k, v = (node("Gather", x, index, axis=1) for x in (k, v))
-    scale = constant(np.array(c.head_dim**-0.5, np.float16 if kind == "FLOAT16" else np.float32))
+    scale = constant(np.array(c.score_scale, np.float16 if kind == "FLOAT16" else np.float32))
     scores = node("MatMul", node("Mul", q, scale), node("Transpose", k, perm=[0, 1, 3, 2]))
     scores = graph.cast(node("Add", scores, "attention_mask"), "FLOAT")
     y = node("MatMul", graph.cast(node("Softmax", scores, axis=-1), kind), v)

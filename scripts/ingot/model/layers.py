@@ -1,0 +1,122 @@
+"""What a config.json says of layers that are no Llama's: experts, windows, layers without rope."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingot.base.refused import Refused
+from ingot.model.families.family import Family
+from ingot.model.known_fields import Beyond
+from ingot.model.rope import agree
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Of each layer: how many, how many of them a token goes through, and the channels of each."""
+
+    count: int
+    used: int
+    ffn: int
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """Each `every`th layer sees all tokens, the others `window`; `theta` is the base of their rope."""
+
+    window: int
+    every: int
+    theta: float | None  # None: that of the others
+
+    def layers(self, count: int) -> list[int]:
+        """Those of `count` layers that slide."""
+        return [n for n in range(count) if (n + 1) % self.every]
+
+
+def given(path: Path, config: dict, key: str):
+    """A number that the family cannot be without."""
+    if config.get(key) is None:
+        found = "null" if key in config else "missing"
+        raise Beyond(f"{path}: {key} is {found}, expected a number")
+    return config[key]
+
+
+def experts(path: Path, config: dict, family: Family) -> Experts | None:
+    if not family.experts:
+        return None
+    counts = ("num_experts", "num_local_experts")
+    count = agree(path, {key: config[key] for key in counts if config.get(key)})
+    if not count:
+        raise Beyond(f"{path}: {' and '.join(counts)} are missing, expected a number of one")
+    used = given(path, config, "num_experts_per_tok")
+    if used > count:
+        raise Refused(f"{path}: num_experts_per_tok is {used}, expected at most {count} experts")
+    return Experts(count, used, given(path, config, family.experts))
+
+
+def hold_rope_skips(path: Path, config: dict, family: Family) -> None:
+    """Refused: other layers without rope than the family's."""
+    if not (every := family.rope_skips):
+        return
+    layers = range(1, config["num_hidden_layers"] + 1)
+    by = config.get("no_rope_layer_interval") or every
+    expected = [int(layer % every != 0) for layer in layers]
+    said = config.get("no_rope_layers")
+    if (said if said is not None else [int(layer % by != 0) for layer in layers]) != expected:
+        raise Beyond(
+            f"{path}: no_rope_layers says others than that of {every} layers the last has no rope, "
+            f"expected that: llama.cpp knows no other {family.gguf}"
+        )
+
+
+def sliding(path: Path, config: dict, family: Family) -> Sliding | None:
+    """Refused: other layers that slide than the family's."""
+    if not (every := family.sliding_every):
+        return None
+    window = given(path, config, "sliding_window")
+    found = Sliding(window, every, config.get("rope_local_base_freq"))
+    count = config["num_hidden_layers"]
+    slide = found.layers(count)
+    expected = [SLIDING if n in slide else FULL for n in range(count)]
+    patterns = ("sliding_window_pattern", "_sliding_window_pattern")
+    by = agree(path, {key: config[key] for key in patterns if config.get(key)}) or every
+    said = config.get("layer_types")
+    if (said is not None and said != expected) or by != every:
+        raise Beyond(
+            f"{path}: layer_types says others than that of {every} layers the last sees all tokens, "
+            f"expected that: llama.cpp knows no other {family.gguf}"
+        )
+    return found
+
+
+def one_rope(path: Path, config: dict) -> dict:
+    """The same of one whose rope_parameters are by kinds of layers: as transformers 4 writes it."""
+    both = config.get("rope_parameters")
+    if not isinstance(both, dict) or FULL not in both:
+        return config
+    local = both.get(SLIDING) or {}
+    plain = isinstance(local, dict) and local.get("rope_type", "default") == "default"
+    if not plain or set(local) - {"rope_type", "rope_theta"}:
+        raise Beyond(
+            f"{path}: rope_parameters.{SLIDING} is {local!s:.60}, expected a base alone: llama.cpp knows "
+            "no scaling of layers with a window"
+        )
+    keys = ("rope_local_base_freq", f"rope_parameters.{SLIDING}.rope_theta")
+    named = dict(zip(keys, (config.get(keys[0]), local.get("rope_theta")), strict=True))
+    found = {**config, "rope_parameters": both[FULL]}
+    if any(named.values()):
+        found[keys[0]] = agree(path, {key: one for key, one in named.items() if one})
+    return found
+
+
+def hold_scores(path: Path, config: dict, family: Family, head_dim: int) -> None:
+    """Refused: attention's scores divided by another number than libllama's."""
+    if not family.wide_at:
+        return
+    wide = config["num_hidden_layers"] == family.wide_at
+    size = config["hidden_size"] // config["num_attention_heads"] if wide else head_dim
+    if config.get("query_pre_attn_scalar") != size:
+        raise Beyond(
+            f"{path}: query_pre_attn_scalar is {config.get('query_pre_attn_scalar')}, expected {size}: "
+            f"llama.cpp knows no other {family.gguf} of {config['num_hidden_layers']} layers"
+        )

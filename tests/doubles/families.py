@@ -1,0 +1,174 @@
+"""The families beside Llama, as config.json and checkpoints have them; no table of ours is read."""
+
+VERSION_5 = {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+    "rope_theta": None,
+    "layer_types": ["full_attention"] * 2,
+}
+YARN = {"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}}
+TIED = {"tie_word_embeddings": True}
+QWEN2 = {  # as it is published: no head_dim, and what its windows would be
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "head_dim": None,
+    "rope_theta": 1e6,
+    "rope_scaling": None,
+    "use_sliding_window": False,
+    "sliding_window": 32768,
+    "max_window_layers": 1,
+}
+QWEN3 = QWEN2 | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "head_dim": 32,
+    "attention_bias": False,
+    "sliding_window": None,
+}
+QWEN3_MOE = QWEN3 | {  # twelve: the tenth comes before the third where they lie by name
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "moe_intermediate_size": 96,
+    "num_experts": 12, "num_experts_per_tok": 3, "norm_topk_prob": True, "decoder_sparse_step": 1,
+    "mlp_only_layers": [], "output_router_logits": False, "router_aux_loss_coef": 0.001,
+}  # fmt: skip
+MIXTRAL = {
+    "architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "rope_scaling": None,
+    "rope_theta": 1e6, "sliding_window": None, "num_local_experts": 4, "num_experts_per_tok": 2,
+    "router_jitter_noise": 0.0, "output_router_logits": False,
+}  # fmt: skip
+SMOLLM3 = {
+    "architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "rope_scaling": None,
+    "num_hidden_layers": 5, "no_rope_layers": [1, 1, 1, 0, 1], "no_rope_layer_interval": 4,
+    "layer_types": ["full_attention"] * 5, "use_sliding_window": False, "sliding_window": None,
+    "pad_token_id": 1016, **TIED,
+}  # fmt: skip
+GRANITE = {
+    "architectures": ["GraniteForCausalLM"], "model_type": "granite", "rope_scaling": None,
+    "attention_multiplier": 0.0625, "embedding_multiplier": 12.0, "residual_multiplier": 0.22,
+    "logits_scaling": 8.0, "attention_bias": False, "mlp_bias": False,
+}  # fmt: skip
+OLMO2 = {
+    "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "rope_scaling": None,
+    "attention_bias": False, "rms_norm_eps": 1e-6, "num_key_value_heads": 8,
+}  # fmt: skip
+GEMMA2 = {  # of a SentencePiece vocabulary without a blank before a text
+    "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "vocab_size": 1000,
+    "hidden_act": "gelu_pytorch_tanh", "hidden_activation": "gelu_pytorch_tanh", "rope_theta": 10000.0,
+    "rope_scaling": None, "head_dim": 32, "query_pre_attn_scalar": 32, "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0, "sliding_window": 16, "bos_token_id": 1, "eos_token_id": 2,
+    "pad_token_id": 0, "cache_implementation": "hybrid", "rms_norm_eps": 1e-6,
+}  # fmt: skip
+GEMMA3 = GEMMA2 | {  # as transformers 4 writes it
+    "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "num_hidden_layers": 7,
+    "attn_logit_softcapping": None, "final_logit_softcapping": None, "rope_theta": 1e6,
+    "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6,
+}  # fmt: skip
+KINDS = [f"{'full' if n == 5 else 'sliding'}_attention" for n in range(7)]
+GEMMA3_5 = GEMMA3 | {
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 20000.0},
+    },
+    "rope_theta": None, "rope_local_base_freq": None, "sliding_window_pattern": None, "layer_types": KINDS,
+}  # fmt: skip
+OUTER = ("architectures", "bos_token_id", "eos_token_id", "torch_dtype")
+
+
+def seeing(config: dict) -> dict:
+    """The config.json of a Gemma 3 that sees, as published ones are: what is the default goes unsaid."""
+    said = {key: value for key, value in config.items() if key not in OUTER and value is not None}
+    return {
+        **{key: config[key] for key in OUTER if key in config},
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "model_type": "gemma3",
+        "mm_tokens_per_image": 4,
+        "text_config": {key: one for key, one in said.items() if key != "rms_norm_eps"},
+        "vision_config": {
+            "hidden_size": 32, "image_size": 56, "intermediate_size": 48, "num_attention_heads": 2,
+            "num_hidden_layers": 1, "patch_size": 14, "model_type": "siglip_vision_model",
+        },
+    }  # fmt: skip
+
+
+BASES = (QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, SMOLLM3, GRANITE, OLMO2, GEMMA2, GEMMA3)
+SEES = ("Gemma 3 that sees",)  # names of SHAPES
+SHAPES: dict[str, dict] = {
+    "Qwen2": QWEN2,
+    "Qwen2, tied": QWEN2 | TIED,
+    "Qwen2 that says head_dim": QWEN2 | {"head_dim": 24},
+    "Qwen2, seven heads of one": (
+        QWEN2 | {"num_attention_heads": 7, "num_key_value_heads": 1, "hidden_size": 224}
+    ),
+    "Qwen2, more rows than tokens": QWEN2 | {"vocab_size": 1088, **TIED},
+    "Qwen2.5, YaRN": QWEN2 | YARN,
+    "Qwen2, transformers 5": QWEN2 | VERSION_5,
+    "Qwen3": QWEN3,
+    "Qwen3, tied": QWEN3 | TIED,
+    "Qwen3, heads of 80": QWEN3 | {"head_dim": 80, "num_key_value_heads": 8},
+    "Qwen3, YaRN": QWEN3 | YARN,
+    "Qwen3, transformers 5": QWEN3 | VERSION_5,
+    "Qwen3-MoE": QWEN3_MOE,
+    "Qwen3-MoE, tied, one KV head": QWEN3_MOE | TIED | {"num_key_value_heads": 1},
+    "Qwen3-MoE, odd rows, heads of 80": (
+        QWEN3_MOE | {"head_dim": 80, "moe_intermediate_size": 72, "num_experts": 5}
+    ),
+    "Qwen3-MoE, transformers 5": (
+        QWEN3_MOE | VERSION_5 | {"num_experts": None, "num_local_experts": 12}
+    ),
+    "Mixtral": MIXTRAL,
+    "Mixtral, tied, heads of 24": MIXTRAL | TIED | {"head_dim": 24},
+    "Mixtral, eleven experts": MIXTRAL | {"num_local_experts": 11, "num_key_value_heads": 1},
+    "SmolLM3": SMOLLM3,
+    "SmolLM3, untied, heads of 24": SMOLLM3 | {"tie_word_embeddings": False, "head_dim": 24},
+    "SmolLM3, YaRN": SMOLLM3 | YARN,
+    "SmolLM3, transformers 5": SMOLLM3 | VERSION_5 | {"layer_types": ["full_attention"] * 5},
+    "Granite": GRANITE,
+    "Granite, tied": GRANITE | TIED | {"embedding_multiplier": 10.5, "logits_scaling": 13.0},
+    "Granite, transformers 5": GRANITE | VERSION_5 | {"head_dim": 32, "num_key_value_heads": 1},
+    "OLMo 2": OLMO2,
+    "OLMo 2, tied": OLMO2 | TIED | {"num_hidden_layers": 1},
+    "OLMo 2, grouped": OLMO2 | {"num_key_value_heads": 2},
+    "OLMo 2, transformers 5": OLMO2 | VERSION_5,
+    "Gemma 2": GEMMA2,
+    "Gemma 2, one KV head, other caps": (
+        GEMMA2 | {"num_key_value_heads": 1, "attn_logit_softcapping": 40.0, "num_hidden_layers": 2}
+    ),
+    "Gemma 2, heads of 24": GEMMA2 | {"head_dim": 24, "query_pre_attn_scalar": 24},
+    "Gemma 3": GEMMA3,
+    "Gemma 3, linear": GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+    "Gemma 3, transformers 5": GEMMA3_5,
+    "Gemma 3 that sees": GEMMA3,
+}
+GEMMAS = [name for name in SHAPES if name.startswith("Gemma")]
+
+
+def block(config: dict, plain: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The weights of one layer, by their names in it; `plain` are a Llama's."""
+    kind, hidden = config.get("model_type"), config["hidden_size"]
+    head, kv = (plain[f"self_attn.{one}_proj"][0] for one in "qk")
+    if kind in ("qwen3", "qwen3_moe"):
+        size = config.get("head_dim") or hidden // config["num_attention_heads"]
+        plain = plain | {f"self_attn.{one}_norm": (size,) for one in "qk"}
+    if kind in ("gemma2", "gemma3_text"):
+        plain = plain | {f"{at}_feedforward_layernorm": (hidden,) for at in ("pre", "post")}
+    if kind == "gemma3_text":
+        plain = plain | {f"self_attn.{one}_norm": (config["head_dim"],) for one in "qk"}
+    if kind == "olmo2":
+        plain = plain | {"self_attn.q_norm": (head,), "self_attn.k_norm": (kv,)}
+        plain["post_feedforward_layernorm"] = plain.pop("input_layernorm")
+    names = {
+        "qwen3_moe": ("mlp.gate", "mlp.experts.{}.", ("gate_proj", "up_proj", "down_proj")),
+        "mixtral": ("block_sparse_moe.gate", "block_sparse_moe.experts.{}.", ("w1", "w3", "w2")),
+    }
+    if kind in names:
+        router, expert, (gate, up, down) = names[kind]
+        count = config.get("num_experts") or config["num_local_experts"]
+        ffn = config["moe_intermediate_size" if kind == "qwen3_moe" else "intermediate_size"]
+        plain = {name: one for name, one in plain.items() if not name.startswith("mlp.")}
+        plain[router] = (count, hidden)
+        for n in range(count):
+            at = expert.format(n)
+            plain |= {
+                f"{at}{gate}": (ffn, hidden),
+                f"{at}{up}": (ffn, hidden),
+                f"{at}{down}": (hidden, ffn),
+            }
+    return plain

@@ -34,28 +34,26 @@ PEER_LIMIT = 4  # times faster than llama.cpp's converter
 LAYERS = 13  # of the large checkpoint
 
 
-def measure(command, folder, repeats=3, said=""):
-    """Best wall seconds, and the largest resident set in MB, of a command run several times; it is `said`
-    this."""
+def run_once(command, folder, said=""):
+    """Wall seconds and the kernel's rusage of a command that is `said` this; a failure ends the bench."""
     (folder / "said").write_text(said)
-    best, rss = float("inf"), 0.0
-    for _ in range(repeats):
-        start = time.perf_counter()
-        with (folder / "log").open("w") as log, (folder / "said").open() as stdin:
-            process = subprocess.Popen(
-                [str(w) for w in command],
-                cwd=folder,
-                stdin=stdin,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "INGOT_STORE": str(folder / "store")},
-            )
-            _, status, usage = os.wait4(process.pid, 0)
-        best = min(best, time.perf_counter() - start)
-        rss = max(rss, usage.ru_maxrss / 1e3)
-        if status:
-            sys.exit(f"{' '.join(map(str, command[:3]))}: {(folder / 'log').read_text()[-800:]}")
-    return best, rss
+    start = time.perf_counter()
+    with (folder / "log").open("w") as log, (folder / "said").open() as stdin:
+        process = subprocess.Popen(
+            [*map(str, command)], cwd=folder, stdin=stdin, stdout=log, stderr=log,
+            env={**os.environ, "INGOT_STORE": str(folder / "store")},
+        )  # fmt: skip
+        _, status, usage = os.wait4(process.pid, 0)
+    seconds = time.perf_counter() - start
+    if status:
+        sys.exit(f"{' '.join(map(str, command[:3]))}: {(folder / 'log').read_text()[-800:]}")
+    return seconds, usage
+
+
+def measure(command, folder, repeats=3, said=""):
+    """Best wall seconds, and the largest resident set in MB, of a command run several times."""
+    runs = [run_once(command, folder, said) for _ in range(repeats)]
+    return min(seconds for seconds, _ in runs), max(usage.ru_maxrss for _, usage in runs) / 1e3
 
 
 def make_checkpoint(folder, layers, config=None):
@@ -90,18 +88,23 @@ def make_checkpoint(folder, layers, config=None):
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def make_apart(folder, layers, config=None):
+    """make_checkpoint in another process: a child's ru_maxrss starts at the size of the parent that
+    forked it."""
+    make = multiprocessing.get_context("spawn").Process(
+        target=make_checkpoint, args=(folder, layers, config)
+    )
+    make.start()
+    make.join()
+    if make.exitcode:
+        sys.exit(f"{folder}: the checkpoint was not made; is the disk full?")
+
+
 def make_both(folder, layers=LAYERS):
     """A checkpoint of ~1.5 GB and one of a third of that: small, large."""
     small, large = folder / "small", folder / "large"
     for place, depth in ((small, max(1, layers // 3)), (large, layers)):
-        # in another process: a child's ru_maxrss starts at the size of the parent that forked it
-        make = multiprocessing.get_context("spawn").Process(
-            target=make_checkpoint, args=(place, depth)
-        )
-        make.start()
-        make.join()
-        if make.exitcode:
-            sys.exit(f"{place}: the checkpoint was not made; is the disk full?")
+        make_apart(place, depth)
     return small, large
 
 

@@ -8,7 +8,6 @@ cache; CPU time is the process's own and the kernel's, memory its ru_maxrss.  Th
 
 import argparse
 import json
-import multiprocessing
 import os
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from convert import ROOT, make_checkpoint
+from convert import ROOT, make_apart, run_once
 
 sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 import checkpoints  # noqa: E402
@@ -55,36 +54,17 @@ def config_of(name: str, gigabytes: float) -> dict:
     return {**config, "num_hidden_layers": max(1, round((gigabytes * 1e9 - size(0)) / each))}
 
 
-def make(folder: Path, config: dict) -> int:
-    """The checkpoint, in another process, whose memory is not ours; its bytes."""
-    work = multiprocessing.get_context("spawn").Process(
-        target=make_checkpoint, args=(folder, 0, config)
-    )
-    work.start()
-    work.join()
-    if work.exitcode:
-        sys.exit(f"{folder}: the checkpoint was not made; is the disk full?")
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-
-
 def cost(command: list, folder: Path, said: str = "") -> tuple[float, float]:
     """Seconds of CPU and MB of a command that is `said` this."""
-    (folder / "said").write_text(said)
-    with (folder / "log").open("w") as log, (folder / "said").open() as stdin:
-        process = subprocess.Popen(
-            [*map(str, command)], cwd=folder, stdin=stdin, stdout=log, stderr=log,
-            env={**os.environ, "INGOT_STORE": str(folder / "store")},
-        )  # fmt: skip
-        _, status, used = os.wait4(process.pid, 0)
-    if status:
-        sys.exit(f"{command[1]}: {(folder / 'log').read_text()[-800:]}")
+    _, used = run_once(command, folder, said)
     return used.ru_utime + used.ru_stime, used.ru_maxrss / 1e3
 
 
 def row(name: str, gigabytes: float, dtype: str, folder: Path) -> bool:
     """One family: a line of figures; whether they are within the limits."""
     checkpoint = folder / "checkpoint"
-    size = make(checkpoint, config_of(name, gigabytes))
+    make_apart(checkpoint, 0, config_of(name, gigabytes))
+    size = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
     ours = [
         toolchains.python(ROOT, "convert"), ROOT / "scripts/safetensors_to_gguf.py", "--checkpoint",
         checkpoint, "--gguf", folder / "m.gguf", "--dtype", dtype, "--name", "Bench",

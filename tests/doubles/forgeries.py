@@ -1,19 +1,11 @@
-"""Wrong makers: one edit each of a copy of scripts/, and who refuses what it then makes.
+"""Wrong makers: one edit each of scripts/.  forging.py runs them.
 
-A fault of a table, a permutation or a number that maker and verification might share: both run from the
-copy.
-What they are compared with (reference, texts, scores) was made before, by transformers.
+Of a table, a permutation or a number that maker and verification might share.
 """
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-DEMO = ROOT / "models/demo"
-HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
-SMALL = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 ALL = ("gguf", "ranks", "trtllm-ckpt", "onnx")
 
 
@@ -416,8 +408,8 @@ def _of_graphs() -> Iterator[Forgery]:
     """The same in our own decoder graph."""
     graph, attention = "formats/onnx/decoder.py", "formats/onnx/attention.py"
 
-    def of(checkpoint, file, name, *changes):
-        return Forgery(f"{checkpoint}: {name}", ("onnx",), file, changes, checkpoint)
+    def of(checkpoint, file, name, *changes, kind="onnx"):
+        return Forgery(f"{checkpoint}: {name}", (kind,), file, changes, checkpoint)
 
     always = ("layer not in c.without_rope", "layer not in []")
     yield of("SmolLM3", attention, "each layer has rope", always)
@@ -444,88 +436,15 @@ def _of_graphs() -> Iterator[Forgery]:
     )
     wide = ("np.int64(c.sliding.window)", "np.int64(c.sliding.window + 1)")
     yield of("Gemma 3", attention, "a window has one token more", wide)
+    wide = ('"local_window_size": c.sliding.window', '"local_window_size": c.sliding.window + 1')
+    yield of("Gemma 3", attention, "a window has one token more", wide, kind="fused")
+    plain = ('{"softcap": float(cap)} if cap', '{"softcap": float(cap)} if False')
+    yield of("Gemma 2", attention, "scores are not capped", plain, kind="fused")
+    always = ("do_rotary=int(turns)", "do_rotary=1"), ("if turns else []", "if True else []")
+    yield of("SmolLM3", attention, "each layer has rope", *always, kind="fused")
     alike = ("local = c.sliding.theta if c.sliding and slid else None", "local = None")
     yield of("Gemma 3", attention, "layers with a window have the others' rope", alike)
     yield of("Gemma 3", graph, "its activation is another", ("0.044715)", "0.0)"))
 
 
 FORGERIES = [*_list(), *_of_families(), *_of_gguf_alone(), *_of_graphs()]
-
-
-def forge(one: Forgery, folder: Path) -> Path:
-    """A copy of scripts/ with the edit; a change that finds nothing to change is a fault of the list."""
-    scripts = folder / "scripts"
-    shutil.copytree(ROOT / "scripts", scripts, ignore=shutil.ignore_patterns("__pycache__"))
-    path = scripts / "ingot" / one.file
-    text = path.read_text()
-    for old, new in one.changes:
-        if old not in text:
-            raise AssertionError(f"{path}: {old!r} is not in it")
-        text = text.replace(old, new)
-    path.write_text(text)
-    return scripts
-
-
-def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[str, str, list]]:
-    """Toolchain, script and options of each step of a kind: what reads, what makes, what verifies.
-
-    `peers` are the options of what transformers made, by name, and the checkpoint that it read.
-    """
-    reading, source = peers["reading"], Path(peers["checkpoint"])
-    record = ["--record", folder / "record.json"]
-    checkpoint = ["--checkpoint", source]
-    peers = [word for name in ("reference", "texts", "scores") for word in peers[name]]
-    gguf = ["--gguf", folder / "m.gguf"]
-    if kind in ("gguf", "irpa"):
-        # rounded, a random router chooses other experts
-        dtype = "f32" if one.of in ("Qwen3-MoE", "Mixtral") else "f16"
-        header = [*HEADER]
-        if one.of.startswith("Gemma"):
-            header[3] = "default"
-        made = [*checkpoint, *gguf, "--dtype", dtype, *header]
-        yield "convert", "safetensors_to_gguf.py", made
-        of_gguf = ["--record", folder / "m.gguf.json"]
-        yield "llamacpp", "verify_gguf.py", [*made, *reading, *peers, *of_gguf]
-    if kind == "irpa":
-        irpa = [*gguf, "--irpa", folder / "m.irpa"]
-        yield "convert", "gguf_to_irpa.py", irpa
-        yield "iree", "verify_irpa.py", [*irpa, "--gguf-record", folder / "m.gguf.json", *record]
-    if kind == "ranks":
-        root, ranks = folder / "r.irpa", [folder / f"r.rank{rank}.irpa" for rank in range(2)]
-        made = [*checkpoint, "--dtype", "f16", "--root", root, "--ranks", *ranks]
-        yield "convert", "shard_irpa.py", [*made, "--tp", "2"]
-        yield "iree", "verify_shards.py", [*made, *reading, *record]
-    if kind == "trtllm-ckpt":
-        made = [*checkpoint, "--tp", "2", "--trtllm-checkpoint", folder / "t"]
-        yield "convert", "safetensors_to_trtllm.py", made
-        yield "convert", "verify_trtllm.py", [*made, *reading, *record]
-    if kind == "onnx":
-        made = [
-            *checkpoint,
-            "--tokenizer",
-            *(
-                path
-                for path in (source / name for name in (*SMALL, "tokenizer.model"))
-                if path.exists()
-            ),
-            "--onnx",
-            folder / "o",
-        ]
-        yield "onnx", "export_onnx.py", made
-        yield "onnx", "verify_onnx.py", [*made, *reading, *peers, *record]
-
-
-def caught(one: Forgery, kind: str, folder: Path, run, peers: dict) -> str | None:
-    """The step that refused what the wrong maker made, and its words; None where all passed.
-
-    run(toolchain, script, ...) runs a script there.
-    """
-    folder.mkdir(parents=True)
-    scripts = forge(one, folder)
-    for toolchain, script, words in steps(one, kind, folder, peers):
-        done = run(toolchain, scripts / script, *words)
-        if done.returncode:
-            if "Traceback" in done.stderr:
-                raise AssertionError(f"{one.name}: {script}: {done.stderr[-1500:]}")
-            return f"{script}: {done.stderr.strip().splitlines()[-1]}"
-    return None

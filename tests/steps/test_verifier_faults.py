@@ -10,13 +10,14 @@ import pytest
 
 import checkpoints
 import faults
-import forgeries
+import forging
 from conftest import ROOT, once
+from forgeries import FORGERIES, Forgery
 from ingot.base.refused import Refused
 from ingot.formats.iree import consumers
 from ingot.formats.iree import irpa as irpa_format
 
-CASES = [(one, kind) for one in forgeries.FORGERIES for kind in one.kinds]
+CASES = [(one, kind) for one in FORGERIES for kind in one.kinds]
 
 
 @pytest.mark.slow
@@ -70,18 +71,18 @@ def references(forked, plain_pieces, tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("one, kind", CASES, ids=[f"{kind}: {one.name}" for one, kind in CASES])
 def test_what_a_wrong_maker_makes_has_no_record(one, kind, references, forked, tmp_path):
-    said = forgeries.caught(one, kind, tmp_path / "forged", forked, references(one.of))
+    said = forging.caught(one, kind, tmp_path / "forged", forked, references(one.of))
     assert said, "it was verified"
     assert said.startswith("verify_"), said
 
 
-CONFIG = [one for one in forgeries.FORGERIES if one.file in ("model/config.py", "model/rope.py")]
+CONFIG = [one for one in FORGERIES if one.file in ("model/config.py", "model/rope.py")]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("one", CONFIG, ids=[one.name for one in CONFIG])
 def test_a_number_that_we_misread_is_no_reading_of_transformers(one, forked, tmp_path):
-    scripts = forgeries.forge(one, tmp_path)
+    scripts = forging.forge(one, tmp_path)
     words = ["--config", checkpoints.DEMO / "config.json", "--reading", tmp_path / "reading.json"]
     done = forked("transformers", scripts / "read_config.py", *words)
     assert done.returncode == 1 and " to Ingot; expected one reading" in done.stderr, done.stderr
@@ -96,13 +97,14 @@ RIGHT += [
 ]
 RIGHT += [(name, "gguf") for name in ("Qwen3-MoE", "Mixtral", *OTHERS)]
 RIGHT += [(name, "onnx") for name in OTHERS]
+RIGHT += [(name, "fused") for name in ("SmolLM3", "Gemma 2", "Gemma 3")]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name, kind", RIGHT)
 def test_what_the_right_makers_make_has_one(name, kind, references, forked, tmp_path):
-    right = forgeries.Forgery("none", (kind,), "base/refused.py", (), name)
-    assert forgeries.caught(right, kind, tmp_path / "right", forked, references(name)) is None
+    right = Forgery("none", (kind,), "base/refused.py", (), name)
+    assert forging.caught(right, kind, tmp_path / "right", forked, references(name)) is None
 
 
 def test_an_archive_with_a_byte_that_is_not_the_layouts_is_refused(tmp_path):

@@ -290,6 +290,16 @@ def test_an_entry_of_before_its_family_had_a_table_goes_on_as_it_did(catalogue):
     schema.complete(found, ROOT)
     assert targets.why_not("artifacts/m.q4_k_m.gguf", found) is None
     assert Inputs(found, ROOT).made_by("upstream", "gguf") == "m"
+    for counted in (
+        {},
+        {"parameters": 9},
+    ):  # no numbers of an outline: it is ours, and lacks its own
+        plain = {"tp": [1], "pre_tokenizer": "llama-bpe", "dimensions": counted}
+        found["models"] = {"m": {**unfetched, **plain}}
+        with pytest.raises(
+            Refused, match=r"^models\.m\.dimensions\.\w+: missing, expected a whole"
+        ):
+            schema.complete(found, ROOT)
 
 
 def test_a_format_goes_the_way_that_can_express_the_model(catalogue):

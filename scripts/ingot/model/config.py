@@ -92,16 +92,13 @@ class ModelConfig:
     @property
     def score_scale(self) -> float:
         """What the scores of attention are multiplied by."""
-        wide = self.family.wide_at == self.layers
-        return self.scale(
-            "attention.scale", (self.hidden // self.heads if wide else self.head_dim) ** -0.5
-        )
+        size = layers.score_size(self.family, self.hidden, self.layers, self.heads, self.head_dim)
+        return self.scale("attention.scale", size**-0.5)
 
     @property
     def without_rope(self) -> list[int]:
         """The layers that have none."""
-        every = self.family.rope_skips
-        return [n for n in range(self.layers) if every and (n + 1) % every == 0]
+        return layers.lasts(self.layers, self.family.rope_skips)
 
     @property
     def with_window(self) -> list[int]:

@@ -30,7 +30,18 @@ class Sliding:
 
     def layers(self, count: int) -> list[int]:
         """Those of `count` layers that slide."""
-        return [n for n in range(count) if (n + 1) % self.every]
+        full = {*lasts(count, self.every)}
+        return [n for n in range(count) if n not in full]
+
+
+def lasts(count: int, every: int) -> list[int]:
+    """The last of each `every` of `count` layers; 0: none."""
+    return list(range(every - 1, count, every)) if every else []
+
+
+def score_size(family: Family, hidden: int, layers: int, heads: int, head_dim: int) -> int:
+    """Attention's scores are divided by this number's root, where no scale is said."""
+    return hidden // heads if layers == family.wide_at else head_dim
 
 
 def given(path: Path, config: dict, key: str):
@@ -58,15 +69,19 @@ def hold_rope_skips(path: Path, config: dict, family: Family) -> None:
     """Refused: other layers without rope than the family's."""
     if not (every := family.rope_skips):
         return
-    layers = range(1, config["num_hidden_layers"] + 1)
-    by = config.get("no_rope_layer_interval") or every
-    expected = [int(layer % every != 0) for layer in layers]
-    said = config.get("no_rope_layers")
-    if (said if said is not None else [int(layer % by != 0) for layer in layers]) != expected:
+    count, said = config["num_hidden_layers"], config.get("no_rope_layers")
+    if said is None:
+        said = _turning(count, config.get("no_rope_layer_interval") or every)
+    if said != _turning(count, every):
         raise Beyond(
             f"{path}: no_rope_layers says others than that of {every} layers the last has no rope, "
             f"expected that: llama.cpp knows no other {family.gguf}"
         )
+
+
+def _turning(count: int, every: int) -> list[int]:
+    skipped = {*lasts(count, every)}
+    return [int(n not in skipped) for n in range(count)]
 
 
 def sliding(path: Path, config: dict, family: Family) -> Sliding | None:
@@ -113,10 +128,10 @@ def hold_scores(path: Path, config: dict, family: Family, head_dim: int) -> None
     """Refused: attention's scores divided by another number than libllama's."""
     if not family.wide_at:
         return
-    wide = config["num_hidden_layers"] == family.wide_at
-    size = config["hidden_size"] // config["num_attention_heads"] if wide else head_dim
+    layers, heads = config["num_hidden_layers"], config["num_attention_heads"]
+    size = score_size(family, config["hidden_size"], layers, heads, head_dim)
     if config.get("query_pre_attn_scalar") != size:
         raise Beyond(
             f"{path}: query_pre_attn_scalar is {config.get('query_pre_attn_scalar')}, expected {size}: "
-            f"llama.cpp knows no other {family.gguf} of {config['num_hidden_layers']} layers"
+            f"llama.cpp knows no other {family.gguf} of {layers} layers"
         )

@@ -99,7 +99,8 @@ def way_of(entry: dict[str, Any]) -> str:
     if said := entry.get("way"):
         return said
     # as an earlier `ingot add` wrote it, when there was no table of its family
-    bare = {*entry.get("dimensions", ("ffn",))} <= {*outline.KEYS, *COUNTS}
+    said = {*entry.get("dimensions", ())}
+    bare = {"layers", "hidden"} <= said <= {*outline.KEYS, *COUNTS}
     return UPSTREAM if bare or entry["architecture"] not in FAMILIES else OWN
 
 
@@ -173,10 +174,10 @@ def fill_needs(name: str, entry: dict[str, Any], root: Path) -> str | None:
     Gives why that is refused, of which no target can be built.
     """
     said, place, refusal = entry.get("needs"), config_of(name, entry, root), None
-    if (
-        said == [NO_TABLE] and entry["architecture"] in FAMILIES
-    ):  # of when there was none of its family
-        said = entry.pop("needs") and None
+    if said == [NO_TABLE] and entry["architecture"] in FAMILIES:
+        # written when its family had no table
+        del entry["needs"]
+        said = None
     try:
         found = read(place, entry).needs if place else expected(entry)
     except Refused as reason:

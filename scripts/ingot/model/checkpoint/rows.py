@@ -88,9 +88,8 @@ class Rows:
         computed = [spec for spec in specs if spec.source is None]
         stored = [spec for spec in specs if spec.source]
         place = {name: number for number, name in enumerate(self.tensors)}
-        known: dict[
-            str, int
-        ] = {}  # of a layer's experts, which come together: the last one's place
+        known: dict[str, int] = {}
+        # the experts of a layer come together: at the last one's place
         for spec in stored:
             layer = spec.source.partition("{}")[0]
             known[layer] = max(known.get(layer, 0), *(place[name] for name in spec.sources))

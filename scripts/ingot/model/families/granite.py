@@ -6,14 +6,14 @@ Source: transformers' modeling_granite.py; llama.cpp's conversion/granite.py of 
 from dataclasses import replace
 
 from ingot.model.families.family import without
-from ingot.model.families.llama import LLAMA
+from ingot.model.families.llama import LLAMA, PLAIN
 
 GRANITE = replace(
     LLAMA,
     architecture="GraniteForCausalLM",
     model_type="granite",
     gguf="granite",
-    layer={name: replace(one, bias="") for name, one in LLAMA.layer.items()},
+    layer=PLAIN,
     gguf_keys=without("attention.key_length", "attention.value_length"),
     needs=("own_gguf", "scales"),
     scales={  # in the order that llama.cpp's converter writes them

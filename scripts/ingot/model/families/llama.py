@@ -3,6 +3,8 @@
 Source: transformers' modeling_llama.py; llama.cpp's conversion/llama.py of the commit in envs/llamacpp.
 """
 
+from dataclasses import replace
+
 from ingot.model.families.family import Family, Weight
 
 LLAMA = Family(
@@ -23,3 +25,5 @@ LLAMA = Family(
         "mlp.down_proj": Weight("ffn_down", ("hidden", "ffn"), bias="mlp_bias"),
     },
 )
+# its layers, without biases
+PLAIN = {name: replace(one, bias="") for name, one in LLAMA.layer.items()}

@@ -5,7 +5,7 @@ Source: transformers' modeling_smollm3.py; llama.cpp's conversion/llama.py of th
 
 from dataclasses import replace
 
-from ingot.model.families.llama import LLAMA
+from ingot.model.families.llama import LLAMA, PLAIN
 
 SMOLLM3 = replace(
     LLAMA,
@@ -13,7 +13,7 @@ SMOLLM3 = replace(
     model_type="smollm3",
     gguf="smollm3",
     llama3_rope=False,
-    layer={name: replace(one, bias="") for name, one in LLAMA.layer.items()},
+    layer=PLAIN,
     needs=("own_gguf", "rope_skips"),
     rope_skips=4,  # libllama knows no other
     neutral={"use_sliding_window": (None, False)},

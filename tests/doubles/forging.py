@@ -1,0 +1,86 @@
+"""Who refuses what a wrong maker makes: both run from one copy of scripts/, with its edit.
+
+What they are compared with (reference, texts, scores) was made before, by transformers.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from forgeries import Forgery
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
+SMALL = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+
+
+def forge(one: Forgery, folder: Path) -> Path:
+    """A copy of scripts/ with the edit; a change that finds nothing to change is a fault of the list."""
+    scripts = folder / "scripts"
+    shutil.copytree(ROOT / "scripts", scripts, ignore=shutil.ignore_patterns("__pycache__"))
+    path = scripts / "ingot" / one.file
+    text = path.read_text()
+    for old, new in one.changes:
+        if old not in text:
+            raise AssertionError(f"{path}: {old!r} is not in it")
+        text = text.replace(old, new)
+    path.write_text(text)
+    return scripts
+
+
+def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[str, str, list]]:
+    """Toolchain, script and options of each step of a kind: what reads, what makes, what verifies.
+
+    `peers` are the options of what transformers made, by name, and the checkpoint that it read.
+    """
+    reading, source = peers["reading"], Path(peers["checkpoint"])
+    record = ["--record", folder / "record.json"]
+    checkpoint = ["--checkpoint", source]
+    peers = [word for name in ("reference", "texts", "scores") for word in peers[name]]
+    gguf = ["--gguf", folder / "m.gguf"]
+    if kind in ("gguf", "irpa"):
+        # rounded, a random router chooses other experts
+        dtype = "f32" if one.of in ("Qwen3-MoE", "Mixtral") else "f16"
+        header = [*HEADER]
+        if one.of.startswith("Gemma"):
+            header[3] = "default"
+        made = [*checkpoint, *gguf, "--dtype", dtype, *header]
+        yield "convert", "safetensors_to_gguf.py", made
+        of_gguf = ["--record", folder / "m.gguf.json"]
+        yield "llamacpp", "verify_gguf.py", [*made, *reading, *peers, *of_gguf]
+    if kind == "irpa":
+        irpa = [*gguf, "--irpa", folder / "m.irpa"]
+        yield "convert", "gguf_to_irpa.py", irpa
+        yield "iree", "verify_irpa.py", [*irpa, "--gguf-record", folder / "m.gguf.json", *record]
+    if kind == "ranks":
+        root, ranks = folder / "r.irpa", [folder / f"r.rank{rank}.irpa" for rank in range(2)]
+        made = [*checkpoint, "--dtype", "f16", "--root", root, "--ranks", *ranks]
+        yield "convert", "shard_irpa.py", [*made, "--tp", "2"]
+        yield "iree", "verify_shards.py", [*made, *reading, *record]
+    if kind == "trtllm-ckpt":
+        made = [*checkpoint, "--tp", "2", "--trtllm-checkpoint", folder / "t"]
+        yield "convert", "safetensors_to_trtllm.py", made
+        yield "convert", "verify_trtllm.py", [*made, *reading, *record]
+    if kind in ("onnx", "fused"):
+        places = [source / name for name in (*SMALL, "tokenizer.model")]
+        small = [path for path in places if path.exists()]
+        graph = ["--graph", "fused"] if kind == "fused" else []
+        made = [*checkpoint, "--tokenizer", *small, "--onnx", folder / "o", *graph]
+        yield "onnx", "export_onnx.py", made
+        yield "onnx", "verify_onnx.py", [*made, *reading, *peers, *record]
+
+
+def caught(one: Forgery, kind: str, folder: Path, run, peers: dict) -> str | None:
+    """The step that refused what the wrong maker made, and its words; None where all passed.
+
+    run(toolchain, script, ...) runs a script there.
+    """
+    folder.mkdir(parents=True)
+    scripts = forge(one, folder)
+    for toolchain, script, words in steps(one, kind, folder, peers):
+        done = run(toolchain, scripts / script, *words)
+        if done.returncode:
+            if "Traceback" in done.stderr:
+                raise AssertionError(f"{one.name}: {script}: {done.stderr[-1500:]}")
+            return f"{script}: {done.stderr.strip().splitlines()[-1]}"
+    return None

@@ -2,7 +2,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 READY := $(VENV)/ready
-TOOLCHAINS := hub convert llamacpp llamacpp-hf transformers iree modelopt triton onnx genai openvino optimum-intel optimum rtx vllm rayserve slurm kubernetes ci
+TOOLCHAINS := hub convert llamacpp llamacpp-hf transformers llmcompressor mlx iree modelopt triton onnx genai openvino optimum-intel optimum rtx vllm rayserve slurm kubernetes ci
 # Two cores have time for three: tests wait for servers and clusters.
 JOBS ?= 3
 INGOT_WHEELS ?= wheels

@@ -4,6 +4,8 @@
     snakemake -n artifacts/llama8b-instruct_tp1.vmfb           show what would run
     snakemake --configfile mine.yaml -- artifacts/mine_tp1.vmfb   a model of your own
 
+    artifacts/M.fp8.safetensors         a quantised checkpoint for vLLM; fp8_block, w8a8, w4a16, mxfp4, nvfp4
+    artifacts/M.mlx, M.4bit.mlx, M.8bit.mlx   a checkpoint for MLX, on Apple's machines
     artifacts/M.gguf, M.q4_k_m.gguf     GGUF at the model's dtype, or at the type named
     artifacts/M.quants                  GGUF of several types, from one read of the checkpoint
     artifacts/M.split, M.q4_k_m.split   a GGUF file as a set of files that hubs take
@@ -50,6 +52,8 @@ include: "rules/common.smk"
 include: "rules/toolchain.smk"
 include: "rules/fetch.smk"
 include: "rules/reference.smk"
+include: "rules/safetensors.smk"
+include: "rules/mlx.smk"
 include: "rules/gguf.smk"
 include: "rules/irpa.smk"
 include: "rules/iree.smk"

@@ -40,6 +40,7 @@ TARGETS = {  # what is damaged, and the record of it
     "ranks": "demo_tp2.irpa",
     "trtllm-ckpt": "demo_tp2.trtllm-ckpt",
     "trtllm-quantised": "demo_tp2.int4_awq.trtllm-ckpt",
+    **{scheme: f"demo.{scheme}.safetensors" for scheme in faults.QUANTISED},
     "onnx": "demo.onnx",
     "int8 onnx": "demo.int8.onnx",
     "openvino": "demo.int8.openvino",
@@ -105,6 +106,13 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
         ),
         "trtllm-ckpt": ("convert", *trtllm),
         "trtllm-quantised": ("transformers", *trtllm, "--quant=int4_awq", *peers[2:]),
+        **{
+            scheme: (
+                "transformers", "verify_safetensors.py", *checkpoint, *small, *peers,
+                f"--scheme={scheme}", "--safetensors", artifact,
+            )
+            for scheme in faults.QUANTISED
+        },
         "shortfin": (
             "iree", "verify_shortfin.py", *peers[:4], *program, "--vmfb", place / "demo_tp1.vmfb",
             "--tokenizer", *tokenizer, "--lock", ROOT / "envs/iree/requirements.lock",
@@ -235,6 +243,14 @@ print(json.dumps(found, sort_keys=True))
 """
 
 
+SCHEME = """
+from compressed_tensors.quantization import QuantizationConfig
+said = QuantizationConfig.model_validate(found["config.json"].pop("quantization_config"))
+found["quantization_config"] = said.model_dump(mode="json", exclude={"version"})
+print(json.dumps(found, sort_keys=True))
+"""
+
+
 GGUF = """
 import hashlib, sys
 from gguf import GGUFReader
@@ -253,6 +269,12 @@ def answers(kind: str, artifact: Path, record: Path) -> object:
     if kind in ("gguf", "k-quant"):
         command = [str(toolchains.python(ROOT, "convert")), "-c", GGUF, str(artifact)]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    if kind in faults.QUANTISED:
+        python = str(toolchains.python(ROOT, "transformers"))
+        script = READ.replace("print(json.dumps(found, sort_keys=True))", SCHEME)
+        return subprocess.run(
+            [python, "-c", script, str(artifact)], capture_output=True, text=True, check=False
+        ).stdout
     if kind.startswith("trtllm"):
         command = [str(toolchains.python(ROOT, "transformers")), "-c", READ, str(artifact)]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from ingot.driver.snakemake import hook
 from ingot.driver.catalogue import schema, site, targets
 from ingot.driver.toolchains import toolchains
-from ingot.driver.catalogue.formats import gguf, iree, onnx, tensorrt
+from ingot.driver.catalogue.formats import gguf, iree, onnx, quantised, tensorrt
 from ingot.driver.catalogue.formats.iree import archives
 from ingot.driver.catalogue.formats.table import SIZES
 from ingot.driver.catalogue.model import MAKERS
@@ -23,6 +23,7 @@ from ingot.driver.catalogue.rules.engines import Engines
 from ingot.driver.catalogue.rules.inputs import Inputs
 from ingot.driver.catalogue.rules.programs import Programs
 from ingot.formats.gguf import quantisations
+from ingot.model.checkpoint.quantised.schemes import SCHEMES
 from ingot.base.refused import one_line
 
 with one_line("error: "):
@@ -47,6 +48,9 @@ wildcard_constraints:
     onnx=targets.optional(onnx.VARIANTS),
     int8=targets.optional(onnx.QUANTS),
     openvino=targets.optional(onnx.EXPORTED),
+    scheme="|".join(SCHEMES),
+    bits=targets.optional(quantised.BITS),
+    served=targets.optional(SCHEMES),
     quant=targets.optional(tensorrt.QUANTS),
     gpu=targets.optional(config["gpus"]),
 

@@ -1,4 +1,7 @@
-"""Serving bundles, complete in themselves: artifacts/M_tpN.vllm-slurm, M_tpN.rayserve, M_tpN.kuberay."""
+"""Serving bundles, complete in themselves: artifacts/M_tpN.vllm-slurm, M_tpN.rayserve, M_tpN.kuberay.
+
+M_tpN.fp8.vllm-slurm and its like serve a quantised checkpoint.
+"""
 
 
 rule bundle_vllm:
@@ -8,18 +11,19 @@ rule bundle_vllm:
         pins=inputs.vllm_pins,
         parts=inputs.runtime("vllm"),
         config=inputs.config_json,
-        weights=inputs.weights,
-        tokenizer=inputs.tokenizer,
+        weights=inputs.served_weights,
+        tokenizer=inputs.served_tokenizer,
+        quantised=inputs.quantised,
         reference=inputs.smoke_reference,
         reading=inputs.served_reading,
         adapters=inputs.served_adapters,
         adapter_references=inputs.adapter_references,
     output:
-        directory("artifacts/{model}_tp{tp}.vllm-slurm"),
+        directory("artifacts/{model}_tp{tp}{served}.vllm-slurm"),
     log:
-        "logs/bundle_vllm/{model}_tp{tp}.log",
+        "logs/bundle_vllm/{model}_tp{tp}{served}.log",
     benchmark:
-        "logs/bundle_vllm/{model}_tp{tp}.tsv"
+        "logs/bundle_vllm/{model}_tp{tp}{served}.tsv"
     params:
         settings=inputs.vllm,
     shell:
@@ -34,6 +38,7 @@ rule bundle_vllm:
             --lock {input.pins:q} \
             --reference {input.reference:q} \
             --reading {input.reading:q} \
+            --quantised {input.quantised:q} \
             --adapters {input.adapters:q} \
             --adapter-references {input.adapter_references:q} \
             --bundle {output:q} \
@@ -49,20 +54,21 @@ rule verify_vllm:
         pins=inputs.vllm_pins,
         parts=inputs.runtime("vllm"),
         config=inputs.config_json,
-        weights=inputs.weights,
-        tokenizer=inputs.tokenizer,
-        reference="artifacts/{model}.reference.npz",
+        weights=inputs.served_weights,
+        tokenizer=inputs.served_tokenizer,
+        quantised=inputs.quantised,
+        reference="artifacts/{model}{served}.reference.npz",
         reading=inputs.served_reading,
         adapters=inputs.served_adapters,
         adapter_references=inputs.adapter_references,
         texts="artifacts/{model}.texts.json",
-        bundle="artifacts/{model}_tp{tp}.vllm-slurm",
+        bundle="artifacts/{model}_tp{tp}{served}.vllm-slurm",
     output:
-        "artifacts/{model}_tp{tp}.vllm-slurm.verified.json",
+        "artifacts/{model}_tp{tp}{served}.vllm-slurm.verified.json",
     log:
-        "logs/verify_vllm/{model}_tp{tp}.log",
+        "logs/verify_vllm/{model}_tp{tp}{served}.log",
     benchmark:
-        "logs/verify_vllm/{model}_tp{tp}.tsv"
+        "logs/verify_vllm/{model}_tp{tp}{served}.tsv"
     params:
         settings=inputs.vllm,
     shell:
@@ -77,6 +83,7 @@ rule verify_vllm:
             --lock {input.pins:q} \
             --reference {input.reference:q} \
             --reading {input.reading:q} \
+            --quantised {input.quantised:q} \
             --adapters {input.adapters:q} \
             --adapter-references {input.adapter_references:q} \
             --bundle {input.bundle:q} \
@@ -94,17 +101,18 @@ rule bundle_kuberay:
         parts=inputs.ray_parts,
         config=inputs.config_json,
         weights=inputs.vllm_weights,
-        tokenizer=inputs.tokenizer,
+        tokenizer=inputs.served_tokenizer,
+        quantised=inputs.quantised,
         openvino=inputs.apps("cpu", "artifacts/{model}.int8.openvino"),
         onnx=inputs.apps("acpu", "artifacts/{model}.int8.onnx"),
         reference=inputs.smoke_reference,
         reading=inputs.served_reading,
     output:
-        directory("artifacts/{model}_tp{tp}.kuberay"),
+        directory("artifacts/{model}_tp{tp}{served}.kuberay"),
     log:
-        "logs/bundle_kuberay/{model}_tp{tp}.log",
+        "logs/bundle_kuberay/{model}_tp{tp}{served}.log",
     benchmark:
-        "logs/bundle_kuberay/{model}_tp{tp}.tsv"
+        "logs/bundle_kuberay/{model}_tp{tp}{served}.tsv"
     params:
         settings=inputs.vllm,
         ray=inputs.ray,
@@ -123,6 +131,7 @@ rule bundle_kuberay:
             --lock {input.pins:q} \
             --reference {input.reference:q} \
             --reading {input.reading:q} \
+            --quantised {input.quantised:q} \
             --bundle {output:q} \
             >{log:q}
         """
@@ -136,17 +145,18 @@ rule bundle_rayserve:
         parts=inputs.ray_parts,
         config=inputs.config_json,
         weights=inputs.vllm_weights,
-        tokenizer=inputs.tokenizer,
+        tokenizer=inputs.served_tokenizer,
+        quantised=inputs.quantised,
         openvino=inputs.apps("cpu", "artifacts/{model}.int8.openvino"),
         onnx=inputs.apps("acpu", "artifacts/{model}.int8.onnx"),
         reference=inputs.smoke_reference,
         reading=inputs.served_reading,
     output:
-        directory("artifacts/{model}_tp{tp}.rayserve"),
+        directory("artifacts/{model}_tp{tp}{served}.rayserve"),
     log:
-        "logs/bundle_rayserve/{model}_tp{tp}.log",
+        "logs/bundle_rayserve/{model}_tp{tp}{served}.log",
     benchmark:
-        "logs/bundle_rayserve/{model}_tp{tp}.tsv"
+        "logs/bundle_rayserve/{model}_tp{tp}{served}.tsv"
     params:
         settings=inputs.vllm,
         ray=inputs.ray,
@@ -165,6 +175,7 @@ rule bundle_rayserve:
             --lock {input.pins:q} \
             --reference {input.reference:q} \
             --reading {input.reading:q} \
+            --quantised {input.quantised:q} \
             --bundle {output:q} \
             >{log:q}
         """
@@ -179,19 +190,20 @@ rule verify_rayserve:
         parts=inputs.ray_parts,
         config=inputs.config_json,
         weights=inputs.vllm_weights,
-        tokenizer=inputs.tokenizer,
+        tokenizer=inputs.served_tokenizer,
+        quantised=inputs.quantised,
         openvino=inputs.apps("cpu", "artifacts/{model}.int8.openvino"),
         onnx=inputs.apps("acpu", "artifacts/{model}.int8.onnx"),
-        reference="artifacts/{model}.reference.npz",
+        reference="artifacts/{model}{served}.reference.npz",
         reading=inputs.served_reading,
         texts="artifacts/{model}.texts.json",
-        bundle="artifacts/{model}_tp{tp}.rayserve",
+        bundle="artifacts/{model}_tp{tp}{served}.rayserve",
     output:
-        "artifacts/{model}_tp{tp}.rayserve.verified.json",
+        "artifacts/{model}_tp{tp}{served}.rayserve.verified.json",
     log:
-        "logs/verify_rayserve/{model}_tp{tp}.log",
+        "logs/verify_rayserve/{model}_tp{tp}{served}.log",
     benchmark:
-        "logs/verify_rayserve/{model}_tp{tp}.tsv"
+        "logs/verify_rayserve/{model}_tp{tp}{served}.tsv"
     params:
         settings=inputs.vllm,
         ray=inputs.ray,
@@ -210,6 +222,7 @@ rule verify_rayserve:
             --lock {input.pins:q} \
             --reference {input.reference:q} \
             --reading {input.reading:q} \
+            --quantised {input.quantised:q} \
             --bundle {input.bundle:q} \
             --texts {input.texts:q} \
             --record {output:q} \

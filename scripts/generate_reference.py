@@ -16,8 +16,8 @@ from ingot.base.fields import read_json
 from ingot.base.options import ReadingFile, step
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.files import Checkpoint
+from ingot.parity import quantised_model, transformers_model
 from ingot.parity import reading as reading_of
-from ingot.parity import transformers_model
 
 LENGTHS = (5, 6, 8, 9, 12, 15, 17, 23, 31, 32, 33, 47, 63, 64, 80, 99, 128, 160, 200, 240, 290, 340,
            370, 400)  # fmt: skip
@@ -81,7 +81,10 @@ def greedy(checkpoint: Checkpoint, prompts: list[list[int]]):
     """For each prompt the greedy tokens, up to the end token, and the logits each came from."""
     import torch
 
-    model = transformers_model.load(checkpoint)
+    if quantised_model.is_quantised(checkpoint["config.json"]):
+        model, _ = quantised_model.load(checkpoint.folder)
+    else:
+        model = transformers_model.load(checkpoint)
     ends = end_tokens(checkpoint)
     # Mamba takes its state by another name, and begins again without a word: then all is read each time
     cached = "past_key_values" in inspect.signature(model.forward).parameters

@@ -16,6 +16,7 @@ from ingot.base.console import heartbeat
 from ingot.base.fields import read_json
 from ingot.base.options import RecordFile, TextsFile, step
 from ingot.base.refused import Refused
+from ingot.model.checkpoint.files import Checkpoint
 from ingot.parity import texts as texts_of
 from ingot.parity import verification
 from ingot.parity.divergence import log_softmax
@@ -23,7 +24,7 @@ from ingot.parity.greedy import GreedyCheck
 from ingot.parity.reference import Answer, read
 from ingot.serving.rayserve import bundle as bundle_of
 from ingot.serving.rayserve.server import Server
-from ingot.serving.vllm.bundle import TOLERANCE
+from ingot.serving.vllm.bundle import TOLERANCE, stored
 
 AT_ONCE = 6
 
@@ -37,12 +38,16 @@ def verify_rayserve(
     sha256 = verification.digest(bundle)
     checks: dict[str, Any] = {"files_equal": sealed.hold(bundle, bundle_of.contents(**vars(parts)))}
     answers, corpus = read(parts.reference[0]), texts_of.read(texts)
-    known = read_json(bundle / "smoke.json")["applications"]
+    known, dtype = read_json(bundle / "smoke.json")["applications"], parts.settings["dtype"]
+    if dtype == "auto":
+        dtype = stored(Checkpoint(parts.checkpoint)["config.json"])
+    if parts.quantised:  # kernels of a scheme round as they like
+        dtype = "bfloat16"
     started = time.monotonic()
     with heartbeat(f"{bundle}: asking the server"), Server(bundle, Path(sys.executable)) as server:
         ready = time.monotonic() - started
         for one in known:
-            checks[one["name"]] = Asker(server, one).checks(bundle, answers, corpus, parts.settings)
+            checks[one["name"]] = Asker(server, one).checks(bundle, answers, corpus, dtype)
     verification.write(
         record,
         bundle,
@@ -61,9 +66,9 @@ class Asker:
         self.server, self.name, self.model = server, known["name"], known["model"]
         self.route = known["route"].rstrip("/")
 
-    def checks(self, bundle: Path, answers: list[Answer], corpus, settings: dict) -> dict[str, Any]:
+    def checks(self, bundle: Path, answers: list[Answer], corpus, dtype: str) -> dict[str, Any]:
         where, int8 = bundle / f"{self.name}", self.name != "llm"
-        dtype = "float32" if int8 else settings["dtype"]
+        dtype = "float32" if int8 else dtype
         check = GreedyCheck(answers, dtype, rough=int8)
         limit = TOLERANCE[bundle_of.INT8 if int8 else dtype]
         alone = [self.whole(answer) for answer in answers]

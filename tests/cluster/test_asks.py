@@ -34,7 +34,8 @@ SMALL = (
     "artifacts/demo.onnx.verified.json", "artifacts/demo.rtx.verified.json",
     "artifacts/demo.int8.openvino.verified.json", "artifacts/demo.torchpipe.verified.json",
     "artifacts/demo_tp1.vllm-slurm.verified.json", "artifacts/demo_tp1.rayserve.verified.json",
-    "artifacts/gemma3-4b-it.mmproj.gguf.verified.json",
+    "artifacts/gemma3-4b-it.mmproj.gguf.verified.json", "artifacts/demo.fp8.safetensors.verified.json",
+    "artifacts/demo_tp1.fp8.vllm-slurm", "artifacts/demo.4bit.mlx.verified.json",
 )  # fmt: skip
 OTHER_WAY = (
     "artifacts/demo.q4_k_m.gguf.verified.json", "artifacts/demo.quants",

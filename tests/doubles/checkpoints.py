@@ -332,9 +332,20 @@ VARIANTS: dict[str, dict] = {  # of llama31: what config.json says instead
 }  # fmt: skip
 
 
-def variant(folder: Path, name: str, tame: bool = False, tokenizer: Path | None = None) -> Path:
-    """`tokenizer` is the folder of a SentencePiece vocabulary, of those that have one: families.GEMMAS."""
-    changes = {"rope_scaling": LLAMA3_ROPE, **{**VARIANTS, **families.SHAPES}[name]}
+def variant(
+    folder: Path,
+    name: str,
+    tame: bool = False,
+    tokenizer: Path | None = None,
+    dtype: str = "BF16",
+    **more,
+) -> Path:
+    """`tokenizer` is the folder of a SentencePiece vocabulary, of those that have one: families.GEMMAS.
+
+    `more` is what config.json says besides.
+    """
+    said = {"torch_dtype": {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}[dtype], **more}
+    changes = {"rope_scaling": LLAMA3_ROPE, **{**VARIANTS, **families.SHAPES}[name], **said}
     folder.mkdir(parents=True)
     config = {key: value for key, value in llama_config(**changes).items() if value is not None}
     sees = name in families.SEES
@@ -344,7 +355,7 @@ def variant(folder: Path, name: str, tame: bool = False, tokenizer: Path | None 
             (folder / path.name).write_bytes(path.read_bytes())
     else:
         tokenizer_of_demo(folder)
-    write_weights(folder, config, "BF16", "BF16", shards=2, tame=tame, inside=sees)
+    write_weights(folder, config, dtype, dtype, shards=2, tame=tame, inside=sees)
     return folder
 
 

@@ -16,6 +16,7 @@ import spec_faults
 from ingot.formats.gguf import file as gguf
 from ingot.formats.iree import irpa
 
+QUANTISED = ("fp8", "fp8_block", "w8a8", "w4a16", "mxfp4", "nvfp4")
 Plant = Callable[[Path], None]
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes, by GGUF type
 STRING, ARRAY = 8, 9
@@ -335,6 +336,29 @@ def folder_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
         yield "rank 0 and the last swapped", exchange
 
 
+def quantised_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
+    """Quantised checkpoints: what config.json says, tensors, files; scales of another group or layer."""
+    yield "a file more", inside("more", lambda path: path.write_text("more"))
+    for name in ("config.json", "tokenizer_config.json", "generation_config.json"):
+        for fault, plant in json_faults(folder / name):
+            yield fault, inside(name, plant)
+    shards = sorted(folder.glob("*.safetensors"))
+    for path in shards:
+        for name, plant in safetensors_faults(path):
+            yield name, inside(path.name, plant)
+        for name, change in spec_faults.quantised(path.read_bytes()):
+            yield f"{path.name}: {name}", inside(path.name, edited(change))
+
+    def exchange(copy: Path) -> None:
+        first, last = copy / shards[0].name, copy / shards[-1].name
+        first.rename(copy / "x")
+        last.rename(first)
+        (copy / "x").rename(last)
+        reseal(copy)
+
+    yield "shards swapped", exchange
+
+
 def split_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
     parts = sorted(folder.glob("*.gguf"))
     for path in parts:
@@ -423,6 +447,7 @@ KINDS = {
     "ranks": irpa_faults,
     "trtllm-ckpt": folder_faults,
     "trtllm-quantised": folder_faults,
+    **dict.fromkeys(QUANTISED, quantised_faults),
     "shortfin": bundle_faults,
     "triton": bundle_faults,
     "vllm-slurm": bundle_faults,
@@ -435,6 +460,10 @@ KINDS = {
     "vmfb": program_faults,
 }
 
+SHARD = {
+    "model-00001-of-00002.safetensors": spec_faults.safetensors,
+    "config.json": spec_faults.config_json,
+}
 FOLDER = {"rank0.safetensors": spec_faults.safetensors, "config.json": spec_faults.config_json}
 EDITORS = {  # by kind, of a file of the artifact, or of the artifact itself
     "gguf": {"": spec_faults.gguf},
@@ -443,4 +472,5 @@ EDITORS = {  # by kind, of a file of the artifact, or of the artifact itself
     "ranks": {"": spec_faults.irpa},
     "trtllm-ckpt": FOLDER,
     "trtllm-quantised": FOLDER,
+    **dict.fromkeys(QUANTISED, SHARD),
 }

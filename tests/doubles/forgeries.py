@@ -447,4 +447,136 @@ def _of_graphs() -> Iterator[Forgery]:
     yield of("Gemma 3", graph, "its activation is another", ("0.044715)", "0.0)"))
 
 
-FORGERIES = [*_list(), *_of_families(), *_of_gguf_alone(), *_of_graphs()]
+def _of_quantised() -> Iterator[Forgery]:
+    """Codes, scales, what is left whole, what config.json says."""
+    place = "model/checkpoint/quantised/{}.py"
+    codes, schemes, mlx = (place.format(name) for name in ("codes", "schemes", "mlx"))
+    write, few = place.format("write"), "model/tensors/few_bits.py"
+
+    def of(kinds, file, name, *changes, checkpoint="demo"):
+        return Forgery(name, kinds, file, changes, checkpoint)
+
+    yield of(
+        ("fp8", "fp8_block", "w8a8", "w4a16"), codes, "quotients are rounded to bfloat16",
+        ('found if to == "F32" else', "found if not to else"),
+        ("rounded(found, to)", 'rounded(found, "BF16")'),
+    )  # fmt: skip
+    yield of(
+        ("fp8",),
+        codes,
+        "a scale is a power of two",
+        ("largest / np.float32(most)", "np.exp2(np.floor(np.log2(largest / np.float32(most))))"),
+    )
+    yield of(
+        ("fp8", "w8a8"),
+        codes,
+        "a row has the scale of the row beside",
+        (
+            "as_stored(scales, stored)\n\n    return codes",
+            "as_stored(np.roll(scales, 1), stored)\n\n    return codes",
+        ),
+    )
+    yield of(
+        ("w8a8",),
+        schemes,
+        "its largest value is 127",
+        ("codes.of_rows(codes.int8, 127.5)", "codes.of_rows(codes.int8, 127)"),
+    )
+    yield of(
+        ("fp8",),
+        few,
+        "codes are cut off, not rounded",
+        ("middles = (values[1:] + values[:-1]) / 2", "middles = values[1:]"),
+    )
+    yield of(
+        ("w4a16",),
+        few,
+        "the first column is in the highest bits",
+        ("return halves.view", "return halves[:, ::-1].copy().view"),
+    )
+    yield of(
+        ("w4a16",),
+        codes,
+        "a zero is 7",
+        (
+            "numbers = few_bits.whole(_quotients(groups, scales, to), 4)",
+            "numbers = np.minimum(few_bits.whole(_quotients(groups, scales, to), 4), 6) + np.int8(1)",
+        ),
+    )
+    yield of(
+        ("mxfp4", "nvfp4"),
+        few,
+        "columns of a pair are exchanged",
+        ("both | both >> 4", "both << 4 | both >> 8"),
+    )
+    yield of(
+        ("mxfp4",), codes, "exponents are one too large", ("np.int32) - 2, 0)", "np.int32) - 1, 0)")
+    )
+    yield of(
+        ("nvfp4",), write, "each layer has a scale of its own", ("JOINED.get(last, last)", "last")
+    )
+    yield of(
+        ("fp8",),
+        write,
+        "the head is quantised",
+        ("not in (EMBEDDING, HEAD)", "not in (EMBEDDING,)"),
+    )
+    yield of(
+        ("fp8",),
+        schemes,
+        "activations are said to stay",
+        ('activations=_said("float", 8, "token", dynamic=True)', "activations=None"),
+    )
+    yield of(
+        ("w8a8",),
+        schemes,
+        "it is said to be of floats",
+        ('weights=_said("int", 8, "channel")', 'weights=_said("float", 8, "channel")'),
+    )
+    yield of(
+        ("w4a16",),
+        schemes,
+        "groups of 64 are said",
+        ("group_size=128),\n        activations=None", "group_size=64),\n        activations=None"),
+    )
+    yield of(
+        ("w8a8",), write, "Qwen3-MoE: routers are quantised", ('spec.type.name == "F16"', "True"),
+        checkpoint="Qwen3-MoE",
+    )  # fmt: skip
+    yield of(
+        ("4bit", "8bit"),
+        mlx,
+        "the edge is the other end",
+        ("edge = np.where(low, least, most)", "edge = np.where(low, most, least)"),
+    )
+    yield of(
+        ("4bit",),
+        mlx,
+        "a group has the bias of the group beside",
+        ("as_stored(biases, dtype)", "as_stored(np.roll(biases, 1), dtype)"),
+    )
+    yield of(
+        ("4bit",),
+        mlx,
+        "columns of a pair are exchanged",
+        ("few_bits.pairs(numbers)", "few_bits.pairs(numbers[:, ::-1].copy())[:, ::-1].copy()"),
+    )
+    yield of(
+        ("8bit",),
+        mlx,
+        "embeddings stay whole",
+        ("if matrix and spec.shape[-1] % GROUP == 0", 'if matrix and "embed" not in name'),
+    )
+    yield of(
+        ("mlx",), mlx, "Qwen3-MoE: gate and up of experts are exchanged",
+        ('STACKED = {', 'STACKED = {"gate_proj": "up_proj", "up_proj": "gate_proj", '),
+        checkpoint="Qwen3-MoE",
+    )  # fmt: skip
+    yield of(
+        ("4bit",), mlx, "Qwen3-MoE: routers are in four bits",
+        ("            mine = 8\n", "            pass\n"),
+        checkpoint="Qwen3-MoE",
+    )  # fmt: skip
+
+
+FORGERIES = [*_of_quantised(), *_list(), *_of_families(), *_of_gguf_alone(), *_of_graphs()]

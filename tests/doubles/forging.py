@@ -11,6 +11,9 @@ from forgeries import Forgery
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
+SCHEMES = ("fp8", "fp8_block", "w8a8", "w4a16", "mxfp4", "nvfp4")
+MLX = {"mlx": "0", "4bit": "4", "8bit": "8"}
+LOOSE = ("mean_kl=0.3",)  # of random weights, which four bits change more than a model's
 SMALL = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -61,6 +64,22 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
         made = [*checkpoint, "--tp", "2", "--trtllm-checkpoint", folder / "t"]
         yield "convert", "safetensors_to_trtllm.py", made
         yield "convert", "verify_trtllm.py", [*made, *reading, *record]
+    if kind in SCHEMES or kind in MLX:
+        small = [source / name for name in SMALL if (source / name).exists()]
+        made = [*checkpoint, "--tokenizer", *small]
+        if kind in MLX:
+            made += ["--bits", MLX[kind], "--mlx", folder / "q"]
+            maker, runner, verifier = "quantize_mlx.py", "mlx", "verify_mlx.py"
+        else:
+            made += ["--scheme", kind, "--safetensors", folder / "q"]
+            maker, runner, verifier = (
+                "quantize_safetensors.py",
+                "transformers",
+                "verify_safetensors.py",
+            )
+        yield "convert", maker, made
+        limits = [] if one.of == "demo" else ["--limit", *LOOSE]
+        yield runner, verifier, [*made, *peers, *limits, *record]
     if kind in ("onnx", "fused"):
         places = [source / name for name in (*SMALL, "tokenizer.model")]
         small = [path for path in places if path.exists()]

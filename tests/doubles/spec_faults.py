@@ -5,6 +5,7 @@ github.com/huggingface/safetensors.  JSON: RFC 8259.  Each yields (name, edit); 
 file's bytes.  Some change nothing that a reader reads: whoever plants them has to show that.
 """
 
+import itertools
 import json
 import re
 import struct
@@ -308,6 +309,60 @@ def safetensors(data: bytes) -> Iterator[tuple[str, Edit]]:
     yield "two tensors' places exchanged", headed(exchanged(first, second))
     yield "bytes behind the end", longer
     yield "a byte less", shorter(1)
+
+
+def quantised(data: bytes) -> Iterator[tuple[str, Edit]]:
+    """Of each kind of tensor of compressed-tensors: the first that is there, changed."""
+    (length,) = struct.unpack_from("<Q", data, 0)
+    header = json.loads(data[8 : 8 + length])
+    places = {
+        name: tuple(8 + length + at for at in said["data_offsets"])
+        for name, said in header.items()
+        if name != "__metadata__"
+    }
+
+    def turned(begin: int, end: int) -> Edit:
+        """Each byte in its neighbour's place: of scales that of the group beside it."""
+
+        def edit(data: bytearray) -> None:
+            data[begin:end] = data[end - 2 : end] + data[begin : end - 2]
+
+        return edit
+
+    def one_more(at: int) -> Edit:
+        def edit(data: bytearray) -> None:
+            data[at] = (data[at] + 1) % 256
+
+        return edit
+
+    def zeros(begin: int, end: int) -> Edit:
+        def edit(data: bytearray) -> None:
+            data[begin:end] = bytes(end - begin)
+
+        return edit
+
+    scales = [name for name in places if name.endswith("weight_scale")]
+    for one, other in itertools.pairwise(scales):
+        a, b = places[one], places[other]
+        if a[1] - a[0] == b[1] - b[0]:
+            yield f"{one}: exchanged with {other}", swapped_bytes(a, b)
+    for end in ("weight_scale", "weight_global_scale", "weight", "weight_packed", "weight_shape"):
+        name = next((one for one in places if one.endswith(f"_proj.{end}")), None)
+        if name is None:
+            continue
+        begin, last = places[name]
+        yield f"{name}: moved by a group", turned(begin, last)
+        yield f"{name}: its first is one more", one_more(begin)
+        yield f"{name}: its last is one more", one_more(last - 1)
+        yield f"{name}: zeros", zeros(begin, last)
+
+
+def swapped_bytes(one: tuple[int, int], other: tuple[int, int]) -> Edit:
+    def edit(data: bytearray) -> None:
+        a, b = data[slice(*one)], data[slice(*other)]
+        data[slice(*one)], data[slice(*other)] = b, a
+
+    return edit
 
 
 def exchanged(one: str, other: str) -> Callable[[dict], None]:

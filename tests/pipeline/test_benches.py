@@ -16,6 +16,7 @@ BENCHES = {
     "board": ([], "of a core"),
     "breadth": (["--most", "2"], "2 tried, "),
     "convert": (["--layers", "1"], "All bytes equal theirs"),
+    "quantised": (["--gigabytes", "0.1", "--only", "w4a16", "4bit"], "All tensors equal"),
     "families": (["--gigabytes", "0.05", "--only", "Qwen3-MoE", "Gemma 3"], "All bytes equal"),
     "fuzz": (["--seconds", "1", "--reader", "GGUF"], "GGUF"),
     "io_faults": (["--calls", "1", "--moments", "0"], "1"),

@@ -146,3 +146,22 @@ def test_a_quantised_file_names_its_base(site):
     assert card.QUANTISED.search(".m.q4_k_m.gguf.") and card.QUANTISED.search(".m.iq4_xs.gguf.")
     assert not card.QUANTISED.search(".m.gguf.") and not card.QUANTISED.search(".m_tp2.irpa.")
     assert upload.MARK == card.MARK
+
+
+@pytest.mark.parametrize(
+    "title, place",
+    [("demo.fp8.safetensors", ""), ("demo.4bit.mlx", ""), ("demo.onnx", "demo.onnx/")],
+)
+def test_what_is_a_repository_by_itself_lies_at_its_root(title, place, tmp_path):
+    """So `vllm serve me/models` finds it; of other formats several share a repository."""
+    blob, record, folder = tmp_path / "blob", tmp_path / f"{title}.verified.json", tmp_path / "out"
+    blob.write_text("{}")
+    record.write_text("{}")
+    folder.mkdir()
+    artifact = SimpleNamespace(
+        title=title, output={"kind": "folder"}, verified=record, store=SimpleNamespace(blob=lambda _: blob),
+        files=[{"path": "config.json", "digest": "sha256:00", "size": 2}],
+    )  # fmt: skip
+    origin = SimpleNamespace(bill=b"{}", predicate={}, key=None)
+    to_hub.fill(folder, artifact, origin)
+    assert (folder / f"{place}config.json").exists() and (folder / record.name).exists()

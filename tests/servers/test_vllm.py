@@ -7,6 +7,7 @@ import pytest
 
 import checkpoints
 from ingot.base.refused import Refused
+from ingot.model.checkpoint.quantised.schemes import SCHEMES
 from ingot.model.config import read_config
 from ingot.serving.vllm import arguments
 from ingot.serving.vllm import plan as plan_of
@@ -18,7 +19,7 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 parser = make_arg_parser(FlexibleArgumentParser())
 names = [word for action in parser._actions for word in action.option_strings if word.startswith("--")]
-found = {"names": names, "configs": []}
+found = {"names": names, "configs": [], "quantised": []}
 for words in json.loads(sys.argv[1]):
     given = parser.parse_args(words)
     validate_parsed_serve_args(given)
@@ -30,6 +31,9 @@ for words in json.loads(sys.argv[1]):
         parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.nnodes,
         config.model_config.get_num_kv_heads(parallel), config.model_config.max_model_len,
     ])
+    quantised = config.model_config.quantization
+    if quantised:
+        found["quantised"].append([quantised, [*config.quant_config.target_scheme_map]])
 print("FOUND" + json.dumps(found))
 """
 SHAPES = (("llama70b", 4), ("llama405b", 8), ("llama405b", 4))
@@ -46,13 +50,28 @@ def test_vllm_takes_every_argument_of_the_guides_models(python, tmp_path):
         nodes = ["--nnodes", str(plan.nodes), "--node-rank", "0", "--master-addr", "127.0.0.1"]
         words = plan_of.arguments(plan, name, settings)
         asked.append([str(folder), *words, *(nodes if plan.nodes > 1 else [])])
+    for scheme in SCHEMES:
+        folder = tmp_path / scheme
+        folder.mkdir()
+        said = checkpoints.public_config("llama405b")
+        path = folder / "config.json"
+        path.write_text(json.dumps(said))
+        plan = plan_of.planned(read_config(path), settings, 8, "bfloat16", scheme, scheme=scheme)
+        path.write_text(
+            json.dumps({**said, "quantization_config": SCHEMES[scheme].config(["lm_head"])})
+        )
+        assert plan.nodes == 1
+        asked.append([str(folder), *plan_of.arguments(plan, scheme, settings)])
     done = subprocess.run(
         [python("vllm"), "-c", ASK, json.dumps(asked)],
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout.partition("FOUND")[2].splitlines()[0])
-    assert found["configs"] == [[4, 1, 1, 2, 131_072], [8, 2, 2, 1, 131_072], [4, 4, 4, 2, 131_072]]
+    whole, quantised = found["configs"][:3], found["configs"][3:]
+    assert whole == [[4, 1, 1, 2, 131_072], [8, 2, 2, 1, 131_072], [4, 4, 4, 2, 131_072]]
+    assert quantised == [[8, 1, 1, 1, 131_072]] * len(SCHEMES)
+    assert found["quantised"] == [["compressed-tensors", ["Linear"]]] * len(SCHEMES)
     assert {arguments.name_of(word) for word in found["names"]} - {"help"} == arguments.KNOWN - {
         "help"
     }

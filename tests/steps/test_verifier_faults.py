@@ -22,7 +22,7 @@ CASES = [(one, kind) for one in FORGERIES for kind in one.kinds]
 
 @pytest.mark.slow
 def test_a_sample_of_every_kinds_faults_is_caught(tmp_path):
-    kinds = ("gguf", "k-quant", "split", "irpa", "ranks", "trtllm-ckpt")
+    kinds = ("gguf", "k-quant", "split", "irpa", "ranks", "trtllm-ckpt", "w4a16")
     words = ["--json", "--most", 6, "--seed", time.time_ns() % 10**9]  # others each time
     command = [sys.executable, ROOT / "bench/verifier_faults.py", *words]
     environment = {**os.environ, "INGOT_STORE": str(tmp_path / "store")}
@@ -97,6 +97,8 @@ RIGHT += [
 ]
 RIGHT += [(name, "gguf") for name in ("Qwen3-MoE", "Mixtral", *OTHERS)]
 RIGHT += [(name, "onnx") for name in OTHERS]
+RIGHT += [("demo", kind) for kind in (*forging.SCHEMES, *forging.MLX)]
+RIGHT += [("Qwen3-MoE", kind) for kind in ("fp8", "mlx")]
 RIGHT += [(name, "fused") for name in ("SmolLM3", "Gemma 2", "Gemma 3")]
 
 

@@ -86,6 +86,15 @@ class Output:
         with self.turns.take(ticket):
             self.hashed.update(data, offset)
 
+    def write_last(self, ticket: int, pieces: Iterable, offset: int) -> None:
+        """Write pieces, one behind the other, that are known once all before them are written."""
+        with self.turns.take(ticket):
+            for piece in pieces:
+                data = memoryview(piece)
+                write_exactly(self.file, data, offset)
+                self.hashed.update(data, offset)
+                offset += len(data)
+
     def put(self, data, offset: int) -> None:
         """Write a piece while no thread does."""
         write_exactly(self.file, memoryview(data), offset)

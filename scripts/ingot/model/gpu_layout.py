@@ -105,8 +105,12 @@ def gpu_layout(
     memory: int,
     context: int,
     itemsize: int = 2,
+    per_weight: float = 0,
 ) -> GpuLayout:
-    """The layout on GPUs of `memory` bytes, for one request of `context` tokens."""
+    """The layout on GPUs of `memory` bytes, for one request of `context` tokens.
+
+    `per_weight` are the bytes of a weight of its linear layers, where they are quantised.
+    """
     if reason := why_not(config, tp, pp, server):
         return GpuLayout(tp, pp, reason)
     c, layers = config, ceil(config.layers / pp)
@@ -116,7 +120,9 @@ def gpu_layout(
     embedding = table / tp if server.splits_embedding else table
     ends = max(embedding, table / tp) if pp > 1 else embedding + (0 if c.tied else table / tp)
     norms = (2 * layers + 1) * c.hidden * (2 if server.splits_embedding else 4)  # float32 in IRPA
-    weights = int((linear * layers + ends) * itemsize + norms)
+    routers = c.experts.count * c.hidden if c.experts else 0  # of a layer: they stay whole
+    linear = (linear - routers) * (per_weight or itemsize) + routers * itemsize
+    weights = int(linear * layers + ends * itemsize + norms)
     per_token = 2 * layers * kept * c.head_dim * itemsize
     room = memory * UTILIZATION - weights - REST
     tokens = max(0, int(room // per_token))

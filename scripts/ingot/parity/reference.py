@@ -3,6 +3,7 @@
 Written by generate_reference.py; numpy only.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,14 @@ class Answer:
     def upto(self, count: int | None) -> "Answer":
         """Its first `count` tokens."""
         return Answer(self.prompt, self.tokens[:count], self.logits[:count])
+
+    def forced(self, logits: Callable[[list[int]], np.ndarray]) -> np.ndarray:
+        """Another's logits of each step after the reference's own tokens.
+
+        logits(ids) are those of all of a text.
+        """
+        found = logits([*self.prompt, *self.tokens[:-1]])
+        return found[len(self.prompt) - 1 :]
 
     def ties(self, peak: float, dtype: str) -> np.ndarray:
         """Of each greedy token, whether the second best was as good in `dtype`."""

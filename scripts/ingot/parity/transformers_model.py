@@ -30,10 +30,15 @@ def load(checkpoint: Checkpoint):
         model, found = kind.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **OURS
         )
-    for what in ("missing", "mismatched", "unexpected"):
-        if names := sorted(str(name) for name in found[f"{what}_keys"]):
-            raise Refused(f"{checkpoint}: tensor {names[0]} is {what}, by transformers' own loader")
+    hold_whole(checkpoint, found)
     return _merged(model, adapter).float().eval() if adapter else model.eval()
+
+
+def hold_whole(what: Checkpoint | Path, found: dict) -> None:
+    """Refuse what transformers' own loader found odd."""
+    for fault in ("missing", "mismatched", "unexpected"):
+        if names := sorted(str(name) for name in found[f"{fault}_keys"]):
+            raise Refused(f"{what}: tensor {names[0]} is {fault}, by transformers' own loader")
 
 
 def _stored(folder: Path):

@@ -116,7 +116,7 @@ def about(job: Job) -> dict[str, Any]:
                 trees[one.role] = [[entry.pop("path"), entry] for entry in entries]
     shards = [path for path in job.reads if path.endswith(".safetensors")]
     samples = {
-        os.path.basename(path): identity.sample(path) for path in shards if os.path.exists(path)
+        os.path.basename(path): identity.sample(path) for path in shards if os.path.isfile(path)
     }
     return {"pins": pins, "trees": trees, "samples": samples}
 

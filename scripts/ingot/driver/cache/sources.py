@@ -38,7 +38,7 @@ class Sources:
         if not os.path.exists(path):
             raise UnknownInput(f"{path} is missing")
         now = memo.stamp_of(path) or ""
-        shard = path.endswith(".safetensors")
+        shard = path.endswith(".safetensors") and os.path.isfile(path)
         if (
             shard
             and not identity.known(path)

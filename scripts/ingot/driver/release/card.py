@@ -21,7 +21,7 @@ LICENCES = {  # how the first lines of a licence's text are known, for checkpoin
     "Apache License": "apache-2.0", "MIT License": "mit", "LLAMA 3.1 COMMUNITY": "llama3.1",
     "LLAMA 3.2 COMMUNITY": "llama3.2", "LLAMA 3.3 COMMUNITY": "llama3.3",
 }  # fmt: skip
-QUANTISED = re.compile(r"\.(i?q\d\w*|fp8|int\d\w*)\.")
+QUANTISED = re.compile(r"\.(i?q\d\w*|fp8\w*|int\d\w*|w\da\d+|(mx|nv)fp4|\dbit)\.")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from ingot.base.digest import canonical
 from ingot.base.refused import Refused
 from ingot.driver.cache.dry_run import build
 from ingot.driver.catalogue import targets
+from ingot.driver.catalogue.formats.rows import row_of
 from ingot.driver.catalogue.model import base_of
 from ingot.driver.release import card
 from ingot.driver.release.on_record import OnRecord
@@ -61,8 +62,13 @@ def publish(found: OnRecord, target: str, key: Any, place: str) -> str:
 
 
 def fill(folder: Path, artifact: Artifact, origin: Origin) -> None:
-    """The artifact's files, those of a folder below its name; its record, bill and provenance beside it."""
-    inside = folder / artifact.title if artifact.output["kind"] == "folder" else folder
+    """The artifact's files, those of a folder below its name; its record, bill and provenance beside it.
+
+    What is a repository of a hub by itself, such as a quantised checkpoint, is not below its name.
+    """
+    row = row_of(f"artifacts/{artifact.title}")
+    below = artifact.output["kind"] == "folder" and not (row and row.repository)
+    inside = folder / artifact.title if below else folder
     for one in artifact.files:
         path = inside / one["path"]
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -5,17 +5,14 @@ LLaMAConfig and QWenConfig.  R is pipeline stage * tensor parallel size + tensor
 [out, in]; layers are numbered from 0 in each stage.
 """
 
-import json
-import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from math import prod
 from typing import Annotated, Any
 
 from ingot.base.refused import Refused
+from ingot.model.checkpoint import safetensors
 from ingot.model.config import ModelConfig
 from ingot.model.families.family import Family
-from ingot.model.tensors.dtypes import FLOATS
 from ingot.model.tensors.layout import FileLayout
 
 CAN = ("own_gguf", "qkv_bias", "qk_norm")  # of features.FEATURES
@@ -152,22 +149,10 @@ def shapes(cuts_of_stage: list[Cut]) -> dict[str, tuple[int, ...]]:
 
 
 def file_layout(tensors: dict[str, tuple[int, ...]], dtype: str) -> FileLayout[dict[str, int]]:
-    """A rank's file; its entries are the offset of each tensor.
-
-    The safetensors format: 8 bytes of length, JSON padded to 8 bytes with blanks, data without gaps.
-    """
-    item, header, place = FLOATS[STORED[dtype]].itemsize, {}, 0
-    for name, shape in tensors.items():
-        end = place + prod(shape) * item
-        header[name] = {
-            "dtype": STORED[dtype], "shape": list(shape), "data_offsets": [place, end],
-        }  # fmt: skip
-        place = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text = text.ljust(-(-len(text) // 8) * 8)
-    data = 8 + len(text)
-    offsets = {name: data + entry["data_offsets"][0] for name, entry in header.items()}
-    return FileLayout(struct.pack("<Q", len(text)) + text, offsets, data + place)
+    """A rank's file; its entries are the offset of each tensor."""
+    return safetensors.file_layout(
+        {name: (STORED[dtype], shape) for name, shape in tensors.items()}
+    )
 
 
 def of_stage(found: list[Cut], stage: int) -> list[Cut]:

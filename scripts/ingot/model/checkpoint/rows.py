@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 
@@ -130,24 +131,31 @@ class Rows:
                     f"{list(shape)} by config.json; the two do not belong together"
                 )
 
-    def blocks(self, spec: TensorSpec, first: int = 0, last: int | None = None) -> Iterator:
+    def blocks(
+        self, spec: TensorSpec, first: int = 0, last: int | None = None, multiple: int = 1
+    ) -> Iterator:
         """(first row, rows, read) of rows first..last; `read` gives the block's bytes, once.
 
-        The bytes lie in a buffer of the reading thread: use them before it reads on.
+        The bytes lie in a buffer of the reading thread: use them before it reads on.  But for the last
+        block, `multiple` divides its rows.
         """
+        if spec.heads:  # whole heads only
+            multiple = self.config.head_dim
         for number, name in enumerate(spec.sources):
             tensor = self.tensors[name]
             end = tensor.shape[0] if last is None else last
-            yield from self._blocks(spec, name, number * tensor.shape[0], first, end)
+            before = number * tensor.shape[0]
+            yield from self._blocks(spec, name, before, first, end, multiple)
 
-    def _blocks(self, spec: TensorSpec, name: str, before: int, first: int, last: int) -> Iterator:
+    def _blocks(
+        self, spec: TensorSpec, name: str, before: int, first: int, last: int, multiple: int
+    ) -> Iterator:
         """Those of one of its sources, `before` rows of others in front of it."""
         tensor = self.tensors[name]
         plain = tensor.dtype == spec.type.name and not spec.plus
         size = stream.BLOCK if plain else stream.CAST_BLOCK
         step = max(1, size * tensor.shape[0] // max(tensor.nbytes, 1))
-        if spec.heads:  # whole heads only
-            step = max(1, step // self.config.head_dim) * self.config.head_dim
+        step = max(1, step // multiple) * multiple
         for row in range(first, last, step):
             rows = min(step, last - row)
             ticket, self.tickets = self.tickets, self.tickets + 1
@@ -155,7 +163,7 @@ class Rows:
 
     def _read(self, spec: TensorSpec, name: str, ticket: int, first: int, rows: int) -> memoryview:
         tensor = self.tensors[name]
-        columns = tensor.shape[-1] if len(tensor.shape) > 1 else 1
+        columns = prod(tensor.shape[1:])
         row = columns * FLOATS[tensor.dtype].itemsize
         buffer = stream.buffer_of(self.local, rows * row)
         file = self.files[tensor.path]

@@ -10,12 +10,14 @@ import struct
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from ingot.base import stream
 from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
-from ingot.model.tensors.dtypes import FLOATS, Float
+from ingot.model.tensors.dtypes import FLOATS, STORED, Float
+from ingot.model.tensors.layout import FileLayout
 
 HEADER_LIMIT = 25_000_000  # bytes; the hub client's own limit
 MOST_DIMS = 8
@@ -127,6 +129,26 @@ def read_header(path: Path, dtypes: dict[str, Float] = FLOATS) -> dict[str, Tens
         ) from None
     _no_gap(path, tensors, start, size)
     return tensors
+
+
+def file_layout(
+    tensors: dict[str, tuple[str, tuple[int, ...]]], metadata: dict[str, str] | None = None
+) -> FileLayout[dict[str, int]]:
+    """A new file of tensors, by name their dtypes and shapes; its entries are the offset of each.
+
+    8 bytes of length, JSON padded to 8 bytes with blanks, data without gaps, in the order of `tensors`.
+    """
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    place, places = 0, {}
+    for name, (dtype, shape) in tensors.items():
+        end = place + prod(shape) * STORED[dtype].itemsize
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [place, end]}
+        places[name], place = place, end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)
+    data = 8 + len(text)
+    offsets = {name: data + offset for name, offset in places.items()}
+    return FileLayout(struct.pack("<Q", len(text)) + text, offsets, data + place)
 
 
 def same_bytes(one: Tensor, other: Tensor) -> bool:

@@ -36,8 +36,17 @@ def unpermute(bits: np.ndarray, head_dim: int) -> np.ndarray:
 
 
 def as_float32(stored: np.ndarray, dtype: str) -> np.ndarray:
-    """Values as a file stores them, those of bfloat16 as their bits, in float32."""
-    return Caster(dtype, "F32")(stored).view(np.float32)
+    """Values as a file stores them, those of bfloat16 as their bits, in float32.
+
+    Not by a Caster, which is freed late, and its buffers with it: it holds a method of its own.
+    """
+    if dtype == "F32":
+        return stored.view(np.float32)
+    if dtype == "F16":
+        return stored.view(np.float16).astype(np.float32)
+    wide = stored.astype(np.uint32)
+    wide <<= 16
+    return wide.view(np.float32)
 
 
 class Caster:

@@ -110,6 +110,7 @@ def gathered(
     onnx: list[Path],
     openvino: list[Path],
     reading: list[Path] = (),
+    quantised: list[Path] = (),
 ) -> Sources:
     """`settings` are vLLM's; `onnx` and `openvino` each hold a folder where an application serves it."""
     path = Checkpoint(checkpoint)["config.json"]
@@ -118,8 +119,9 @@ def gathered(
     sizes = {"vocabulary": _vocabulary(path, reading)}
     plan, weights = None, 0
     if LLM in ray["apps"]:
-        files, own = vllm.model_files(checkpoint, tokenizer, reading)
-        plan, _ = vllm.described(model, tp, settings, path, lock, own, reading)
+        files, own = vllm.model_files(checkpoint, tokenizer, reading, quantised)
+        scheme = vllm.scheme_of(quantised)
+        plan, _ = vllm.described(model, tp, settings, path, lock, own, reading, scheme)
         weights = sum(own.values())
     for name in ray["apps"]:
         if engine := ENGINES.get(name):

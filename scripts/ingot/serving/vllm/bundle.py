@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from ingot.base import sealed
 from ingot.base.fields import read_json
 from ingot.base.launch import FOLDER
 from ingot.base.refused import Refused
 from ingot.base.sealed import Contents, Ours
 from ingot.model.checkpoint.files import Checkpoint, name_of
+from ingot.model.checkpoint.quantised import schemes
 from ingot.model.checkpoint.safetensors import read_checkpoint
 from ingot.model.config import ModelConfig, read_config
 from ingot.model.gpu_layout import Shape
@@ -96,11 +98,12 @@ class ModelParts:
     tp: Annotated[int, "tensor parallel size"]
     settings: Annotated[dict[str, Any], "the catalogue's, as JSON"]
     checkpoint: Annotated[list[Path], "config, weights"]
-    tokenizer: Annotated[list[Path], "tokenizer files"]
+    tokenizer: Annotated[list[Path], "tokenizer files; none of a quantised checkpoint"] = ()
     parts: Annotated[list[Path], "of runtime/vllm"]
     lock: Annotated[list[Path], "the pins to serve with"]
     reference: Annotated[list[Path], "by generate_reference.py"] = ()
     reading: Annotated[list[Path], "by read_config.py, of a model without a table"] = ()
+    quantised: Annotated[list[Path], "M.SCHEME.safetensors, served in the checkpoint's place"] = ()
 
 
 @dataclass(kw_only=True)
@@ -121,13 +124,15 @@ def contents(
     lock: list[Path],
     reference: list[Path],
     reading: list[Path] = (),
+    quantised: list[Path] = (),
     adapters: list[Path] = (),
     adapter_references: list[Path] = (),
 ) -> Contents:
-    files, weights = model_files(checkpoint, tokenizer, reading)
+    files, weights = model_files(checkpoint, tokenizer, reading, quantised)
     config = Checkpoint(checkpoint)["config.json"]
     served = Served(settings.get("adapters", []), adapters)
-    plan, about = described(model, tp, settings, config, lock[0], weights, reading, served)
+    scheme = scheme_of(quantised)
+    plan, about = described(model, tp, settings, config, lock[0], weights, reading, scheme, served)
     known = smoke(model, reference, plan)
     if served.files and adapter_references:
         known["adapters"] = smoke_of(served, adapter_references, stored(config), plan)
@@ -144,15 +149,41 @@ def contents(
 
 
 def model_files(
-    checkpoint: list[Path], tokenizer: list[Path], reading: list[Path] = ()
+    checkpoint: list[Path],
+    tokenizer: list[Path],
+    reading: list[Path] = (),
+    quantised: list[Path] = (),
 ) -> tuple[Contents, dict[str, int]]:
-    """The files of model/, and the bytes of those that hold weights; fetched ones are linked."""
+    """The files of model/, and the bytes of those that hold weights; fetched and made ones are linked."""
+    if quantised:
+        return quantised_files(quantised[0])
     read_checkpoint(Checkpoint(checkpoint), STORED if reading else FLOATS)
     files: Contents = {}
     for path in sorted({*checkpoint, *tokenizer}):
         fetched = path.suffix == WEIGHTS and path.parent.suffix == ".hf"
         files[f"model/{name_of(path)}"] = Ours(path) if fetched else path
     return files, {path.name: path.stat().st_size for path in checkpoint if path.suffix == WEIGHTS}
+
+
+def quantised_files(folder: Path) -> tuple[Contents, dict[str, int]]:
+    """The same of a quantised checkpoint."""
+    read_checkpoint(Checkpoint([folder]), STORED)
+    found = {path.relative_to(folder).as_posix(): path for path in sealed.files(folder)}
+    sizes = {name: path.stat().st_size for name, path in found.items() if name.endswith(WEIGHTS)}
+    return {f"model/{name}": Ours(path) for name, path in found.items()}, sizes
+
+
+def scheme_of(quantised: list[Path]) -> str:
+    """That of a quantised checkpoint, as its config.json says; "" where there is none."""
+    if not quantised:
+        return ""
+    path = quantised[0] / "config.json"
+    found = schemes.named(read_json(path).get("quantization_config") or {})
+    if not found:
+        raise Refused(
+            f"{path}: quantization_config is of no scheme that Ingot writes; build it again"
+        )
+    return found
 
 
 def numbers(config: Path, weights: int, reading: list[Path]) -> ModelConfig | Shape:
@@ -173,6 +204,7 @@ def described(
     lock: Path,
     weights: dict[str, int],
     reading: list[Path] = (),
+    scheme: str = "",
     served: Served | None = None,
 ) -> tuple[Plan, dict[str, Any]]:
     """The plan, and bundle.json: what its programs go by."""
@@ -190,7 +222,7 @@ def described(
     served = served or Served([], [])
     device = "gpu" if settings["memory"] else "cpu"
     beside = served.values(device) * ITEMSIZE[dtype]
-    plan = plan_of.planned(found, settings, tp, dtype, f"models.{model}.vllm", beside)
+    plan = plan_of.planned(found, settings, tp, dtype, f"models.{model}.vllm", beside, scheme)
     about = {
         "version": VERSION,
         "model": model,
@@ -250,8 +282,8 @@ def smoke(model: str, reference: list[Path], plan: Plan) -> dict[str, Any]:
     """What the server must answer; without a reference, texts that it must answer somehow."""
     if not reference:
         return {"model": model, "texts": TEXTS, "cases": []}
-    known = cases(model, read(reference[0]), plan.dtype, plan.max_model_len)
-    return {"model": model, "tolerance": TOLERANCE[plan.dtype], "cases": known}
+    known = cases(model, read(reference[0]), plan.rough, plan.max_model_len)
+    return {"model": model, "tolerance": TOLERANCE[plan.rough], "cases": known}
 
 
 def cases(model: str, answers: list[Answer], dtype: str, longest: int) -> list[dict[str, Any]]:
@@ -296,10 +328,11 @@ def readme(model: str, plan: Plan, weights: int) -> str:
         if plan.device == "gpu"
         else " (torch from its own index for CPUs), then `python build.py`"
     )
+    scheme = f", weights in {plan.scheme}" if plan.scheme else ""
     return f"""\
 # {model}, served by vLLM on SLURM
 
-{shape}: tensor parallel size {plan.tp}, {plan.pp} pipeline stages, {plan.dtype}.
+{shape}: tensor parallel size {plan.tp}, {plan.pp} pipeline stages, {plan.dtype}{scheme}.
 {weights / 1e9:.2f} GB of weights. {plan.max_model_len:,} tokens take {cache:.2f} GB of KV cache
 on each rank, which holds {plan.kv_tokens:,} tokens.
 

@@ -12,8 +12,10 @@ from typing import Any
 
 from ingot.base.refused import Refused
 from ingot.model import features, gpu_layout
+from ingot.model.checkpoint.quantised import sizes
 from ingot.model.config import ModelConfig
 from ingot.model.gpu_layout import GIB, VLLM, GpuLayout, Shape
+from ingot.serving.vllm import schemes
 from ingot.serving.vllm.arguments import name_of, stop_on_wrong
 from ingot.serving.vllm.kv_cache import KvCache
 
@@ -50,6 +52,12 @@ class Plan:
     memory: int  # of a GPU; 0: a CPU
     batched: int  # tokens computed at once
     executor: str = "mp"  # or ray: what starts the ranks
+    scheme: str = ""  # of quantised weights
+
+    @property
+    def rough(self) -> str:
+        """The dtype whose rounding its answers may differ by: kernels of a scheme round as they like."""
+        return "bfloat16" if self.scheme else self.dtype
 
     @property
     def ranks_per_node(self) -> int:
@@ -73,10 +81,11 @@ def planned(
     dtype: str,
     key: str,
     beside: int = 0,
+    scheme: str = "",
 ) -> Plan:
     """By the catalogue's `vllm` table, with `memory` in GiB of a GPU (0: CPUs); `key` names it in refusals.
 
-    `beside` the weights a rank keeps so many bytes of adapters.
+    `beside` the weights a rank keeps so many bytes of adapters; `scheme` is that of quantised weights.
 
     Refused: a layout that the model's heads do not allow, stages that no number of nodes holds, a context
     that does not fit, with the longest that does.
@@ -93,13 +102,19 @@ def planned(
     memory = int(settings["memory"] * GIB)
     kv_bytes = settings.get("kv_cache_bytes") or (0 if memory else CPU_CACHE)
     stages = [settings["pp"]] if "pp" in settings else range(1, MOST_STAGES + 1)
-    best = None
+    best, packed = None, 0.0
+    if scheme and (reason := schemes.not_in(dtype, scheme, "gpu" if memory else "cpu")):
+        raise Refused(f"{key}.dtype: {reason}")
+    if scheme and isinstance(config, ModelConfig):
+        packed = sizes.per_weight(config, scheme)
+        if reason := schemes.cut_group(config, scheme, tp):
+            raise Refused(f"{key}: {reason}")
     for pp in stages:
         asked = (memory or 1 << 60, length, ITEMSIZE[dtype])
         if isinstance(config, Shape):
             found = gpu_layout.of_shape(config, tp, pp, *asked)
         else:
-            found = gpu_layout.gpu_layout(config, tp, pp, VLLM, *asked)
+            found = gpu_layout.gpu_layout(config, tp, pp, VLLM, *asked, per_weight=packed)
         if found.wrong:
             if best is None:
                 raise Refused(f"{key}: {found.wrong}, expected another tensor parallel size or pp")
@@ -114,7 +129,7 @@ def planned(
         cache = cache_of(config, found, device, batches * batched)
         best = Plan(
             tp, pp, settings.get("nodes", pp), device, dtype, length, found.weights, cache, held,
-            bool(kv_bytes), memory, batched, executor,
+            bool(kv_bytes), memory, batched, executor, scheme,
         )  # fmt: skip
         if fits and best.kv_needed <= held:
             return _placed(best, key)

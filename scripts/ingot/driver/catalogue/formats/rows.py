@@ -2,13 +2,29 @@
 
 import re
 
-from ingot.driver.catalogue.formats import checkpoint, gguf, iree, onnx, serving, tensorrt
+from ingot.driver.catalogue.formats import (
+    checkpoint,
+    gguf,
+    iree,
+    onnx,
+    quantised,
+    serving,
+    tensorrt,
+)
 from ingot.driver.catalogue.formats.table import Cost, Format, Step, Work, written
 from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model
 from ingot.driver.toolchains import toolchains
 
-ROWS = (*checkpoint.ROWS, *gguf.ROWS, *iree.ROWS, *tensorrt.ROWS, *onnx.ROWS, *serving.ROWS)
+ROWS = (
+    *checkpoint.ROWS,
+    *gguf.ROWS,
+    *quantised.ROWS,
+    *iree.ROWS,
+    *tensorrt.ROWS,
+    *onnx.ROWS,
+    *serving.ROWS,
+)
 FORMATS: dict[str, Format] = {row.name: row for row in ROWS}
 OFFERED = tuple(row for row in ROWS if not row.intermediate)
 FINAL = tuple(row.name for row in ROWS if row.final)

@@ -4,23 +4,42 @@ from collections.abc import Collection
 from functools import partial
 
 from ingot.base.refused import Refused
-from ingot.driver.catalogue.formats import table
+from ingot.driver.catalogue.formats import quantised, table
 from ingot.driver.catalogue.formats.table import Cost, Format, Target, Work, own_sizes
 from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model, planned
 from ingot.formats.onnx import weights
 from ingot.model import features
+from ingot.model.checkpoint.quantised.schemes import SCHEMES
 from ingot.model.config import ModelConfig
 from ingot.model.outline import NO_TABLE
-from ingot.serving.vllm import plan, registry
+from ingot.serving.vllm import plan, registry, schemes
 
 LAUNCH = 90_000  # bytes of a bundle beside its model
 
 
 def bundle(job: Job, model: Model) -> Work:
-    """Weights of the hub are linked; a local checkpoint's are copied."""
-    size = model.tokenizer_bytes() + LAUNCH + (model.checkpoint_bytes() if model.local else 0)
+    """Weights of the hub are linked, and quantised ones; a local checkpoint's are copied."""
+    copied = model.local and not job.wildcards.get("served")
+    size = model.tokenizer_bytes() + LAUNCH + (model.checkpoint_bytes() if copied else 0)
     return Work(Cost(0.3, 0.5, 40), size / table.GB, dict.fromkeys(job.writes, size))
+
+
+def not_quantised(target: Target) -> str | None:
+    """Why a target's scheme cannot be served; None too where it has none."""
+    scheme, device = target.variant, target.entry["vllm"]["device"]
+    if scheme is None:
+        return None
+    if target.entry["vllm"]["adapters"]:
+        return f"models.{target.model}.vllm.adapters: served beside the checkpoint as it is, not {scheme}"
+    capability = None
+    if device != "cpu":
+        capability = target.catalogue["gpus"].get(device, {}).get("compute_capability")
+    if reason := schemes.no_kernel(scheme, capability, "experts" in target.entry["needs"]):
+        return reason
+    dtype = target.entry["vllm"]["dtype"]
+    reason = schemes.not_in(dtype, scheme, "cpu" if device == "cpu" else "gpu")
+    return f"models.{target.model}.vllm.dtype: {reason}" if reason else None
 
 
 def why_not(target: Target) -> str | None:
@@ -39,7 +58,7 @@ def why_not(target: Target) -> str | None:
         return (
             f"a server on {what} is verified by its own job before it is ready; ask for the bundle"
         )
-    if wrong := why_not_adapters(target):
+    if wrong := why_not_adapters(target) or not_quantised(target):
         return wrong
     if target.entry.get("dimensions"):  # before a checkpoint is fetched
         config = planned(target.entry)
@@ -47,8 +66,9 @@ def why_not(target: Target) -> str | None:
             return None
         dtype = {"auto": "bfloat16"}.get(settings["dtype"], settings["dtype"])
         own = {**settings, "memory": memory_of(target.entry, gpus)}
+        key = f"models.{target.model}.vllm"
         try:
-            plan.planned(config, own, target.tp, dtype, f"models.{target.model}.vllm")
+            plan.planned(config, own, target.tp, dtype, key, scheme=target.variant or "")
         except Refused as reason:
             return str(reason)
     return None
@@ -57,6 +77,8 @@ def why_not(target: Target) -> str | None:
 def why_not_rayserve(target: Target) -> str | None:
     entry, key = target.entry, f"models.{target.model}"
     apps = entry["ray"]["apps"]
+    if target.variant and apps != ["llm"]:
+        return f"{key}.ray.apps: {', '.join(apps)}, expected llm alone for a quantised checkpoint"
     if "acpu" in apps and entry["onnx"]["graph"] != "portable":
         return (
             f"{key}.onnx.graph: {entry['onnx']['graph']}, expected portable: requests share a batch"
@@ -96,13 +118,19 @@ def can(target: Target) -> Collection[str]:
     """What every application of a Ray Serve folder can."""
     apps = target.entry["ray"]["apps"]
     if apps == ["llm"]:
-        return plan.CAN
+        return served(target)
     return [word for word in weights.CAN if word != features.ADAPTER or "llm" not in apps]
+
+
+def served(target: Target) -> Collection[str]:
+    """What vLLM can: of a quantised checkpoint what its writer can."""
+    return quantised.CAN if target.variant else plan.CAN
 
 
 row = partial(
     Format,
-    can=table.always(plan.CAN),
+    can=served,
+    variants=lambda catalogue, tp: SCHEMES,
     sizes=own_sizes,
     chart="checkpoint",
     links=True,

@@ -88,6 +88,7 @@ class Format:
     no_record: str = ""  # or why it has none
     final: bool = False  # is it of a release, and of a CI matrix, where nobody names formats?
     serve: str = ""  # the command that serves {title}; behind "  #" what else it needs
+    repository: bool = False  # is its folder a repository of a hub, as it is?
     chart: str = "other"  # a key of CHART
     chart_of_ranks: str = ""  # the same of targets with _tpN, where it differs
     links: bool = False  # a folder that holds hard links of what it is made of

@@ -28,6 +28,7 @@ from ingot.driver.toolchains import toolchains
 from ingot.formats.gguf import quantisations
 from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.files import ADAPTER, TEMPLATES
+from ingot.model.checkpoint.quantised import mlx
 from ingot.model.checkpoint.safetensors import INDEX
 from ingot.model.outline import NO_TABLE
 from ingot.serving.rayserve.applications import LLM
@@ -124,6 +125,18 @@ class Inputs:
         """The user's own limits of its numbers."""
         return self._own_limits(wildcards, getattr(wildcards, "onnx", ""))
 
+    def scheme_limits(self, wildcards) -> list[str]:
+        """The user's own limits of a quantised checkpoint's numbers."""
+        return self._limits_of(wildcards, wildcards.scheme)
+
+    def mlx_bits(self, wildcards) -> str:
+        """Of a code; 0: none."""
+        return str(mlx.BITS[wildcards.bits.lstrip(".")])
+
+    def mlx_limits(self, wildcards) -> list[str]:
+        """The user's own limits of its numbers."""
+        return self._own_limits(wildcards, wildcards.bits)
+
     def openvino_options(self, wildcards) -> list[str]:
         if not wildcards.int8:
             return ["--dtype=fp32"]
@@ -173,9 +186,22 @@ class Inputs:
 
         return found
 
+    def quantised(self, wildcards) -> list[str]:
+        """The quantised checkpoint that is served in place of the model's own."""
+        scheme = wildcards.get("served", "")
+        return [f"artifacts/{wildcards.model}{scheme}.safetensors"] if scheme else []
+
+    def served_weights(self, wildcards) -> list[str]:
+        return [] if self.quantised(wildcards) else self.weights(wildcards)
+
+    def served_tokenizer(self, wildcards) -> list[str]:
+        """Of a quantised checkpoint it is in its folder."""
+        return [] if self.quantised(wildcards) else self.tokenizer(wildcards)
+
     def vllm_weights(self, wildcards) -> list[str]:
         """Those that vLLM serves as one of Ray Serve's applications."""
-        return self.weights(wildcards) if LLM in self.model(wildcards)["ray"]["apps"] else []
+        apps = self.model(wildcards)["ray"]["apps"]
+        return self.served_weights(wildcards) if LLM in apps else []
 
     def ray_pins(self, wildcards) -> list[str]:
         """The pins to serve with by Ray Serve."""
@@ -195,7 +221,8 @@ class Inputs:
     def smoke_reference(self, wildcards) -> list[str]:
         """What a server is held to, where it can be computed: transformers holds all in float32."""
         known = self.model(wildcards)["vllm"]["smoke"] == "reference"
-        return [f"artifacts/{wildcards.model}.reference.npz"] if known else []
+        scheme = wildcards.get("served", "")
+        return [f"artifacts/{wildcards.model}{scheme}.reference.npz"] if known else []
 
     def vllm_pins(self, wildcards) -> list[str]:
         """The pins to serve with."""

@@ -325,15 +325,19 @@ def folder_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
         for name, plant in safetensors_faults(path):
             yield name, inside(path.name, plant)
     if len(ranks) > 1:
+        yield "rank 0 and the last swapped", exchanged(ranks[0].name, ranks[-1].name)
 
-        def exchange(copy: Path) -> None:
-            first, last = copy / ranks[0].name, copy / ranks[-1].name
-            first.rename(copy / "x")
-            last.rename(first)
-            (copy / "x").rename(last)
-            reseal(copy)
 
-        yield "rank 0 and the last swapped", exchange
+def exchanged(one: str, other: str) -> Plant:
+    """Two files of a folder in each other's place."""
+
+    def plant(folder: Path) -> None:
+        (folder / one).rename(folder / "x")
+        (folder / other).rename(folder / one)
+        (folder / "x").rename(folder / other)
+        reseal(folder)
+
+    return plant
 
 
 def quantised_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
@@ -348,15 +352,7 @@ def quantised_faults(folder: Path) -> Iterator[tuple[str, Plant]]:
             yield name, inside(path.name, plant)
         for name, change in spec_faults.quantised(path.read_bytes()):
             yield f"{path.name}: {name}", inside(path.name, edited(change))
-
-    def exchange(copy: Path) -> None:
-        first, last = copy / shards[0].name, copy / shards[-1].name
-        first.rename(copy / "x")
-        last.rename(first)
-        (copy / "x").rename(last)
-        reseal(copy)
-
-    yield "shards swapped", exchange
+    yield "shards swapped", exchanged(shards[0].name, shards[-1].name)
 
 
 def split_faults(folder: Path) -> Iterator[tuple[str, Plant]]:

@@ -577,6 +577,16 @@ def _of_quantised() -> Iterator[Forgery]:
         ("            mine = 8\n", "            pass\n"),
         checkpoint="Qwen3-MoE",
     )  # fmt: skip
+    folder = place.format("mlx_folder")
+    yield of(
+        ("mlx",), folder, "Qwen2: its embeddings are said to be tied",
+        ('"tie_word_embeddings", config.tied', '"tie_word_embeddings", True'), checkpoint="Qwen2",
+    )  # fmt: skip
+    yield of(
+        ("8bit",), folder, "SmolLM3 of transformers 5: the base of rope is another",
+        ('said["rope_theta"] = config.rope_theta', 'said["rope_theta"] = 1.01 * config.rope_theta'),
+        checkpoint="SmolLM3, transformers 5",
+    )  # fmt: skip
 
 
 FORGERIES = [*_of_quantised(), *_list(), *_of_families(), *_of_gguf_alone(), *_of_graphs()]

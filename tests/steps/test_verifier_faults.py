@@ -99,6 +99,7 @@ RIGHT += [(name, "gguf") for name in ("Qwen3-MoE", "Mixtral", *OTHERS)]
 RIGHT += [(name, "onnx") for name in OTHERS]
 RIGHT += [("demo", kind) for kind in (*forging.SCHEMES, *forging.MLX)]
 RIGHT += [("Qwen3-MoE", kind) for kind in ("fp8", "mlx")]
+RIGHT += [("SmolLM3, transformers 5", "8bit"), ("Qwen2", "mlx")]
 RIGHT += [(name, "fused") for name in ("SmolLM3", "Gemma 2", "Gemma 3")]
 
 

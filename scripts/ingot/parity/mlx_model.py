@@ -124,8 +124,7 @@ class MlxComparison:
         said = read_json(self.folder / "config.json")
         source = read_json(self.checkpoint["config.json"])
         source |= self._others(source)
-        free = {*SAID} if "rope_theta" in source else {*SAID, "rope_theta"}
-        for key in {*said, *source} - free:
+        for key in {*said, *source} - {*SAID}:
             if said.get(key, "missing") != source.get(key, "missing"):
                 raise Refused(
                     f"{self.folder / 'config.json'}: {key} is {said.get(key)!s:.60}, expected "
@@ -154,25 +153,22 @@ class MlxComparison:
     def _others(self, source: dict[str, Any]) -> dict[str, Any]:
         """What config.json says besides the checkpoint's.
 
-        By generation_config.json; and in transformers 4's words what newer ones say, which mlx-lm's classes
-        do not read.
+        By generation_config.json; and by older names what newer ones say, or what is the default, since
+        mlx-lm's classes read no other.
         """
         found: dict[str, Any] = {}
         path = self.folder / "generation_config.json"
         if path.exists() and (ends := read_json(path).get("eos_token_id")):
             found["eos_token_id"] = ends
-        if (
-            "tie_word_embeddings" not in source
-        ):  # loaded strictly: another would miss the head, or have one too many
-            found["tie_word_embeddings"] = read_json(self.folder / "config.json").get(
-                "tie_word_embeddings"
-            )
+        said = _by_transformers(self.checkpoint["config.json"])
+        if "tie_word_embeddings" not in source:
+            found["tie_word_embeddings"] = said.tie_word_embeddings
         if "rope_theta" in source:
             return found
         both = source.get("rope_parameters") or {}
         mine, local = both.get("full_attention", both), both.get("sliding_attention") or {}
-        if "rope_theta" in mine:
-            found["rope_theta"] = mine["rope_theta"]
+        known = said.rope_parameters
+        found["rope_theta"] = known.get("full_attention", known)["rope_theta"]
         if mine.get("rope_type", "default") != "default":
             found["rope_scaling"] = {key: one for key, one in mine.items() if key != "rope_theta"}
         if "rope_theta" in local:
@@ -212,6 +208,14 @@ class MlxComparison:
             )
         if not mx.array_equal(found.view(mx.uint8), wanted.view(mx.uint8)):
             raise Refused(f"{self.folder}: {name} is not what mlx makes of the checkpoint")
+
+
+def _by_transformers(config: Path):
+    """config.json, what it leaves out filled in."""
+    from transformers import AutoConfig
+
+    with understood(config):
+        return AutoConfig.from_pretrained(config, trust_remote_code=False).get_text_config()
 
 
 def _error(wanted, back) -> float:

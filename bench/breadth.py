@@ -1,12 +1,14 @@
 """Build GGUF, ONNX and OpenVINO of a tiny checkpoint of each family of transformers, and serve it by vLLM.
 
     python bench/breadth.py [FAMILY ...] [--most N [--seed N]] [--page docs/breadth.md] [--json]
+    python bench/breadth.py [FAMILY ...] --schemes fp8 w8a8_gptq
 
 Each goes through the rules' own scripts: transformers' reading, reference, texts and scores; llama.cpp's
 converter, onnxruntime-genai's builder and optimum-intel at float32; libllama, onnxruntime-genai, OpenVINO
 and vLLM beside transformers, vLLM's cache beside the plan.
 What is refused is named with its line; a traceback, or a wrong file that passes, is a fault of ours.
---page writes the table; docs/breadth.md is that of all.
+--page writes the table; docs/breadth.md is that of all.  With --schemes each is quantised by llm-compressor
+instead, and transformers runs it with compressed-tensors.
 """
 
 import argparse
@@ -30,7 +32,10 @@ from ingot.formats.onnx.builder import ARCHITECTURES as BUILT  # noqa: E402
 from ingot.formats.onnx.openvino.exporter import ARCHITECTURES as EXPORTED  # noqa: E402
 from ingot.serving.vllm.registry import ARCHITECTURES as SERVED  # noqa: E402
 
-DEMO, CORPUS = ROOT / "models/demo", ROOT / "models/corpus.txt"
+DEMO, CORPUS, TEXT = ROOT / "models/demo", ROOT / "models/corpus.txt", ROOT / "LICENSE"
+SMALL = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
+)  # fmt: skip
 SLOW = 300  # seconds that a step may take
 KNOWN = """
 import json
@@ -93,6 +98,7 @@ SLOW_IMPORTS = {
     "llamacpp-hf": ("numpy", "torch", "transformers.models.auto.tokenization_auto"),
     "genai": ("numpy", "torch", "onnxruntime_genai.models.builder"),
     "onnx": ("numpy", "onnx"),
+    "llmcompressor": ("numpy", "torch", "llmcompressor", "llmcompressor.modifiers.gptq"),
     "optimum-intel": ("numpy", "torch", "openvino", "transformers.modeling_utils"),
     "openvino": ("numpy", "openvino"),
     "vllm": ("numpy", "torch", "vllm", "vllm.entrypoints.llm"),
@@ -104,6 +110,65 @@ def known() -> dict[str, str]:
     python = toolchains.build(ROOT, "transformers") / "bin/python"
     said = subprocess.run([python, "-c", KNOWN], capture_output=True, text=True, check=True).stdout
     return dict(sorted(json.loads(said).items()))
+
+
+def quantised(kind: str, folder: Path, run, schemes: list[str]) -> dict[str, dict]:
+    """One family by each scheme: how far it came, and the line that stopped it."""
+    checkpoint, place = folder / kind, folder / f"{kind}.made"
+    place.mkdir()
+    told = {name: place / name for name in ("reading", "reference", "texts", "scores")}
+
+    def option(*names: str) -> list:
+        return [word for name in names for word in (f"--{name}", told[name])]
+
+    def through(steps: list) -> dict:
+        for what, toolchain, script, *words in steps:
+            why, _ = run(toolchain, script, *words)
+            if why:
+                return {
+                    "end": what,
+                    "why": why.replace(f"{checkpoint}: ", "").replace(f"{place}/", ""),
+                }
+        return {"end": PASSED}
+
+    base, small = ("--checkpoint", checkpoint), [checkpoint / name for name in SMALL]
+    small = [path for path in small if path.exists()]
+    first = [
+        (READ, "transformers", "read_config.py", "--config", checkpoint / "config.json",
+         "--way=upstream", *option("reading")),
+        (COMPUTE, "transformers", "generate_reference.py", *base, *option("reading", "reference"),
+         "--prompts"),
+        (COMPUTE, "transformers", "encode_texts.py", *base, *option("reading", "texts"), "--corpus",
+         CORPUS, "--tokens", 1024),
+        (COMPUTE, "transformers", "score_corpus.py", *base, *option("texts", "scores")),
+    ]  # fmt: skip
+    found = {}
+    try:
+        begun = through(first)
+        for scheme in schemes:
+            made = [
+                *base,
+                "--tokenizer",
+                *small,
+                "--scheme",
+                scheme,
+                "--safetensors",
+                place / scheme,
+            ]
+            record = place / f"{scheme}.json"
+            found[scheme] = begun if begun["end"] != PASSED else through([
+                (CONVERT, "llmcompressor", "compress_safetensors.py", *made, "--text", TEXT),
+                (VERIFY, "transformers", "verify_safetensors.py", *made, "--compressed", "--record",
+                 record, *option("reference", "texts", "scores"), "--limit", "mean_kl=1"),
+            ])  # fmt: skip
+            if found[scheme]["end"] == PASSED:
+                found[scheme]["kl"] = json.loads(record.read_bytes())["checks"]["numbers"][
+                    "mean_kl"
+                ]
+        return found
+    finally:
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        shutil.rmtree(place)
 
 
 def tried(kind: str, architecture: str, folder: Path, run) -> dict:
@@ -197,13 +262,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, help="of the sample (default: another each time)")
     parser.add_argument("--page", type=Path, help="write the table there")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--schemes", nargs="+", help="of quantised checkpoints, by llm-compressor")
     options = parser.parse_args()
     tools = Toolchains()
     with tempfile.TemporaryDirectory(dir=os.environ.get("INGOT_BENCH_DIR")) as scratch:
         folder = Path(scratch)
         architectures = known()
         kinds = options.family or [
-            one for one, name in architectures.items() if name in ARCHITECTURES | EXPORTED
+            one
+            for one, name in architectures.items()
+            if name in (SERVED if options.schemes else ARCHITECTURES | EXPORTED)
         ]
         if options.most:
             kinds = sorted(random.Random(options.seed).sample(kinds, min(options.most, len(kinds))))
@@ -223,6 +291,17 @@ def main() -> None:
                     ROOT / "tests/doubles/tiny_models.py", folder, tokenizer, kind, seconds=SLOW
                 )
             said = json.loads(made.stdout or "{}").get(kind) or {"why": "no word"}
+            if options.schemes:
+                ends = {one: {"end": MAKE, "why": said.get("why")} for one in options.schemes}
+                if not said.get("why"):
+                    ends = quantised(kind, folder, tools.run, options.schemes)
+                found[kind] = ends
+                for scheme, end in ends.items():
+                    print(
+                        f"{kind:24} {scheme:12} {end['end']}  {end.get('why') or end['kl']}",
+                        flush=True,
+                    )
+                return
             if why := said.get("why"):
                 found[kind] = {"end": MAKE, "why": why}
             else:
@@ -235,6 +314,14 @@ def main() -> None:
         with ThreadPoolExecutor(2) as threads:
             list(threads.map(one, kinds))
     tools.close()
+    if options.schemes:
+        counts = {
+            scheme: sum(one[scheme]["end"] == PASSED for one in found.values())
+            for scheme in options.schemes
+        }
+        print(f"{len(found)} tried, verified: {counts}")
+        ends = (end.get("why") or "" for one in found.values() for end in one.values())
+        sys.exit(any("TRACEBACK" in why for why in ends))
     if options.json:
         print(json.dumps(dict(sorted(found.items())), indent=1))
     if options.page:

@@ -23,7 +23,7 @@ from ingot.driver.catalogue.rules.engines import Engines
 from ingot.driver.catalogue.rules.inputs import Inputs
 from ingot.driver.catalogue.rules.programs import Programs
 from ingot.formats.gguf import quantisations
-from ingot.model.checkpoint.quantised.schemes import SCHEMES
+from ingot.model.checkpoint.quantised.schemes import ALL, CALIBRATED, SCHEMES
 from ingot.base.refused import one_line
 
 with one_line("error: "):
@@ -48,9 +48,9 @@ wildcard_constraints:
     onnx=targets.optional(onnx.VARIANTS),
     int8=targets.optional(onnx.QUANTS),
     openvino=targets.optional(onnx.EXPORTED),
-    scheme="|".join(SCHEMES),
+    scheme="|".join(ALL),
     bits=targets.optional(quantised.BITS),
-    served=targets.optional(SCHEMES),
+    served=targets.optional(ALL),
     quant=targets.optional(tensorrt.QUANTS),
     gpu=targets.optional(config["gpus"]),
 
@@ -64,6 +64,8 @@ OWN, UPSTREAM = (
     {line: inputs.made_by(way, line) for line in MAKERS} for way in ("own", "upstream")
 )
 TABLED = inputs.with_table()
+# schemes that read a text, and all of the other families
+BY_LLMCOMPRESSOR = rf"(?!(?:{TABLED})\.)[^/]+?|(?:{TABLED})(?=\.(?:{'|'.join(CALIBRATED)})\.)"
 # of OpenVINO optimum-intel writes int4 of every model
 BY_EXPORTER = rf"{UPSTREAM['openvino']}|(?:{OWN['openvino']})(?=\.int4\.openvino)"
 

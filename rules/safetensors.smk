@@ -1,5 +1,7 @@
 """Quantised checkpoints, as vLLM serves them: artifacts/M.fp8.safetensors, .fp8_block, .w8a8, .w4a16, .mxfp4, .nvfp4.
 
+llm-compressor makes those that read a text (.w4a16_gptq ...), and all of families without a table.
+
 M.fp8.reference.npz is what a server of one must answer, by transformers.
 """
 
@@ -20,6 +22,7 @@ rule quantize_safetensors:
         "logs/quantize_safetensors/{model}.{scheme}.tsv"
     wildcard_constraints:
         model=TABLED,
+        scheme="|".join(SCHEMES),
     params:
         architecture=setting("architecture"),
     shell:
@@ -29,6 +32,35 @@ rule quantize_safetensors:
             --architecture {params.architecture:q} \
             --tokenizer {input.tokenizer:q} \
             --scheme {wildcards.scheme} \
+            --safetensors {output:q} \
+            >{log:q}
+        """
+
+
+rule compress_safetensors:
+    input:
+        code=code("compress_safetensors.py"),
+        lock=lock("llmcompressor"),
+        env=env("llmcompressor"),
+        config=inputs.config_json,
+        weights=inputs.weights,
+        tokenizer=inputs.tokenizer,
+        text=inputs.calibration,
+    output:
+        directory("artifacts/{model}.{scheme}.safetensors"),
+    log:
+        "logs/compress_safetensors/{model}.{scheme}.log",
+    benchmark:
+        "logs/compress_safetensors/{model}.{scheme}.tsv"
+    wildcard_constraints:
+        model=BY_LLMCOMPRESSOR,
+    shell:
+        """
+        {PYTHON[llmcompressor]:q} {input.code[0]:q} \
+            --checkpoint {input.config:q} {input.weights:q} \
+            --tokenizer {input.tokenizer:q} \
+            --scheme {wildcards.scheme} \
+            --text {input.text:q} \
             --safetensors {output:q} \
             >{log:q}
         """
@@ -77,10 +109,9 @@ rule verify_safetensors:
         "logs/verify_safetensors/{model}.{scheme}.log",
     benchmark:
         "logs/verify_safetensors/{model}.{scheme}.tsv"
-    wildcard_constraints:
-        model=TABLED,
     params:
         limits=inputs.scheme_limits,
+        compressed=inputs.compressed,
     shell:
         """
         {PYTHON[transformers]:q} {input.code[0]:q} \
@@ -91,6 +122,7 @@ rule verify_safetensors:
             --reference {input.reference:q} \
             --texts {input.texts:q} \
             --scores {input.scores:q} \
+            {params.compressed} \
             --limit {params.limits:q} \
             --record {output:q} \
             >{log:q}

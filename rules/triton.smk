@@ -1,7 +1,8 @@
 """Triton model repositories, complete in themselves: artifacts/M_tpN[.QUANT][.GPU].triton.
 
 Backend `engine`: an ensemble around an engine, as the guide builds it.  Backend `onnx`: the same around
-ONNX Runtime on the CPU.  Backend `llmapi`: the checkpoint itself, for versions that have no engines.
+ONNX Runtime on the CPU.  Backend `llmapi`: the checkpoint itself, or M.QUANT.safetensors, for versions that
+have no engines.
 """
 
 from ingot.driver.catalogue import machine
@@ -23,6 +24,8 @@ rule assemble_triton:
         "logs/assemble_triton/{model}_tp{tp}{quant}{gpu}.log",
     benchmark:
         "logs/assemble_triton/{model}_tp{tp}{quant}{gpu}.tsv"
+    wildcard_constraints:
+        quant=targets.optional((*tensorrt.QUANTS, *tensorrt.SERVED)),
     params:
         backend=engines.backend,
         pp=setting("pp", "trtllm"),
@@ -55,7 +58,7 @@ rule verify_triton:
         onnx=engines.onnx,
         checkpoint=engines.checkpoint,
         repository="artifacts/{model}_tp{tp}{quant}{gpu}.triton",
-        reference="artifacts/{model}.reference.npz",
+        reference=engines.reference,
         texts="artifacts/{model}.texts.json",
     output:
         "artifacts/{model}_tp{tp}{quant}{gpu}.triton.verified.json",
@@ -63,6 +66,8 @@ rule verify_triton:
         "logs/verify_triton/{model}_tp{tp}{quant}{gpu}.log",
     benchmark:
         "logs/verify_triton/{model}_tp{tp}{quant}{gpu}.tsv"
+    wildcard_constraints:
+        quant=targets.optional((*tensorrt.QUANTS, *tensorrt.SERVED)),
     resources:
         gpu=inputs.gpus("verify_triton"),
     params:

@@ -1,7 +1,8 @@
 """Compare a quantised checkpoint with its source, and run it in transformers.  Runs in envs/transformers.
 
-Each code and scale must be what compressed-tensors makes of the weights, all else as it was.  Then
-transformers runs it with that library: distributions over a corpus, greedy tokens.
+Each code and scale must be what compressed-tensors makes of the weights, all else as it was; of what
+llm-compressor wrote, parity/calibrated_weights.py says how far.  Then transformers runs it with that
+library: distributions over a corpus, greedy tokens.
 """
 
 from pathlib import Path
@@ -29,6 +30,7 @@ from ingot.parity import (
 )
 from ingot.parity import texts as texts_of
 from ingot.parity.adapted import sources as sources_of
+from ingot.parity.calibrated_weights import CalibratedComparison, linear_names
 from ingot.parity.greedy import GreedyCheck
 from ingot.parity.quantised_weights import PRESETS, QuantisedComparison, hold_config
 from ingot.parity.reference import read
@@ -46,10 +48,16 @@ def verify_safetensors(
     scores: ScoresFile,
     record: RecordFile,
     limit: Limits = (),
+    compressed: Annotated[bool, "by llm-compressor"] = False,
 ) -> None:
     sha256, source = verification.digest(safetensors), checkpoint["config.json"]
-    tied = transformers_model.without_weights(source).config.tie_word_embeddings
-    compared = QuantisedComparison(safetensors, scheme, sources_of(checkpoint), tied)
+    plain, sources = transformers_model.without_weights(source), sources_of(checkpoint)
+    asked = (safetensors, scheme, sources, plain.config.tie_word_embeddings)
+    compared = (
+        CalibratedComparison(*asked, linear_names(plain))
+        if compressed
+        else QuantisedComparison(*asked)
+    )
     checkpoint_folder.hold_files(safetensors, tokenizer, compared.stored.tensors.shards)
     checks = compared.run()
     hold_config(safetensors, scheme, source, compared.kept_whole())

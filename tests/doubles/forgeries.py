@@ -589,4 +589,54 @@ def _of_quantised() -> Iterator[Forgery]:
     )  # fmt: skip
 
 
-FORGERIES = [*_of_quantised(), *_list(), *_of_families(), *_of_gguf_alone(), *_of_graphs()]
+def _of_calibrated() -> Iterator[Forgery]:
+    """What llm-compressor is told, and what it has made."""
+    maker, schemes = "../compress_safetensors.py", "model/checkpoint/quantised/schemes.py"
+
+    def of(kind, name, *changes, file=maker):
+        return Forgery(name, (kind,), file, changes)
+
+    saved = "    model.save_pretrained("
+
+    def after(line: str) -> tuple[str, str]:
+        """On each layer's norms and projections, once all is quantised."""
+        return saved, f"    for layer in model.model.layers:\n        {line}\n{saved}"
+
+    yield of("w4a16_gptq", "nothing is calibrated", ('endswith("_gptq")', 'endswith("_none")'))
+    yield of(
+        "w4a16_gptq", "scales are half of what they should be",
+        after("layer.mlp.up_proj.weight_scale.data.mul_(0.5)"),
+    )  # fmt: skip
+    yield of(
+        "fp8_static",
+        "the head is quantised",
+        ('ignored = ["lm_head", ', "ignored = ["),
+        ('heads - {"lm_head"}', "set()"),
+    )
+    yield of(
+        "fp8_static", "what a layer is given is cut off at a sixty-fourth",
+        after("layer.mlp.down_proj.input_scale.data.div_(64)"),
+    )  # fmt: skip
+    yield of(
+        "w8a8_gptq", "a norm is what it was before smoothing",
+        after("layer.input_layernorm.weight.data.mul_(2)"),
+    )  # fmt: skip
+    yield of(
+        "nvfp4_a4", "a scale of what a layer is given is infinite",
+        after('layer.mlp.down_proj.input_global_scale.data.fill_(float("inf"))'),
+    )  # fmt: skip
+    yield of(
+        "fp8_static", "activations are said to become integers",
+        ('_said("float", 8, "tensor"),\n        parts', '_said("int", 8, "tensor"),\n        parts'),
+        file=schemes,
+    )  # fmt: skip
+
+
+FORGERIES = [
+    *_of_quantised(),
+    *_of_calibrated(),
+    *_list(),
+    *_of_families(),
+    *_of_gguf_alone(),
+    *_of_graphs(),
+]

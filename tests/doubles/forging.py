@@ -12,6 +12,7 @@ from forgeries import Forgery
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
 SCHEMES = ("fp8", "fp8_block", "w8a8", "w4a16", "mxfp4", "nvfp4")
+CALIBRATED = ("fp8_static", "w8a8_gptq", "w4a16_gptq", "w4a16_awq", "nvfp4_a4")
 MLX = {"mlx": "0", "4bit": "4", "8bit": "8"}
 LOOSE = ("mean_kl=0.3",)  # of random weights, which four bits change more than a model's
 SMALL = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
@@ -64,7 +65,7 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
         made = [*checkpoint, "--tp", "2", "--trtllm-checkpoint", folder / "t"]
         yield "convert", "safetensors_to_trtllm.py", made
         yield "convert", "verify_trtllm.py", [*made, *reading, *record]
-    if kind in SCHEMES or kind in MLX:
+    if kind in SCHEMES or kind in CALIBRATED or kind in MLX:
         small = [source / name for name in SMALL if (source / name).exists()]
         made = [*checkpoint, "--tokenizer", *small]
         if kind in MLX:
@@ -77,7 +78,13 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
                 "transformers",
                 "verify_safetensors.py",
             )
-        yield "convert", maker, made
+        if kind in CALIBRATED:
+            text = folder / "text"  # what four windows take
+            text.write_text((ROOT / "LICENSE").read_text()[:5600])
+            yield "llmcompressor", "compress_safetensors.py", [*made, "--text", text]
+            made.append("--compressed")
+        else:
+            yield "convert", maker, made
         limits = [] if one.of == "demo" else ["--limit", *LOOSE]
         yield runner, verifier, [*made, *peers, *limits, *record]
     if kind in ("onnx", "fused"):

@@ -18,6 +18,7 @@ SLOW = (  # where a toolchain has them
     "numpy", "gguf.quants", "safetensors.numpy", "onnx", "onnxruntime", "torch", "iree.runtime",
     "sharktank.types", "transformers.models.auto.modeling_auto",
     "transformers.models.auto.tokenization_auto", "transformers.models.llama.modeling_llama",
+    "llmcompressor", "llmcompressor.modifiers.gptq",
 )  # fmt: skip
 # no openvino: its import starts a thread, which a fork does not have
 
@@ -30,6 +31,8 @@ PLUGINS = re.compile("slurm|kubernetes")  # words that its plugins read on the c
 
 SERVER = """
 import atexit, faulthandler, importlib, json, os, runpy, signal, sys, threading, traceback
+answers = os.fdopen(os.dup(1), "w")  # some packages print while they are imported
+os.dup2(2, 1)
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # whose thread a fork would not have
 for name in json.loads(sys.argv[1]):
     try:
@@ -79,7 +82,7 @@ for line in sys.stdin:
             sys.stderr.flush()
         finally:
             os._exit(status)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers, flush=True)
 """
 
 

@@ -33,7 +33,11 @@ def test_a_family_without_a_table_is_added_planned_built_and_verified(
     served = "artifacts/phi_tp1.vllm-slurm.verified.json"
     in_onnx = "artifacts/phi.onnx.verified.json"
     in_openvino = "artifacts/phi.openvino.verified.json"
-    run("--", f"{target}.verified.json", "artifacts/phi.split", served, in_onnx, in_openvino)
+    quantised = "artifacts/phi.fp8.safetensors.verified.json"
+    wanted = ["artifacts/phi.split", served, in_onnx, in_openvino, quantised]
+    run("--", f"{target}.verified.json", *wanted)
+    checks = json.loads((folder / quantised).read_bytes())["checks"]
+    assert checks["layers_quantised"] == 24 and checks["activations"] == "rounded"
     record = json.loads((folder / f"{target}.verified.json").read_bytes())
     assert record["result"] == "passed" and record["way"].startswith("upstream: llama.cpp")
     assert (folder / "artifacts/phi.f32.gguf.verified.json").exists(), "which the other rests on"

@@ -1,5 +1,6 @@
 """Publishing to a hub, a stand-in: what is uploaded, with which card, and what is refused."""
 
+import os
 import subprocess
 from types import SimpleNamespace
 
@@ -165,3 +166,23 @@ def test_what_is_a_repository_by_itself_lies_at_its_root(title, place, tmp_path)
     origin = SimpleNamespace(bill=b"{}", predicate={}, key=None)
     to_hub.fill(folder, artifact, origin)
     assert (folder / f"{place}config.json").exists() and (folder / record.name).exists()
+
+
+@pytest.mark.parametrize(
+    "there, said",
+    [
+        ("demo.w8a8.safetensors", "demo.w8a8.safetensors is at its root"),
+        ("demo.fp8.safetensors", ""),
+    ],
+)
+def test_a_second_artifact_at_the_root_of_a_repository_is_refused(there, said, hub, tmp_path):
+    (hub.root / f"me/models/{there}.verified.json").write_text("{}")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/config.json").write_text("{}")
+    words = ["--folder", tmp_path / "out", "--repository", "me/models", "--message", "m"]
+    python = toolchains.build(ROOT, "hub") / "bin/python"
+    done = subprocess.run(
+        [python, "-m", to_hub.MODULE, *map(str, words), "--alone", "demo.fp8.safetensors"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert said in done.stderr and bool(done.returncode) == bool(said), done.stderr

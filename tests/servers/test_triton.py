@@ -332,6 +332,21 @@ def test_the_llm_api_layout_answers_as_transformers_does(llmapi, python, tmp_pat
 
 
 @pytest.mark.slow
+def test_the_llm_api_is_given_a_quantised_checkpoint_as_it_is(shared, tmp_path):
+    (tmp_path / "mine.yaml").write_text(json.dumps({"models": {"mine": LLMAPI}}))
+    done = shared(tmp_path, "--configfile", "mine.yaml", "--", "artifacts/mine_tp1.fp8.triton")
+    assert done.returncode == 0, done.stdout + done.stderr
+    model = tmp_path / "artifacts/mine_tp1.fp8.triton/tensorrt_llm/1/model"
+    folder = tmp_path / "artifacts/mine.fp8.safetensors"
+    files = {
+        path.name: path for path in folder.iterdir() if path.suffix in (".json", ".safetensors")
+    }
+    assert {path.name for path in model.iterdir()} == {*files}
+    for name, path in files.items():
+        assert (model / name).samefile(path), name
+
+
+@pytest.mark.slow
 def test_without_tensorrt_llm_the_llm_api_layout_says_what_is_missing(llmapi, python):
     done = verify(python("triton"), llmapi)
     assert done.returncode == 1
@@ -340,7 +355,7 @@ def test_without_tensorrt_llm_the_llm_api_layout_says_what_is_missing(llmapi, py
 
 
 @pytest.mark.parametrize(
-    "target", ["mine_tp1.trtllm", "mine_tp1.fp8.triton", "mine_tp1.sm80.triton"]
+    "target", ["mine_tp1.trtllm", "mine_tp1.int8_sq.triton", "mine_tp1.sm80.triton"]
 )
 def test_an_engine_of_a_model_without_engines_is_refused(target, snakemake, tmp_path):
     (tmp_path / "mine.yaml").write_text(json.dumps({"models": {"mine": LLMAPI}}))

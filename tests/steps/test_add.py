@@ -112,6 +112,36 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
         assert not (tmp_path / "w" / LOCAL).exists()
 
 
+def test_weights_that_are_quantised_already_are_for_vllm_alone(hub, added, snakemake, tmp_path):
+    said = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+    folder = checkpoints.llama31(hub.root / "org/small-fp8", quantization_config=said)
+    (folder / "README.md").write_text("---\nlicense: mit\nbase_model:\n  - org/small\n---\n")
+    done = added("org/small-fp8")
+    assert done.returncode == 0 and "for all else `ingot add` org/small" in done.stderr, done.stderr
+    place = tmp_path / "w"
+    assert (
+        yaml.safe_load((place / LOCAL).read_text())["models"]["small-fp8"]["original"]
+        == "org/small"
+    )
+    for target in ("small-fp8.gguf", "small-fp8.fp8.safetensors", "small-fp8.onnx"):
+        done = snakemake(place, "-n", "--", f"artifacts/{target}")
+        line = done.stderr.strip().splitlines()[-1]
+        assert (
+            done.returncode == 1 and "quantised already" in line and "`ingot add` org/small" in line
+        )
+    done = snakemake(place, "-n", "--", "artifacts/small-fp8_tp1.vllm-slurm")
+    assert done.returncode == 0, done.stderr
+
+
+def test_weights_that_were_trained_so_are_an_original(tmp_path):
+    path = tmp_path / "config.json"
+    for method, by in (("fp8", None), ("mxfp4", None), ("gptq", "gptq"), (None, "no word of what")):
+        path.write_text(json.dumps({"quantization_config": {"quant_method": method, "bits": 4}}))
+        assert found.quantised_by(path) == by
+    path.write_text(json.dumps({"quantization_config": None}))
+    assert found.quantised_by(path) is None
+
+
 def test_what_our_tables_cannot_say_is_taken_and_left_to_upstream_tools(hub, added, tmp_path):
     folder = hub.root / "org"
     checkpoints.llama31(folder / "gelu", hidden_act="gelu")

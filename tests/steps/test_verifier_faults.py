@@ -98,6 +98,12 @@ RIGHT += [
 RIGHT += [(name, "gguf") for name in ("Qwen3-MoE", "Mixtral", *OTHERS)]
 RIGHT += [(name, "onnx") for name in OTHERS]
 RIGHT += [("demo", kind) for kind in (*forging.SCHEMES, *forging.MLX)]
+RIGHT += [
+    ("demo", "w4a16_awq"),
+    ("demo", "nvfp4_a4"),
+    ("Qwen2", "fp8_static"),
+    ("Qwen3-MoE", "w8a8_gptq"),
+]
 RIGHT += [("Qwen3-MoE", kind) for kind in ("fp8", "mlx")]
 RIGHT += [("SmolLM3, transformers 5", "8bit"), ("Qwen2", "mlx")]
 RIGHT += [(name, "fused") for name in ("SmolLM3", "Gemma 2", "Gemma 3")]

@@ -14,7 +14,6 @@ from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.quantised import blocks, codes, mlx, mlx_folder, schemes, sizes, write
-from ingot.model.checkpoint.quantised.schemes import SCHEMES
 from ingot.model.config import read_config
 from ingot.model.features import ALL
 from ingot.model.tensors import few_bits
@@ -80,10 +79,11 @@ def config():
     return read_config(checkpoints.DEMO / "config.json", None, ALL)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", schemes.ALL)
 def test_a_scheme_knows_itself_in_a_config(scheme, config):
-    said = json.loads(json.dumps(SCHEMES[scheme].config(["lm_head"])))
-    assert schemes.named(said) == scheme
+    said = json.loads(json.dumps(schemes.ALL[scheme].config(["lm_head"])))
+    how = schemes.ALL[scheme].like if scheme.startswith("w") else ""  # served as that one
+    assert schemes.named(said) == (how or scheme)
     assert schemes.named({}) is None
 
 
@@ -91,7 +91,7 @@ def test_a_scheme_knows_itself_in_a_config(scheme, config):
     "scheme, bits",  # of a weight, scales counted, for rows of 4096
     [
         ("fp8", 8.004), ("fp8_block", 8.001), ("w8a8", 8.004), ("w4a16", 4.125), ("mxfp4", 4.25),
-        ("nvfp4", 4.5),
+        ("nvfp4", 4.5), ("fp8_static", 8), ("w8a8_gptq", 8.004), ("w4a16_awq", 4.125), ("nvfp4_a4", 4.5),
     ],
 )  # fmt: skip
 def test_bits_of_a_weight(scheme, bits, config):
@@ -159,6 +159,11 @@ REFUSED = [
     ("demo.safetensors", "no scheme, expected one of fp8"),
     ("demo.int4.safetensors", "unknown variant int4, expected one of fp8"),
     ("demo_tp2.fp8.safetensors", "a server cuts it into ranks"),
+    ("demo_tp1.fp8_static.vllm-slurm", "vLLM has no kernel for fp8_static on CPUs"),
+    ("demo_tp1.w4a16_gptq.vllm-slurm", "models.demo.vllm.dtype: float32, expected bfloat16"),
+    ("llama8b.w4a16_gptq.safetensors", "models.llama8b.calibration: missing, expected a text"),
+    ("llama8b_tp1.nvfp4_a4.vllm-slurm", "models.llama8b.calibration: missing, expected a text"),
+    ("demo_tp1.fp8_block.triton", "served by the LLM API alone; set models.demo.trtllm.backend"),
     ("demo_tp1.mxfp4.vllm-slurm", "vLLM has no kernel for mxfp4 on CPUs"),
     ("demo_tp1.w4a16.vllm-slurm", "models.demo.vllm.dtype: float32, expected bfloat16 or float16"),
     ("demo_tp1.fp8.rayserve", "expected llm alone for a quantised checkpoint"),
@@ -180,11 +185,27 @@ def test_ranks_share_whole_groups(config):
     assert served.cut_group(few, "fp8_block", 2) is None  # a KV head on each
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "target, gpu, said",
+    [
+        ("demo_tp2.fp8.triton", "sm90", None),
+        ("demo_tp2.nvfp4_a4.triton", "sm100", None),
+        ("demo_tp2.nvfp4_a4.triton", "sm90", "from compute capability 10.0 on, and sm90 has 9.0"),
+        ("demo_tp2.fp8.triton", "sm80", "from compute capability 8.9 on"),
+        ("demo_tp2.w8a8.triton", "sm90", "unknown variant w8a8"),  # it would take it for FP8
+    ],
+)
+def test_the_llm_api_serves_what_tensorrt_llm_reads(target, gpu, said, catalogue):
+    catalogue["models"]["demo"]["trtllm"] |= {"backend": "llmapi", "gpu": gpu}
+    found = targets.why_not(f"artifacts/{target}", catalogue)
+    assert said in found if said else found is None, found
+
+
+@pytest.mark.parametrize("scheme", schemes.ALL)
 def test_every_gpu_of_the_catalogue_serves_every_scheme_but_int8_on_the_newest(scheme, catalogue):
     for gpu in catalogue["gpus"].values():
         capability = gpu["compute_capability"]
-        newest = scheme == "w8a8" and float(capability) >= 10
+        newest = scheme.startswith("w8a8") and float(capability) >= 10
         assert (served.no_kernel(scheme, capability) is None) != newest
     assert served.no_kernel("mxfp4", "7.5") and served.no_kernel("fp8", None, experts=True)
 

@@ -104,7 +104,8 @@ def test_a_family_without_a_table_goes_the_upstream_way_to_what_upstream_writes(
     legal = {*targets.legal_of("m", found)}
     assert {"artifacts/m.gguf", "artifacts/m.q4_k_m.gguf", "artifacts/m.quants"} <= legal
     formats = {name.rpartition(".")[2] for name in legal}
-    assert formats == {"gguf", "quants", "split", "onnx", "openvino", "vllm-slurm", "rayserve"}
+    served = {"vllm-slurm", "rayserve"}
+    assert formats == {"gguf", "quants", "split", "onnx", "openvino", "safetensors", *served}
     assert "no table of, which .rtx cannot" in targets.why_not("artifacts/m.rtx", found)
     assert "the builder writes float32" in targets.why_not("artifacts/m.int8.onnx", found)
     assert {"artifacts/m.int8.openvino", "artifacts/m.int4.openvino"} <= legal

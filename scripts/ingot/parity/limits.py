@@ -4,7 +4,8 @@ Of libllama's types: what Llama 3 8B loses (formats/gguf/quantisations.py), time
 more.  q8_0's is of the same scoreboard.  Floats:
 some hundred times what the demo has, whose weights are bfloat16.  fp8 and int8_sq: ten times what the
 demo has; int4_awq and OpenVINO's int4 as q4_k_m, which has as many bits.  Quantised checkpoints: as
-these; mxfp4, whose scales are powers of two, twice that; MLX's 8bit as q8_0.
+these; mxfp4, whose scales are powers of two, and nvfp4_a4, which rounds activations too, twice that;
+MLX's 8bit as q8_0.
 """
 
 from ingot.base.refused import Refused
@@ -19,6 +20,7 @@ MEAN_KL = {
     "int8": 3e-3, "int4": 0.125,
     "f32": 1e-5, "f16": 1e-4, "bf16": 1e-3,
     "fp8_block": 0.05, "w8a8": 0.05, "w4a16": 0.125, "nvfp4": 0.125, "mxfp4": 0.25,
+    "fp8_static": 0.05, "w8a8_gptq": 0.05, "w4a16_gptq": 0.125, "nvfp4_a4": 0.25,
     "4bit": 0.125, "8bit": round(FOUR * Q8_0, 6),
     "fp8": 0.05, "w8a8_sq_per_channel": 0.05, "w4a16_awq": 0.125,
     "q8_0": round(FOUR * Q8_0, 6),

@@ -18,12 +18,14 @@ from ingot.parity.values import chunks, values
 PRESETS = {
     "fp8": "FP8_DYNAMIC", "fp8_block": "FP8_BLOCK", "w8a8": "W8A8", "w4a16": "W4A16",
     "mxfp4": "MXFP4A16", "nvfp4": "NVFP4A16",
+    "fp8_static": "FP8", "w8a8_gptq": "W8A8", "w4a16_gptq": "W4A16", "w4a16_awq": "W4A16",
+    "nvfp4_a4": "NVFP4",
 }  # fmt: skip
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 # matrices that stay as they are: embeddings, heads, routers, and the parts for images of a model that sees
 WHOLE = re.compile(
-    r"(.*\.)?(embed_tokens|lm_head|mlp\.gate|block_sparse_moe\.gate)\.weight"
-    r"|(.*\.)?(vision_tower|multi_modal_projector)\..*"
+    r"(.*\.)?(embed_tokens|lm_head|mlp\.gate|block_sparse_moe\.gate|shared_expert_gate)\.weight"
+    r"|(.*\.)?(vision_tower|multi_modal_projector)\..*|.*\.router\..*"
 )
 KEYS = {  # of quantization_config
     "config_groups", "format", "ignore", "kv_cache_scheme", "quant_method", "quantization_status",
@@ -126,9 +128,9 @@ class QuantisedComparison:
         """What a record says."""
         for name, tensor in self.sources.items():
             if self.is_linear(name):
-                self._quantised(name, tensor)
+                self.quantised(name, tensor)
             else:
-                self._as_it_was(tensor)
+                self.as_it_was(tensor)
         if self.left:
             raise Refused(f"{self.path}: {min(self.left)} is no tensor of its source")
         return {
@@ -152,7 +154,7 @@ class QuantisedComparison:
             if name.endswith(".weight") and len(tensor.shape) > 1 and not self.is_linear(name)
         }
 
-    def _as_it_was(self, tensor: Tensor) -> None:
+    def as_it_was(self, tensor: Tensor) -> None:
         import torch
 
         found = self.stored.tensors[tensor.name]
@@ -166,7 +168,7 @@ class QuantisedComparison:
             raise Refused(f"{self.path}: {tensor.name} is not the checkpoint's")
         self.kept += 1
 
-    def _quantised(self, name: str, tensor: Tensor) -> None:
+    def quantised(self, name: str, tensor: Tensor) -> None:
         import torch
 
         stem = tensor.name.removesuffix("weight")
@@ -177,17 +179,16 @@ class QuantisedComparison:
         global_scale = self._global_scale(name, dtype) if "weight_global_scale" in parts else None
         known = {"weight_shape": torch.tensor(shape), "weight_global_scale": global_scale}
         for end in of_all & {*parts}:
-            self._hold(stem + end, parts[end], known[end])
+            self.hold(stem + end, parts[end], known[end])
         off = total = 0.0
         for first, last in _chunks(shape):
             weight = torch.from_numpy(values(tensor, first, last))
-            wanted = self._expected(weight, dtype, global_scale)
             mine = {}
             for end, one in parts.items():
                 rows = partial(_rows, one, shape[0], first, last)
                 mine[end] = one if end in of_all else rows()
-            for end in {*parts} - of_all:
-                self._hold(stem + end, mine[end], wanted[end])
+            own = {end: one for end, one in mine.items() if end not in of_all}
+            self.hold_rows(stem, own, weight, dtype, global_scale)
             if "weight_shape" in mine:
                 mine["weight_shape"] = torch.tensor(weight.shape)
             back = self.stored.weight(mine)
@@ -196,15 +197,24 @@ class QuantisedComparison:
         self.errors.append((off / total) ** 0.5 if total else 0.0)
         self.values += shape[0] * shape[1]
 
-    def _expected(self, weight, dtype, global_scale) -> dict[str, Any]:
-        """What rows of a weight, float32, become by the library, their scales rounded to `dtype`."""
+    def hold_rows(self, stem: str, mine: dict[str, Any], weight, dtype, global_scale) -> None:
+        """Refuse codes and scales that are not the library's of rows of a weight, float32."""
+        wanted = self.expected(weight, dtype, global_scale)
+        for end, one in mine.items():
+            self.hold(stem + end, one, wanted[end])
+
+    def expected(self, weight, dtype, global_scale, extent=None) -> dict[str, Any]:
+        """What rows of a weight become by the library, their scales rounded to `dtype`.
+
+        `extent`: the smallest and the largest weight of all that share one scale, where those are more.
+        """
         from compressed_tensors.quantization.utils import calculate_qparams
 
         args = self.scheme.weights
         exponents = "uint8" in str(args.scale_dtype)  # which no dtype of the checkpoint rounds
-        least, most = _ranges(weight if exponents else weight.to(dtype), args)
+        least, most = extent or _ranges(weight if exponents else weight.to(dtype), args)
         scale, _ = calculate_qparams(least, most, args, global_scale)
-        said = {"weight": weight, "weight_scale": scale.float()}
+        said = {"weight": weight, "weight_scale": scale.to(weight.dtype)}
         if global_scale is not None:
             said["weight_global_scale"] = global_scale
         found = self.stored.compressor.compress(said, self.scheme)
@@ -226,7 +236,7 @@ class QuantisedComparison:
         most = torch.tensor(largest, dtype=dtype)
         return generate_gparam(-most, most)
 
-    def _hold(self, name: str, found, wanted) -> None:
+    def hold(self, name: str, found, wanted) -> None:
         import torch
 
         if found.dtype != wanted.dtype or found.shape != wanted.shape:
@@ -254,6 +264,8 @@ def _rows(part, rows: int, first: int, last: int):
     """Those of a part that stand for rows of the weight: of a block's scales one for its 128."""
     if part.shape[0] == rows:
         return part[first:last]
+    if part.numel() == 1:
+        return part
     return part[first // SIDE : -(-last // SIDE)]
 
 

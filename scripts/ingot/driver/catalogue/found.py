@@ -27,6 +27,10 @@ SHARD = re.compile(r"model(-\d{5}-of-(\d{5}))?\.safetensors")
 # counted from 0, to six digits, or behind a first ending: as gpt-oss, DeepSeek-V3 and Qwen3.5 are
 OTHERS = re.compile(r"(model(?:\.safetensors)?-)(0\d{4})(-of-(0\d{5}|\d{5})\.safetensors)")
 HEAD = re.compile(r"\A---\n(.*?)\n---", re.DOTALL)  # of a model card
+BASE_MODEL = re.compile(
+    r"^base_model:[ \t]*(?:\n?[ \t]*-[ \t]*)?['\"]?([\w.-]+/[\w.-]+)", re.MULTILINE
+)
+TRAINED_SO = ("fp8", "mxfp4")  # ways of quantising whose checkpoints are the original
 LICENSE = re.compile(r"^license(_name)?:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
 
 
@@ -53,7 +57,7 @@ def entry(
     if config.architecture in FAMILIES and (not own or pre in pre_tokenizers.OTHERS):
         found["way"] = UPSTREAM
     if "hub" in source:
-        found["shards"] = shards(what, names)
+        found["shards"] = shards(what, names, original_of(folder))
         small = [name for name in SMALL_FILES if name in names]
         if sorted(small) != sorted(hub_files(pre)):
             found["files"] = small
@@ -63,6 +67,13 @@ def entry(
         )
     if known := license_of(folder):
         found["license"] = known
+    if by := quantised_by(place):
+        found["original"] = original_of(folder) or "the model that it was made of"
+        print(
+            f"its weights are quantised already, by {by}: vLLM serves it as it is; for all else "
+            f"`ingot add` {found['original']}",
+            file=sys.stderr,
+        )
     found["dimensions"] = dimensions(config) if own else outline.said_by(place)[1]
     if config.needs and "hub" in source:  # of a folder they are read each time
         found["needs"] = list(config.needs)
@@ -177,7 +188,7 @@ def stop_on_another_kind(what: str, names: Collection[str]) -> None:
     raise Refused(f"{what}: no {lacks} among its files, expected a checkpoint in the hub's layout")
 
 
-def shards(what: str, names: Collection[str]) -> int | list[str]:
+def shards(what: str, names: Collection[str], original: str | None = None) -> int | list[str]:
     """How many files hold its weights, or which, where they are not named as usual (from 0, say)."""
     weights = sorted(name for name in names if name.endswith(".safetensors") and "/" not in name)
     count = max((int((SHARD.fullmatch(name) or [0, 0, 0])[2] or 1) for name in weights), default=0)
@@ -187,9 +198,8 @@ def shards(what: str, names: Collection[str]) -> int | list[str]:
         return [found]
     if missing:
         more = f" ({', '.join(weights[:2])})" if weights else ""
-        raise Refused(
-            f"{what}: no {missing[0]} among its files{more}, expected it; name another model"
-        )
+        other = original or "another model"
+        raise Refused(f"{what}: no {missing[0]} among its files{more}, expected it; name {other}")
     return count
 
 
@@ -227,12 +237,30 @@ def pre_tokenizer(what: str, names: Collection[str], folder: Path) -> str:
     return found
 
 
+def quantised_by(config: Path) -> str | None:
+    """What quantised the weights of an original, as config.json says; None: nothing did."""
+    said = read_json(config).get("quantization_config")
+    method = said.get("quant_method") if isinstance(said, dict) else None
+    return None if not said or method in TRAINED_SO else f"{method or 'no word of what':.40}"
+
+
+def original_of(folder: Path) -> str | None:
+    """The model that its card says it was made of."""
+    found = BASE_MODEL.search(_head(folder))
+    return found[1] if found else None
+
+
 def license_of(folder: Path) -> str | None:
     """Of the model card, by its own name where it has one."""
-    card = folder / "README.md"
-    head = HEAD.search(card.read_text(errors="replace")) if card.is_file() else None
-    found = dict(LICENSE.findall(head[1])) if head else {}
+    found = dict(LICENSE.findall(_head(folder)))
     return found.get("_name") or found.get("")
+
+
+def _head(folder: Path) -> str:
+    """What a model card says in YAML; "" without one."""
+    card = folder / "README.md"
+    found = HEAD.search(card.read_text(errors="replace")) if card.is_file() else None
+    return found[1] if found else ""
 
 
 def dimensions(config: ModelConfig) -> dict[str, int]:

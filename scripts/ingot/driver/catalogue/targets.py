@@ -111,6 +111,10 @@ def why_not(target: str, catalogue: dict) -> str | None:
         return f"unknown variant {asked.variant}, expected one of {', '.join(allowed) or 'none'}"
     if asked.record and row.no_record:
         return row.no_record
+    if (original := asked.entry.get("original")) and not (row.intermediate or row.as_stored):
+        return (
+            f"its weights are quantised already, no start for .{row.name}; `ingot add` {original}"
+        )
     if lacks := features.lacking(asked.entry["needs"], row.can(asked)):
         return f"{lacks}, which .{row.name} cannot express"
     return row.why_not(asked) or None

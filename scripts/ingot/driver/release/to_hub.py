@@ -49,6 +49,8 @@ def publish(found: OnRecord, target: str, key: Any, place: str) -> str:
         python = toolchains.build(found.root, TOOLCHAIN) / "bin/python"
         words = [python, "-m", MODULE, "--folder", folder, "--repository", repository]
         words += ["--branch", branch, "--message", f"{artifact.title}, verified"]
+        if of_hub(artifact):
+            words += ["--alone", artifact.title]
         done = subprocess.run(
             [str(word) for word in words],
             env={**os.environ, "PYTHONPATH": str(found.root / "scripts")},
@@ -66,8 +68,7 @@ def fill(folder: Path, artifact: Artifact, origin: Origin) -> None:
 
     What is a repository of a hub by itself, such as a quantised checkpoint, is not below its name.
     """
-    row = row_of(f"artifacts/{artifact.title}")
-    below = artifact.output["kind"] == "folder" and not (row and row.repository)
+    below = artifact.output["kind"] == "folder" and not of_hub(artifact)
     inside = folder / artifact.title if below else folder
     for one in artifact.files:
         path = inside / one["path"]
@@ -82,6 +83,12 @@ def fill(folder: Path, artifact: Artifact, origin: Origin) -> None:
     if origin.key:
         signed = envelope.sign(files_statement(artifact), origin.key)
         (inside / f"{artifact.title}{SIGNATURE}").write_bytes(signed)
+
+
+def of_hub(artifact: Artifact) -> bool:
+    """Is its folder a repository of a hub, as it is?"""
+    row = row_of(f"artifacts/{artifact.title}")
+    return bool(row and row.repository)
 
 
 def source(found: OnRecord, model: str) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingot.base.machine import memory
 from ingot.base.refused import printable
 from ingot.base.steps import Step
 from ingot.driver.forecast.schedule import size
@@ -18,7 +19,6 @@ NEXT = (  # of a verification that says no
     "next     an artifact that was edited or copied in comes back when it is asked for; of one that Ingot "
     "built just now it is a defect of Ingot's: please report these lines"
 )
-LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass
@@ -67,15 +67,6 @@ def _hint(by: str, step: Step | None) -> str:
         return ""
     held = f"; it held {size(step.peak)} of this machine's {size(memory())}" if step else ""
     return f", as the kernel does where memory runs out{held}"
-
-
-def memory() -> int:
-    """Bytes that a process may hold here: the machine's, or less where a limit is set."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(whole, int(LIMIT.read_text()))
-    except (OSError, ValueError):  # none, or `max`
-        return whole
 
 
 def signal_of(number: int) -> str:

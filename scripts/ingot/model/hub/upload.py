@@ -16,10 +16,12 @@ from ingot.model.hub.client import BrokenTransferError, unsigned
 
 MARK = "<!-- written by ingot -->"  # of release/card.py
 CARD, OTHER = "README.md", "MODEL_CARD.md"
+RECORD = ".verified.json"
+OF_ROOT = tuple(f".{name}{RECORD}" for name in ("safetensors", "mlx"))  # as Format.repository says
 
 
-def upload(folder: Path, repository: str, branch: str, message: str) -> str:
-    """The commit's address."""
+def upload(folder: Path, repository: str, branch: str, message: str, alone: str = "") -> str:
+    """The commit's address.  `alone` is the title of what takes the root of the repository, if it does."""
     os.environ["HF_HUB_DISABLE_XET"] = "1"
     from httpx2 import HTTPError
     from huggingface_hub import HfApi, errors
@@ -35,6 +37,11 @@ def upload(folder: Path, repository: str, branch: str, message: str) -> str:
             print(f"{repository}: new, private; make it public on the hub", file=sys.stderr)
         if branch != "main":
             api.create_branch(repository, branch=branch, exist_ok=True)
+        if alone and (other := _at_root(api, repository, branch) - {alone}):
+            raise Refused(
+                f"{repository}: {min(other)} is at its root, where {alone} would be mixed with it; "
+                "expected a repository, or a branch, of its own"
+            )
         if _somebody_elses(api, repository, branch, CARD):
             if _somebody_elses(api, repository, branch, OTHER):
                 raise Refused(
@@ -56,6 +63,12 @@ def upload(folder: Path, repository: str, branch: str, message: str) -> str:
     return f"{repository}@{done.oid}"
 
 
+def _at_root(api, repository: str, branch: str) -> set[str]:
+    """The titles of the artifacts that are a repository by themselves, by their records."""
+    names = api.list_repo_files(repository, revision=branch)
+    return {name.removesuffix(RECORD) for name in names if name.endswith(OF_ROOT)}
+
+
 def _somebody_elses(api, repository: str, branch: str, name: str) -> bool:
     """Is there a card of that name without our mark?"""
     from huggingface_hub import errors
@@ -73,6 +86,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--repository", required=True, help="organisation/name")
     parser.add_argument("--branch", default="main", help="of the repository")
     parser.add_argument("--message", required=True, help="of the commit")
+    parser.add_argument("--alone", default="", help="the title of what takes its root")
     options = parser.parse_args(argv)
     print(upload(**vars(options)))
 

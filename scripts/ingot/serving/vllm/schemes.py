@@ -4,11 +4,11 @@ Source: vLLM 0.32.0, model_executor/kernels/linear, and the get_min_capability o
 compressed-tensors; on a CPU without AMX each was tried.
 """
 
-from ingot.model.checkpoint.quantised.schemes import SCHEMES
+from ingot.model.checkpoint.quantised.schemes import ALL
 from ingot.model.config import ModelConfig
 from ingot.model.specs import sizes_of
 
-ON_CPU = ("fp8", "w8a8", "w4a16")
+ON_CPU = ("fp8", "w8a8", "w4a16", "w8a8_gptq", "w4a16_gptq", "w4a16_awq")
 IN_FLOAT32 = ("fp8", "w8a8")  # on a CPU
 LEAST = {"mxfp4": 8.0}  # compute capability of a GPU
 USUAL = 7.5
@@ -25,12 +25,13 @@ def no_kernel(scheme: str, capability: str | None, experts: bool = False) -> str
         if scheme in ON_CPU:
             return None
         return f"vLLM has no kernel for {scheme} on CPUs, expected one of {', '.join(ON_CPU)}, or a GPU"
-    least = LEAST.get(scheme, USUAL)
+    like = ALL[scheme].like or scheme
+    least = LEAST.get(like, USUAL)
     if float(capability) < least:
         return (
             f"vLLM serves {scheme} on GPUs of compute capability {least} or more, not {capability}"
         )
-    if float(capability) > MOST.get(scheme, 99):
+    if float(capability) > MOST.get(like, 99):
         return (
             f"vLLM has no kernel for {scheme} on GPUs of compute capability {capability}; take fp8"
         )
@@ -39,6 +40,7 @@ def no_kernel(scheme: str, capability: str | None, experts: bool = False) -> str
 
 def not_in(dtype: str, scheme: str, device: str) -> str | None:
     """Why its kernels do not compute in a dtype, or None."""
+    scheme = ALL[scheme].like or scheme
     if dtype != "float32" or (device == "cpu" and scheme in IN_FLOAT32):
         return None
     return f"float32, expected bfloat16 or float16: vLLM's kernels for {scheme} compute in no other"
@@ -46,7 +48,7 @@ def not_in(dtype: str, scheme: str, device: str) -> str | None:
 
 def cut_group(config: ModelConfig, scheme: str, tp: int) -> str | None:
     """Why `tp` ranks cannot share its layers' groups, or None."""
-    found, sizes = SCHEMES[scheme], sizes_of(config)
+    found, sizes = ALL[scheme], sizes_of(config)
     for name, one in config.family.layer.items():
         if len(one.shape) < 2 or one.float32:
             continue

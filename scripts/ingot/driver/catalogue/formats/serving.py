@@ -10,7 +10,7 @@ from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model, planned
 from ingot.formats.onnx import weights
 from ingot.model import features
-from ingot.model.checkpoint.quantised.schemes import SCHEMES
+from ingot.model.checkpoint.quantised.schemes import ALL
 from ingot.model.config import ModelConfig
 from ingot.model.outline import NO_TABLE
 from ingot.serving.vllm import plan, registry, schemes
@@ -32,6 +32,8 @@ def not_quantised(target: Target) -> str | None:
         return None
     if target.entry["vllm"]["adapters"]:
         return f"models.{target.model}.vllm.adapters: served beside the checkpoint as it is, not {scheme}"
+    if reason := quantised.why_not(target):
+        return reason
     capability = None
     if device != "cpu":
         capability = target.catalogue["gpus"].get(device, {}).get("compute_capability")
@@ -124,18 +126,19 @@ def can(target: Target) -> Collection[str]:
 
 def served(target: Target) -> Collection[str]:
     """What vLLM can: of a quantised checkpoint what its writer can."""
-    return quantised.CAN if target.variant else plan.CAN
+    return quantised.can(target) if target.variant else plan.CAN
 
 
 row = partial(
     Format,
     can=served,
-    variants=lambda catalogue, tp: SCHEMES,
+    variants=lambda catalogue, tp: ALL,
     sizes=own_sizes,
     chart="checkpoint",
     links=True,
     devices="gpus",
     servers=("vllm",),
+    as_stored=True,
 )
 ROWS = (
     row(

@@ -96,6 +96,7 @@ class Format:
     devices: str = "hardware"  # the catalogue's table of what it is built for
     servers: tuple[str, ...] = ("shortfin", "vllm")  # whose layouts `ingot plan` shows
     intermediate: bool = False  # not offered as a target
+    as_stored: bool = False  # takes weights as they are, such as quantised ones
     # Steps whose bytes are not the same each time: from which tensor parallel size on, and why.
     varies: dict[str, tuple[int, str]] = field(default_factory=dict)
 

@@ -3,17 +3,21 @@
 from collections.abc import Collection
 from functools import partial
 
-from ingot.driver.catalogue.formats import table
+from ingot.driver.catalogue.formats import quantised, table
 from ingot.driver.catalogue.formats.table import GB, SIZES, Cost, Format, Target, Work
 from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model
 from ingot.formats.onnx import weights
 from ingot.formats.tensorrt import trtllm
 from ingot.model import features
+from ingot.model.checkpoint.quantised import schemes
 from ingot.model.families.table import FAMILIES
 
 FLOATS = ("f16", "bf16", "f32")  # dtypes of a TensorRT-LLM checkpoint
 QUANTS = ("fp8", "int4_awq", "int8_sq")  # and what ModelOpt quantises it to
+# schemes of M.SCHEME.safetensors that the LLM API serves, and from which compute capability on; by
+# TensorRT-LLM's models/quant_config_utils.py, which takes INT8 by rows for FP8, and stops at the others
+SERVED = {"fp8": (8, 9), "fp8_block": (8, 9), "nvfp4_a4": (10, 0)}
 QUANT_SHARE = {"": 1.0, "int4_awq": 0.3}  # of float16's bytes; of the other quants, SHARE
 SHARE = 0.55
 TEMPLATES = 70_000  # bytes of a Triton repository beside its engine and tokenizers
@@ -51,15 +55,16 @@ def make(cost: Cost):
 
 def verify(job: Job, model: Model) -> Work | None:
     """Unit: a GB of the checkpoint; a quantised one is run too."""
-    quantised = job.wildcards.get("variant", "").lstrip(".") in QUANTS
-    cost = Cost(8, 60.0, 900, 3000) if quantised else Cost(0.3, 8.0, 55, 110)
+    run_too = job.wildcards.get("variant", "").lstrip(".") in QUANTS
+    cost = Cost(8, 60.0, 900, 3000) if run_too else Cost(0.3, 8.0, 55, 110)
     return table.read_through(cost)(job, model)
 
 
 def assemble(job: Job, model: Model) -> Work | None:
     """Two tokenizers beside the engine, or the checkpoint: linked, but for a local one's copy."""
     size = 2 * model.tokenizer_bytes() + TEMPLATES
-    if model.entry["trtllm"]["backend"] == "llmapi" and model.local:
+    quant = job.wildcards.get("quant")
+    if model.entry["trtllm"]["backend"] == "llmapi" and model.local and not quant:
         size += model.checkpoint_bytes()
     return Work(Cost(0.2), 0, dict.fromkeys(job.writes, size))
 
@@ -78,10 +83,15 @@ def why_not(target: Target) -> str | None:
     family = FAMILIES.get(entry["architecture"])
     if family and (reason := trtllm.no_class(family)):
         return reason
+    if backend == "llmapi" and target.format == "triton" and words[0] in schemes.ALL:
+        return not_served(target)
     if entry["dtype"] not in FLOATS:
         legal = ", ".join(FLOATS)
         return f"TensorRT-LLM takes {legal}, and the model's dtype is {entry['dtype']}"
     checkpoint = target.format == "trtllm-ckpt"
+    if scheme := next((word for word in words if word in SERVED and word not in QUANTS), None):
+        key = f"models.{target.model}.trtllm.backend"
+        return f"{scheme} is served by the LLM API alone; set {key} to llmapi"
     if not checkpoint and backend != "engine" and (target.variant or target.format == "trtllm"):
         return (
             f"the model's backend is {backend}, which has no engine; set trtllm.backend to engine"
@@ -105,6 +115,20 @@ def why_not(target: Target) -> str | None:
     return None
 
 
+def not_served(target: Target) -> str | None:
+    """Why the LLM API cannot serve a quantised checkpoint, or None."""
+    scheme, gpu = target.variant or "", target.entry["trtllm"]["gpu"]
+    if scheme not in SERVED:
+        return f"the LLM API serves no {scheme}, expected one of {', '.join(SERVED)}, or an engine"
+    said = target.catalogue["gpus"][gpu]["compute_capability"]
+    if tuple(map(int, said.split("."))) < SERVED[scheme]:
+        least = ".".join(map(str, SERVED[scheme]))
+        return (
+            f"TensorRT-LLM serves {scheme} from compute capability {least} on, and {gpu} has {said}"
+        )
+    return quantised.why_not(target)
+
+
 def engine_variants(catalogue: dict, tp: int) -> list[str]:
     pairs = [f"{quant}.{gpu}" for quant in QUANTS for gpu in catalogue["gpus"]]
     return [*QUANTS, *catalogue["gpus"], *pairs]
@@ -116,15 +140,22 @@ def gpu_per_rank(entry: dict, tp: int) -> int:
 
 def can(target: Target) -> Collection[str]:
     """ModelOpt, which quantises, is given the base's folder."""
-    quantised = {*QUANTS} & {*(target.variant or "").split(".")}
-    return trtllm.CAN if quantised else (*trtllm.CAN, features.ADAPTER)
+    by_modelopt = {*QUANTS} & {*(target.variant or "").split(".")}
+    return trtllm.CAN if by_modelopt else (*trtllm.CAN, features.ADAPTER)
 
 
 def can_triton(target: Target) -> Collection[str]:
     backend = target.entry["trtllm"]["backend"]
     if backend == "onnx" and not target.variant:
         return weights.CAN
-    return trtllm.CAN if backend == "llmapi" else can(target)
+    if backend == "llmapi":
+        more = (
+            [features.ADAPTER]
+            if target.variant and features.ADAPTER in quantised.can(target)
+            else []
+        )
+        return (*trtllm.CAN, *more)
+    return can(target)
 
 
 row = partial(
@@ -167,7 +198,9 @@ ROWS = (
         can=can_triton,
         what="a Triton model repository, and its launch script",
         steps={"assemble_triton": assemble, "verify_triton": table.run_through(Cost(10, 10, 120))},
-        variants=engine_variants,
+        variants=lambda catalogue, tp: list(
+            dict.fromkeys([*engine_variants(catalogue, tp), *SERVED])
+        ),
         record="transformers in float32: greedy tokens, through the server",
         links=True,
         gpus={"verify_triton": gpu_per_rank},

@@ -76,6 +76,11 @@ class Engines:
             return []
         return "artifacts/{model}_tp{tp}{quant}{gpu}.trtllm"
 
+    def reference(self, wildcards) -> str:
+        """What transformers answers: of a scheme that the LLM API serves, the quantised checkpoint."""
+        scheme = wildcards.quant if self.backend(wildcards) == "llmapi" else ""
+        return f"artifacts/{wildcards.model}{scheme}.reference.npz"
+
     def onnx(self, wildcards) -> str | list:
         """The ONNX folder, with backend `onnx`."""
         if self.backend(wildcards) != "onnx":
@@ -84,9 +89,11 @@ class Engines:
         return "artifacts/{model}" + ("" if word == "fp32" else f".{word}") + ".onnx"
 
     def checkpoint(self, wildcards) -> list[str]:
-        """The checkpoint's files, with backend `llmapi`."""
+        """The checkpoint's files, with backend `llmapi`; of a scheme its folder."""
         if self.backend(wildcards) != "llmapi":
             return []
+        if wildcards.quant:
+            return [f"artifacts/{wildcards.model}{wildcards.quant}.safetensors"]
         return [self.inputs.config_json(wildcards), *self.inputs.weights(wildcards)]
 
     @one_line("error: ")

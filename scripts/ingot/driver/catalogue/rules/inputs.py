@@ -29,6 +29,7 @@ from ingot.formats.gguf import quantisations
 from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.files import ADAPTER, TEMPLATES
 from ingot.model.checkpoint.quantised import mlx
+from ingot.model.checkpoint.quantised.schemes import CALIBRATED
 from ingot.model.checkpoint.safetensors import INDEX
 from ingot.model.outline import NO_TABLE
 from ingot.serving.rayserve.applications import LLM
@@ -128,6 +129,17 @@ class Inputs:
     def scheme_limits(self, wildcards) -> list[str]:
         """The user's own limits of a quantised checkpoint's numbers."""
         return self._limits_of(wildcards, wildcards.scheme)
+
+    def calibration(self, wildcards) -> list[str]:
+        """The text that a scheme is calibrated on; without one its row refuses the target."""
+        entry = self.model(wildcards)
+        said = entry.get("calibration") or entry.get("imatrix")
+        return [self.source(said)] if wildcards.scheme in CALIBRATED and said else []
+
+    def compressed(self, wildcards) -> str:
+        """The verifier's flag, where llm-compressor wrote it."""
+        by_others = NO_TABLE in self.model(wildcards)["needs"]
+        return "--compressed" if by_others or wildcards.scheme in CALIBRATED else ""
 
     def mlx_bits(self, wildcards) -> str:
         """Of a code; 0: none."""

@@ -151,8 +151,10 @@ def of_checkpoint(
     if not checkpoint:
         raise Refused("--checkpoint: missing, expected config.json and weights; name them")
     tokenizer_files(tokenizer)
-    read_config(Checkpoint(checkpoint)["config.json"], can=trtllm.CAN)
-    read_checkpoint(Checkpoint(checkpoint))
+    quantised = [path for path in checkpoint if path.is_dir()]  # a folder, with all that it needs
+    if not quantised:
+        read_config(Checkpoint(checkpoint)["config.json"], can=trtllm.CAN)
+        read_checkpoint(Checkpoint(checkpoint))
     arguments = {"backend": "pytorch", "tensor_parallel_size": tp, "pipeline_parallel_size": pp}
     arguments |= {
         key: value
@@ -164,7 +166,10 @@ def of_checkpoint(
     for path in models:
         if path.parent.name == "llmapi":
             found[f"{ENGINE}/1/{path.name}"] = path
-    for path in sorted({*checkpoint, *tokenizer}):
+    for folder in quantised:
+        for path in sealed.files(folder):
+            found[f"{ENGINE}/1/model/{path.relative_to(folder).as_posix()}"] = Ours(path)
+    for path in [] if quantised else sorted({*checkpoint, *tokenizer}):
         fetched = path.suffix == ".safetensors" and path.parent.suffix == ".hf"
         found[f"{ENGINE}/1/model/{name_of(path)}"] = Ours(path) if fetched else path
     found[f"{ENGINE}/1/model.yaml"] = yaml.safe_dump(arguments, sort_keys=False)

@@ -1,10 +1,12 @@
-"""The schemes of compressed-tensors that need no text to calibrate: what each stores, and says of itself.
+"""The schemes of compressed-tensors that Ingot offers: what each stores, and says of itself.
+
+SCHEMES need no text; CALIBRATED do, and llm-compressor writes them.
 
 Source: compressed-tensors 0.19, quantization/quant_scheme.py and compressors/.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ingot.model.checkpoint.quantised import codes
@@ -24,8 +26,9 @@ class Scheme:
     format: str
     weights: dict[str, Any]
     activations: dict[str, Any] | None  # rounded while it is served; None: they are not
-    codes: Callable  # one of codes.py
     parts: Callable  # (shape of a weight, dtype) -> codes, scales, others: list[Part]
+    codes: Callable | None = None  # one of codes.py; None: llm-compressor's
+    like: str = ""  # of those that read a text: the scheme without one that servers compute as
     divides: int = 1  # the columns
     rows: int = 1  # that share a scale
     of_sets: bool = False  # one more scale, of all layers that a server joins
@@ -156,11 +159,46 @@ SCHEMES = {
 }
 
 
+def _with(parts: Callable, *more: tuple[str, str]) -> Callable:
+    """The parts of another scheme, and numbers of what a layer is given."""
+    return lambda shape, stored: [
+        *parts(shape, stored), *((name, kind or stored, (1,)) for name, kind in more)
+    ]  # fmt: skip
+
+
+def _by_tensor(shape: Shape, stored: str) -> list[Part]:
+    return [("weight", E4M3, shape), ("weight_scale", stored, (1,))]
+
+
+CALIBRATED = {
+    "fp8_static": Scheme(
+        preset="FP8",
+        format="float-quantized",
+        weights=_said("float", 8, "tensor"),
+        activations=_said("float", 8, "tensor"),
+        parts=_with(_by_tensor, ("input_scale", "")),
+        like="fp8",
+    ),
+    "w8a8_gptq": replace(SCHEMES["w8a8"], codes=None, like="w8a8"),
+    "w4a16_gptq": replace(SCHEMES["w4a16"], codes=None, like="w4a16"),
+    "w4a16_awq": replace(SCHEMES["w4a16"], codes=None, like="w4a16"),
+    "nvfp4_a4": replace(
+        SCHEMES["nvfp4"],
+        preset="NVFP4",
+        activations=SCHEMES["nvfp4"].weights | {"dynamic": "local"},
+        parts=_with(SCHEMES["nvfp4"].parts, ("input_global_scale", "F32")),
+        codes=None,
+        like="nvfp4",
+    ),
+}
+ALL = SCHEMES | CALIBRATED
+
+
 def named(said: dict[str, Any]) -> str | None:
-    """The scheme that a `quantization_config` of ours says."""
+    """The scheme that a `quantization_config` of ours says; of those that say the same, the first."""
     found = (
         name
-        for name, one in SCHEMES.items()
+        for name, one in ALL.items()
         if one.config([])["config_groups"] == said.get("config_groups")
     )
     return next(found, None)

@@ -2,7 +2,7 @@
 
 from math import prod
 
-from ingot.model.checkpoint.quantised.schemes import SCHEMES
+from ingot.model.checkpoint.quantised.schemes import ALL
 from ingot.model.checkpoint.quantised.write import linear
 from ingot.model.config import ModelConfig
 from ingot.model.specs import specs_of
@@ -16,7 +16,7 @@ def stored(dtype: str) -> str:
 
 def of_layer(scheme: str, shape: tuple[int, ...], dtype: str) -> int:
     """Bytes of one layer's weight [out, in], of a checkpoint in `dtype`, safetensors' word."""
-    parts = SCHEMES[scheme].parts(shape, dtype)
+    parts = ALL[scheme].parts(shape, dtype)
     return sum(prod(shape) * STORED[dtype].itemsize for _, dtype, shape in parts)
 
 

@@ -1,0 +1,72 @@
+"""Schemes that llm-compressor calibrates: what is refused before it starts, and what is its to make."""
+
+import json
+import struct
+
+import pytest
+
+import checkpoints
+from conftest import ROOT, planned
+from ingot.base import machine
+from ingot.base.refused import Refused
+from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint.quantised import schemes
+from ingot.parity import calibrated_weights, quantised_weights
+
+
+@pytest.fixture(scope="module")
+def step():
+    import runpy
+
+    return runpy.run_path(str(ROOT / "scripts/compress_safetensors.py"))
+
+
+def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_loaded(step, monkeypatch):
+    held = step["hold_memory"]
+    held(Checkpoint([checkpoints.DEMO]))
+    monkeypatch.setitem(held.__globals__, "memory", lambda: 10**9)
+    with pytest.raises(
+        Refused, match=r"would need 1\.0 GB of memory, and this machine has 1\.0 GB"
+    ):
+        held(Checkpoint([checkpoints.DEMO]))
+
+
+def test_the_memory_of_a_machine_is_its_limits(tmp_path, monkeypatch):
+    whole = machine.memory()
+    monkeypatch.setattr(machine, "LIMIT", tmp_path / "limit")
+    for said, found in (("1000", 1000), ("max", None), (str(1 << 60), None)):
+        (tmp_path / "limit").write_text(said)
+        assert machine.memory() == (found or whole)
+
+
+def test_layers_that_stay_whole_are_named(step, tmp_path):
+    """A server computes a router as a linear layer, whatever transformers does."""
+    tensors = {
+        "a.weight": ("F8_E4M3", [2, 4]), "a.weight_scale": ("BF16", [2, 1]),
+        "mlp.gate.weight": ("BF16", [2, 4]), "norm.weight": ("BF16", [4]),
+    }  # fmt: skip
+    head, at = {}, 0
+    for name, (dtype, shape) in tensors.items():
+        size = (1 if dtype == "F8_E4M3" else 2) * shape[0] * [*shape, 1][1]
+        head[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(head).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(at))
+    assert step["left"](tmp_path) == ["lm_head", "mlp.gate"]
+
+
+def test_who_makes_which_scheme(snakemake, tmp_path):
+    names = ("fp8", "fp8_static", "w4a16", "w4a16_gptq")
+    words = [f"artifacts/demo.{name}.safetensors" for name in names]
+    done = snakemake(tmp_path, "-n", "--", *words)
+    assert done.returncode == 0, done.stderr
+    rules = {path: rule for path, (rule, _) in planned(done.stdout + done.stderr).items()}
+    for name, target in zip(names, words, strict=True):
+        assert (rules[target] == "compress_safetensors") == (name in schemes.CALIBRATED), name
+
+
+def test_the_verification_knows_all_schemes_by_itself():
+    assert {*quantised_weights.PRESETS} == {*schemes.ALL}
+    for name, preset in quantised_weights.PRESETS.items():
+        assert schemes.ALL[name].preset == preset
+    assert {*calibrated_weights.METHODS} < {*schemes.CALIBRATED}

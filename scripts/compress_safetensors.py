@@ -6,7 +6,7 @@ memory, in its own dtype, and one layer of it is worked on at a time.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,12 +30,18 @@ WINDOW, LEAST = 512, 4  # tokens of a window; windows that a text must fill
 MOST = {"w4a16_awq": 16}  # windows that are read: it runs each twenty times a layer
 USUAL = 64
 SHARD = "5GB"
-SMOOTHED = 0.8  # how much of the outliers of what a layer is given its weights take over
+EXPERTS = {
+    "gate_proj": "w1",
+    "up_proj": "w3",
+    "down_proj": "w2",
+}  # Mixtral's names of an expert's layers
+STRENGTH = 0.8  # how much of the outliers of what a layer is given its weights take over
+SMOOTHED = ("w8a8_gptq", "w4a16_awq")  # which change norms and biases
 BASE, PER_BYTE = 1.0e9, 1.3  # bytes of memory: measured, bench/quantised.py
 # What stays as it is, beside heads: what chooses experts, and parts that see or hear
 WHOLE = (
-    r"re:.*mlp\.gate$", r"re:.*block_sparse_moe\.gate$", r"re:.*router.*", r"re:.*shared_expert_gate$",
-    r"re:.*(vision|visual|image|audio|multi_modal|mm_).*",
+    r"re:.*mlp\.gate(\..*)?$", r"re:.*block_sparse_moe\.gate$", r"re:.*router.*",
+    r"re:.*shared_expert_gate$", r"re:.*(vision|visual|image|audio|multi_modal|mm_).*",
 )  # fmt: skip
 
 
@@ -62,7 +68,7 @@ def compress_safetensors(
             else:
                 path.chmod(0o644)
         config = read_json(checkpoint["config.json"])
-        config["quantization_config"] = ALL[scheme].config(left(partial))
+        config["quantization_config"] = ALL[scheme].config(left(partial, checkpoint))
         contents: sealed.Contents = {name_of(path): path for path in tokenizer}
         contents["config.json"] = json.dumps(config, indent=2) + "\n"
         sealed.fill(partial, contents)
@@ -122,11 +128,58 @@ def run(
     with unpinned(), told(progress) as layers:
         oneshot(model=model, recipe=[*recipe(scheme, ignored), layers], **asked)
     model.save_pretrained(place, save_compressed=True, max_shard_size=SHARD)
+    put_back(folder, place, norms=scheme not in SMOOTHED)
 
 
-def left(folder: Path) -> list[str]:
+def put_back(folder: Path, place: Path, norms: bool) -> None:
+    """What is not quantised as the checkpoint has it, `norms` and biases too, and all by its names.
+
+    llm-compressor casts all to one dtype, a norm of 1 + w loses bits while it is a norm of w, and experts'
+    layers are named as most families name them.
+    """
+    from contextlib import ExitStack
+
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    places = {}
+    with ExitStack() as stack:
+        files = [
+            stack.enter_context(safe_open(path, "pt")) for path in folder.glob("*.safetensors")
+        ]
+        source = {name: file for file in files for name in file.keys()}  # noqa: SIM118
+        for shard in sorted(place.glob("*.safetensors")):
+            tensors = {named(name, source): one for name, one in load_file(shard).items()}
+            for name, found in tensors.items():
+                whole = name in source and f"{name}_scale" not in tensors
+                if whole and (norms or found.ndim > 1):
+                    tensors[name] = source[name].get_tensor(name)
+            save_file(tensors, shard, {"format": "pt"})
+            places |= dict.fromkeys(tensors, shard.name)
+    if (index := place / INDEX).exists():
+        said = read_json(index)
+        index.write_text(
+            json.dumps(said | {"weight_map": dict(sorted(places.items()))}, indent=2) + "\n"
+        )
+
+
+def named(name: str, source: Collection[str]) -> str:
+    """A tensor's name as the checkpoint, whose names are `source`, would have it."""
+    stem, _, end = name.rpartition(".")
+    layer, _, last = stem.rpartition(".")
+    other = f"{layer}.{EXPERTS.get(last, last)}"
+    return (
+        f"{other}.{end}" if f"{stem}.weight" not in source and f"{other}.weight" in source else name
+    )
+
+
+def left(folder: Path, what: Checkpoint) -> list[str]:
     """For `ignore`: the layers whose matrices stay as they are; servers may compute them as linear ones."""
     tensors = read_checkpoint(Checkpoint([folder]), STORED)
+    if not any(name.endswith("weight_scale") for name in tensors):
+        raise Refused(
+            f"{what}: llm-compressor quantises no layer of it, expected some; serve it as it is"
+        )
     kept = (
         name.removesuffix(WEIGHT)
         for name, tensor in tensors.items()
@@ -148,7 +201,7 @@ def recipe(scheme: str, ignored: list[str]) -> list:
     if scheme == "w4a16_awq":
         return [AWQModifier(), QuantizationModifier(**how)]
     if scheme == "w8a8_gptq":
-        return [SmoothQuantModifier(smoothing_strength=SMOOTHED), GPTQModifier(**how)]
+        return [SmoothQuantModifier(smoothing_strength=STRENGTH), GPTQModifier(**how)]
     return [GPTQModifier(**how) if scheme.endswith("_gptq") else QuantizationModifier(**how)]
 
 

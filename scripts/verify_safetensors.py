@@ -52,7 +52,7 @@ def verify_safetensors(
 ) -> None:
     sha256, source = verification.digest(safetensors), checkpoint["config.json"]
     plain, sources = transformers_model.without_weights(source), sources_of(checkpoint)
-    asked = (safetensors, scheme, sources, plain.config.tie_word_embeddings)
+    asked = (safetensors, scheme, sources, getattr(plain.config, "tie_word_embeddings", False))
     compared = (
         CalibratedComparison(*asked, linear_names(plain))
         if compressed

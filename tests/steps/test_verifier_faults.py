@@ -101,8 +101,8 @@ RIGHT += [("demo", kind) for kind in (*forging.SCHEMES, *forging.MLX)]
 RIGHT += [
     ("demo", "w4a16_awq"),
     ("demo", "nvfp4_a4"),
-    ("Qwen2", "fp8_static"),
-    ("Qwen3-MoE", "w8a8_gptq"),
+    ("Gemma 2", "fp8_static"),
+    ("Mixtral", "w8a8_gptq"),
 ]
 RIGHT += [("Qwen3-MoE", kind) for kind in ("fp8", "mlx")]
 RIGHT += [("SmolLM3, transformers 5", "8bit"), ("Qwen2", "mlx")]

@@ -52,7 +52,28 @@ def test_layers_that_stay_whole_are_named(step, tmp_path):
         at += size
     text = json.dumps(head).encode()
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(at))
-    assert step["left"](tmp_path) == ["lm_head", "mlp.gate"]
+    assert step["left"](tmp_path, "m") == ["lm_head", "mlp.gate"]
+
+
+def test_a_model_without_linear_layers_is_refused(step, tmp_path):
+    text = json.dumps(
+        {"a.weight": {"dtype": "BF16", "shape": [1, 1], "data_offsets": [0, 2]}}
+    ).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(2))
+    with pytest.raises(Refused, match=r"^m: llm-compressor quantises no layer of it"):
+        step["left"](tmp_path, "m")
+
+
+def test_experts_have_the_names_that_the_checkpoint_gives_them(step):
+    source = {"e.0.w1.weight", "e.0.w2.weight", "e.0.w3.weight", "mlp.gate_proj.weight"}
+    for found, wanted in (
+        ("e.0.gate_proj.weight_scale", "e.0.w1.weight_scale"),
+        ("e.0.up_proj.weight_packed", "e.0.w3.weight_packed"),
+        ("e.0.down_proj.weight", "e.0.w2.weight"),
+        ("mlp.gate_proj.weight_scale", "mlp.gate_proj.weight_scale"),
+        ("model.norm.weight", "model.norm.weight"),
+    ):
+        assert step["named"](found, source) == wanted
 
 
 def test_who_makes_which_scheme(snakemake, tmp_path):

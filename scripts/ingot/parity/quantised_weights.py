@@ -24,7 +24,7 @@ PRESETS = {
 DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 # matrices that stay as they are: embeddings, heads, routers, and the parts for images of a model that sees
 WHOLE = re.compile(
-    r"(.*\.)?(embed_tokens|lm_head|mlp\.gate|block_sparse_moe\.gate|shared_expert_gate)\.weight"
+    r"(.*\.)?(embed_tokens|lm_head|mlp\.gate(\..*)?|block_sparse_moe\.gate|shared_expert_gate)\.weight"
     r"|(.*\.)?(vision_tower|multi_modal_projector)\..*|.*\.router\..*"
 )
 KEYS = {  # of quantization_config
@@ -131,6 +131,8 @@ class QuantisedComparison:
                 self.quantised(name, tensor)
             else:
                 self.as_it_was(tensor)
+        if not self.errors:
+            raise Refused(f"{self.path}: no layer is quantised, expected its linear ones")
         if self.left:
             raise Refused(f"{self.path}: {min(self.left)} is no tensor of its source")
         return {

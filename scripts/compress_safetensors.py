@@ -54,13 +54,14 @@ def compress_safetensors(
 ) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     hold_memory(checkpoint)
+    said = read_text(text[0]) if scheme in CALIBRATED else ""
     with (
         Checkpoint([*{*checkpoint.files.values(), *tokenizer}]).as_folder() as folder,
         replacing(safetensors) as partial,
         stderr_to_log(f"{safetensors}: quantising by llm-compressor"),
         in_its_words("llm-compressor", checkpoint, folder),
     ):
-        windows = windows_of(folder, text[0], scheme) if scheme in CALIBRATED else []
+        windows = windows_of(folder, text[0], said, scheme) if said else []
         run(folder, partial, scheme, windows, Progress(safetensors.name, 1, "layers"))
         for path in partial.iterdir():
             if path.suffix != ".safetensors" and path.name != INDEX:
@@ -85,7 +86,16 @@ def hold_memory(checkpoint: Checkpoint) -> None:
         )
 
 
-def windows_of(folder: Path, text: Path, scheme: str) -> list[list[int]]:
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(
+            f"{path}: not a text in UTF-8 ({type(error).__name__}), expected one"
+        ) from None
+
+
+def windows_of(folder: Path, path: Path, text: str, scheme: str) -> list[list[int]]:
     """The token ids of a text in windows of one length, each begun as the tokenizer begins a text."""
     from transformers import AutoConfig, AutoTokenizer
 
@@ -94,11 +104,11 @@ def windows_of(folder: Path, text: Path, scheme: str) -> list[list[int]]:
     said = AutoConfig.from_pretrained(folder, **ours).get_text_config()
     start = tokenizer("").input_ids[:1]
     size = min(WINDOW, getattr(said, "max_position_embeddings", None) or WINDOW) - len(start)
-    ids = tokenizer(text.read_text(encoding="utf-8"), add_special_tokens=False).input_ids
+    ids = tokenizer(text, add_special_tokens=False).input_ids
     count = len(ids) // size
     if count < LEAST:
         raise Refused(
-            f"{text}: {len(ids)} tokens, expected {LEAST * size} or more to calibrate on; name a longer "
+            f"{path}: {len(ids)} tokens, expected {LEAST * size} or more to calibrate on; name a longer "
             "text"
         )
     most = min(count, MOST.get(scheme, USUAL))  # spread evenly, where the text is longer
@@ -148,19 +158,21 @@ def put_back(folder: Path, place: Path, norms: bool) -> None:
             stack.enter_context(safe_open(path, "pt")) for path in folder.glob("*.safetensors")
         ]
         source = {name: file for file in files for name in file.keys()}  # noqa: SIM118
+        made = read_checkpoint(Checkpoint([place]), STORED)
+        scales = {named(name, source) for name in made if name.endswith("_scale")}
+        size = 0
         for shard in sorted(place.glob("*.safetensors")):
             tensors = {named(name, source): one for name, one in load_file(shard).items()}
             for name, found in tensors.items():
-                whole = name in source and f"{name}_scale" not in tensors
+                whole = name in source and f"{name}_scale" not in scales
                 if whole and (norms or found.ndim > 1):
                     tensors[name] = source[name].get_tensor(name)
             save_file(tensors, shard, {"format": "pt"})
             places |= dict.fromkeys(tensors, shard.name)
+            size += sum(one.nbytes for one in tensors.values())
     if (index := place / INDEX).exists():
-        said = read_json(index)
-        index.write_text(
-            json.dumps(said | {"weight_map": dict(sorted(places.items()))}, indent=2) + "\n"
-        )
+        about = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
+        index.write_text(json.dumps(about, indent=2) + "\n")
 
 
 def named(name: str, source: Collection[str]) -> str:

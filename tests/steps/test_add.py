@@ -123,7 +123,7 @@ def test_weights_that_are_quantised_already_are_for_vllm_alone(hub, added, snake
         yaml.safe_load((place / LOCAL).read_text())["models"]["small-fp8"]["original"]
         == "org/small"
     )
-    for target in ("small-fp8.gguf", "small-fp8.fp8.safetensors", "small-fp8.onnx"):
+    for target in ("small-fp8.gguf", "small-fp8.fp8.safetensors", "small-fp8_tp1.fp8.vllm-slurm"):
         done = snakemake(place, "-n", "--", f"artifacts/{target}")
         line = done.stderr.strip().splitlines()[-1]
         assert (

@@ -39,6 +39,13 @@ def test_the_memory_of_a_machine_is_its_limits(tmp_path, monkeypatch):
         assert machine.memory() == (found or whole)
 
 
+def test_a_text_that_cannot_be_read_is_named(step, tmp_path):
+    (tmp_path / "t").write_bytes(b"\xff\xfe")
+    for path in (tmp_path / "t", tmp_path, tmp_path / "none"):
+        with pytest.raises(Refused, match=f"^{path}: not a text in UTF-8"):
+            step["read_text"](path)
+
+
 def test_layers_that_stay_whole_are_named(step, tmp_path):
     """A server computes a router as a linear layer, whatever transformers does."""
     tensors = {

@@ -64,7 +64,8 @@ class CalibratedComparison(QuantisedComparison):
             raise Refused(f"{self.path}: {tensor.name} is of another shape, or not finite")
 
     def quantised(self, name: str, tensor: Tensor) -> None:
-        self.name = name
+        whole = self.scheme.weights.strategy == "tensor"
+        self.extent = extent(tensor) if whole else None
         super().quantised(name, tensor)
         if not self.input:
             return
@@ -77,14 +78,16 @@ class CalibratedComparison(QuantisedComparison):
     def hold_rows(self, stem: str, mine: dict[str, Any], weight, dtype, global_scale) -> None:
         import torch
 
-        extent = self._extent(dtype) if self.scheme.weights.strategy == "tensor" else None
+        extent = self.extent and tuple(torch.tensor([one], dtype=dtype) for one in self.extent)
         wanted = self.expected(weight, dtype, global_scale, extent)
         codes = next(end for end in mine if not end.endswith("_scale"))
+        self.hold(stem + codes, torch.zeros_like(mine[codes]), torch.zeros_like(wanted[codes]))
         for end, one in mine.items():
+            if end == codes:
+                continue
             if self.method == SCALED:
-                self.hold(stem + end, torch.zeros_like(one), torch.zeros_like(wanted[end]))
-            elif end != codes:
-                self.hold(stem + end, one, wanted[end])
+                one, wanted[end] = torch.zeros_like(one), torch.zeros_like(wanted[end])
+            self.hold(stem + end, one, wanted[end])
         if self.method == MOVED:
             other = self.expected(weight.to(dtype), dtype, global_scale, extent)
             self._hold_near(stem + codes, mine, (wanted, other), weight)
@@ -111,15 +114,14 @@ class CalibratedComparison(QuantisedComparison):
             )
         self.moved += int(((back != near[0]) & (back != near[1])).sum())
 
-    def _extent(self, dtype) -> tuple:
-        """The smallest and the largest weight of the whole tensor."""
-        import torch
 
-        tensor, least, most = self.sources[self.name], 0.0, 0.0
-        for first, last in chunks(tensor.shape):
-            rows = values(tensor, first, last)
-            least, most = min(least, float(rows.min())), max(most, float(rows.max()))
-        return tuple(torch.tensor([one], dtype=dtype) for one in (least, most))
+def extent(tensor: Tensor) -> tuple[float, float]:
+    """The smallest and the largest weight of a whole tensor, and 0."""
+    least = most = 0.0
+    for first, last in chunks(tensor.shape):
+        rows = values(tensor, first, last)
+        least, most = min(least, float(rows.min())), max(most, float(rows.max()))
+    return least, most
 
 
 def _bytes(tensor):

@@ -33,7 +33,10 @@ KEYS = {  # of quantization_config
 }  # fmt: skip
 # in files of old, what transformers reads no more
 UNREAD = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
-JOINED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"))
+JOINED = (
+    ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"), ("w1", "w3"),
+    ("q_a_proj", "kv_a_proj_with_mqa"),
+)  # fmt: skip
 SCALE = "weight_scale"
 SIDE = 128  # of a block; chunks of rows are whole ones
 
@@ -230,9 +233,10 @@ class QuantisedComparison:
 
         before, _, last = name.removesuffix(".weight").rpartition(".")
         joined = next((names for names in JOINED if last in names), (last,))
+        names = [f"{before}.{one}.weight" for one in joined]
         largest = 0.0
-        for one in joined:
-            tensor = self.sources[f"{before}.{one}.weight"]
+        for one in names if {*names} <= {*self.sources} else [name]:
+            tensor = self.sources[one]
             for first, last_row in chunks(tensor.shape):
                 largest = max(largest, float(abs(values(tensor, first, last_row)).max()))
         most = torch.tensor(largest, dtype=dtype)

@@ -67,11 +67,15 @@ def entry(
         )
     if known := license_of(folder):
         found["license"] = known
-    if by := quantised_by(place):
-        found["original"] = original_of(folder) or "the model that it was made of"
+    if (by := quantised_by(place)) and (original := original_of(folder)):
+        found["original"] = original
+        if (
+            by != "compressed-tensors"
+        ):  # which transformers runs here: no other can be compared with
+            found["vllm"] = {"smoke": "generated"}
         print(
             f"its weights are quantised already, by {by}: vLLM serves it as it is; for all else "
-            f"`ingot add` {found['original']}",
+            f"`ingot add` {original}",
             file=sys.stderr,
         )
     found["dimensions"] = dimensions(config) if own else outline.said_by(place)[1]

@@ -111,7 +111,8 @@ def why_not(target: str, catalogue: dict) -> str | None:
         return f"unknown variant {asked.variant}, expected one of {', '.join(allowed) or 'none'}"
     if asked.record and row.no_record:
         return row.no_record
-    if (original := asked.entry.get("original")) and not (row.intermediate or row.as_stored):
+    as_it_is = row.intermediate or (row.as_stored and asked.variant is None)
+    if (original := asked.entry.get("original")) and not as_it_is:
         return (
             f"its weights are quantised already, no start for .{row.name}; `ingot add` {original}"
         )

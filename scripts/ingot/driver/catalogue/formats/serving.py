@@ -79,7 +79,7 @@ def why_not(target: Target) -> str | None:
 def why_not_rayserve(target: Target) -> str | None:
     entry, key = target.entry, f"models.{target.model}"
     apps = entry["ray"]["apps"]
-    if target.variant and apps != ["llm"]:
+    if (target.variant or entry.get("original")) and apps != ["llm"]:
         return f"{key}.ray.apps: {', '.join(apps)}, expected llm alone for a quantised checkpoint"
     if "acpu" in apps and entry["onnx"]["graph"] != "portable":
         return (

@@ -6,12 +6,13 @@ from functools import partial
 from ingot.driver.catalogue.formats import quantised, table
 from ingot.driver.catalogue.formats.table import GB, SIZES, Cost, Format, Target, Work
 from ingot.driver.catalogue.job import Job
-from ingot.driver.catalogue.model import Model
+from ingot.driver.catalogue.model import Model, planned
 from ingot.formats.onnx import weights
 from ingot.formats.tensorrt import trtllm
 from ingot.model import features
-from ingot.model.checkpoint.quantised import schemes
+from ingot.model.config import ModelConfig
 from ingot.model.families.table import FAMILIES
+from ingot.serving.vllm.schemes import cut_group
 
 FLOATS = ("f16", "bf16", "f32")  # dtypes of a TensorRT-LLM checkpoint
 QUANTS = ("fp8", "int4_awq", "int8_sq")  # and what ModelOpt quantises it to
@@ -83,7 +84,7 @@ def why_not(target: Target) -> str | None:
     family = FAMILIES.get(entry["architecture"])
     if family and (reason := trtllm.no_class(family)):
         return reason
-    if backend == "llmapi" and target.format == "triton" and words[0] in schemes.ALL:
+    if backend == "llmapi" and target.format == "triton" and words[0] in SERVED:
         return not_served(target)
     if entry["dtype"] not in FLOATS:
         legal = ", ".join(FLOATS)
@@ -118,14 +119,17 @@ def why_not(target: Target) -> str | None:
 def not_served(target: Target) -> str | None:
     """Why the LLM API cannot serve a quantised checkpoint, or None."""
     scheme, gpu = target.variant or "", target.entry["trtllm"]["gpu"]
-    if scheme not in SERVED:
-        return f"the LLM API serves no {scheme}, expected one of {', '.join(SERVED)}, or an engine"
+    if target.entry["dtype"] == "f32":
+        return "a quantised checkpoint is f16 or bf16 besides, and the model's dtype is f32"
     said = target.catalogue["gpus"][gpu]["compute_capability"]
     if tuple(map(int, said.split("."))) < SERVED[scheme]:
         least = ".".join(map(str, SERVED[scheme]))
         return (
             f"TensorRT-LLM serves {scheme} from compute capability {least} on, and {gpu} has {said}"
         )
+    config = planned(target.entry) if target.entry.get("dimensions") else None
+    if isinstance(config, ModelConfig) and (reason := cut_group(config, scheme, target.tp or 1)):
+        return reason
     return quantised.why_not(target)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from ingot.base.refused import Refused
 from ingot.model import features, gpu_layout
-from ingot.model.checkpoint.quantised import sizes
 from ingot.model.config import ModelConfig
 from ingot.model.gpu_layout import GIB, VLLM, GpuLayout, Shape
 from ingot.serving.vllm import schemes
@@ -106,7 +105,7 @@ def planned(
     if scheme and (reason := schemes.not_in(dtype, scheme, "gpu" if memory else "cpu")):
         raise Refused(f"{key}.dtype: {reason}")
     if scheme and isinstance(config, ModelConfig):
-        packed = sizes.per_weight(config, scheme)
+        packed = schemes.per_weight(config, scheme)
         if reason := schemes.cut_group(config, scheme, tp):
             raise Refused(f"{key}: {reason}")
     for pp in stages:

@@ -4,6 +4,7 @@ Source: vLLM 0.32.0, model_executor/kernels/linear, and the get_min_capability o
 compressed-tensors; on a CPU without AMX each was tried.
 """
 
+from ingot.model.checkpoint.quantised import sizes
 from ingot.model.checkpoint.quantised.schemes import ALL
 from ingot.model.config import ModelConfig
 from ingot.model.specs import sizes_of
@@ -13,6 +14,7 @@ IN_FLOAT32 = ("fp8", "w8a8")  # on a CPU
 LEAST = {"mxfp4": 8.0}  # compute capability of a GPU
 USUAL = 7.5
 MOST = {"w8a8": 9.9}  # its CUTLASS kernel stops at the first token on newer ones
+WIDE_SCALES = ("fp8", "fp8_block", "w8a8")  # whose scales it widens, as it holds them
 COLUMNS = ("q", "ffn", "expert")  # of a layer's weight, that ranks share among them
 ROWS = (*COLUMNS, "kv")
 
@@ -46,15 +48,21 @@ def not_in(dtype: str, scheme: str, device: str) -> str | None:
     return f"float32, expected bfloat16 or float16: vLLM's kernels for {scheme} compute in no other"
 
 
+def per_weight(config: ModelConfig, scheme: str) -> float:
+    """Bytes that it holds of one weight of those that are quantised, scales counted, on average."""
+    wide = (ALL[scheme].like or scheme) in WIDE_SCALES
+    return sizes.per_weight(config, scheme, "f32" if wide else "bf16")
+
+
 def cut_group(config: ModelConfig, scheme: str, tp: int) -> str | None:
     """Why `tp` ranks cannot share its layers' groups, or None."""
-    found, sizes = ALL[scheme], sizes_of(config)
+    found, own = ALL[scheme], sizes_of(config)
     for name, one in config.family.layer.items():
         if len(one.shape) < 2 or one.float32:
             continue
         columns = (one.shape[1], COLUMNS, found.divides)
         for word, shared, group in (columns, (one.shape[0], ROWS, found.rows)):
-            part = sizes[word] // tp
+            part = own[word] // tp
             if word == "kv":  # heads too few for the ranks are repeated
                 part = max(part, config.head_dim)
             if word in shared and part % group:

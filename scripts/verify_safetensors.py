@@ -78,7 +78,7 @@ def verify_safetensors(
         record,
         safetensors,
         sha256,
-        "compressed-tensors' codes and scales of the checkpoint, byte by byte; transformers in float32: "
+        f"{compared.compared_with}; transformers in float32: "
         "tokens and distributions, by transformers with compressed-tensors",
         {
             **checks,

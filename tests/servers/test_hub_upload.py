@@ -12,6 +12,7 @@ from test_release import Site
 from conftest import ROOT
 from fake_hub import Hub
 from ingot.base.refused import Refused
+from ingot.driver.catalogue.formats.rows import ROWS
 from ingot.driver.release import card, on_record, to_hub  # noqa: F401 - run by the command
 from ingot.driver.toolchains import toolchains
 from ingot.model.hub import upload
@@ -166,6 +167,11 @@ def test_what_is_a_repository_by_itself_lies_at_its_root(title, place, tmp_path)
     origin = SimpleNamespace(bill=b"{}", predicate={}, key=None)
     to_hub.fill(folder, artifact, origin)
     assert (folder / f"{place}config.json").exists() and (folder / record.name).exists()
+
+
+def test_the_uploader_knows_what_takes_a_root():
+    names = {f".{row.name}{upload.RECORD}" for row in ROWS if row.repository}
+    assert {*upload.OF_ROOT} == names
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import Tensor
-from ingot.parity.quantised_weights import WHOLE, QuantisedComparison
+from ingot.parity.quantised_weights import QuantisedComparison
 from ingot.parity.values import chunks, values
 
 MOVED, SCALED = "codes moved", "columns scaled"
@@ -39,12 +39,13 @@ class CalibratedComparison(QuantisedComparison):
         self.moved = 0  # codes that are not the nearest
         inputs = self.scheme.input_activations
         fixed = inputs is not None and inputs.dynamic is not True
+        self.compared_with = SAID[self.method]
         self.input = f"input_{'global_' if inputs and inputs.dynamic else ''}scale" if fixed else ""
 
     def is_linear(self, name: str) -> bool:
         # experts are one tensor in transformers, and one each in a checkpoint
         known = name in self.linear or ".experts." in name
-        return known and super().is_linear(name) and not WHOLE.fullmatch(name)
+        return known and super().is_linear(name)
 
     def run(self) -> dict[str, Any]:
         said = super().run()
@@ -52,7 +53,7 @@ class CalibratedComparison(QuantisedComparison):
             raise Refused(f"{self.path}: each code is the nearest, expected some that GPTQ moved")
         if self.method == SCALED:
             del said["largest_error"], said["mean_error"]
-        return said | {"limit": SAID[self.method]}
+        return said | {"limit": self.compared_with}
 
     def as_it_was(self, tensor: Tensor) -> None:
         if self.method != SCALED or len(tensor.shape) != 1:

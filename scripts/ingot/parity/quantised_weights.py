@@ -114,6 +114,8 @@ class Stored:
 class QuantisedComparison:
     """Counts what was compared; refuses at the first tensor that is not what it should be."""
 
+    compared_with = "compressed-tensors' codes and scales of the checkpoint, byte by byte"
+
     def __init__(self, folder: Path, scheme: str, sources: dict[str, Tensor], tied: bool):
         from compressed_tensors.quantization import preset_name_to_scheme
 

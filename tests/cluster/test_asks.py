@@ -36,6 +36,7 @@ SMALL = (
     "artifacts/demo_tp1.vllm-slurm.verified.json", "artifacts/demo_tp1.rayserve.verified.json",
     "artifacts/gemma3-4b-it.mmproj.gguf.verified.json", "artifacts/demo.fp8.safetensors.verified.json",
     "artifacts/demo_tp1.fp8.vllm-slurm", "artifacts/demo.4bit.mlx.verified.json",
+    "artifacts/demo.fp8_static.safetensors",
 )  # fmt: skip
 OTHER_WAY = (
     "artifacts/demo.q4_k_m.gguf.verified.json", "artifacts/demo.quants",

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = (
     "Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "runtime", "envs", "profiles",
-    "models/demo", "models/corpus.txt",
+    "models/demo", "models/corpus.txt", "LICENSE",
 )  # fmt: skip
 
 

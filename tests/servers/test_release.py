@@ -309,6 +309,10 @@ def test_a_lock_that_moves_names_the_cells_that_it_would_change(tmp_path):
         old = moved_lock.pins(other, "convert")
         lock.write_text(lock.read_text().replace(f"numpy=={old['numpy']}", "numpy==9.9.9"))
         moved = moved_lock.moved(old, moved_lock.pins(other, "convert"))
-        wanted = ["artifacts/demo.irpa", "artifacts/demo_tp1.vmfb"]
+        wanted = [
+            "artifacts/demo.irpa",
+            "artifacts/demo_tp1.vmfb",
+            "artifacts/demo.fp8_static.safetensors",
+        ]
         assert moved == [f"numpy {old['numpy']} → 9.9.9"]
         assert moved_lock.changed(ROOT, other, wanted, None) == ["artifacts/demo.irpa"]

@@ -135,7 +135,7 @@ def test_every_format_is_in_the_table_of_each_document_and_no_other(document):
     named = set()
     for line in lines:
         name = re.search(r"M[^`\s,|]*", line)[0].rstrip("/")
-        named.add(re.sub(r"^M(_tp\w+)?(\.(bf16|q8_0|gfx942|fp8|rank0|HW))?\.", "", name))
+        named.add(re.sub(r"^M(_tp\w+)?(\.(bf16|q8_0|gfx942|fp8|w4a16_gptq|rank0|HW))?\.", "", name))
     named -= {row.name for row in rows.ROWS if row.intermediate}
     # config.json stands beside the program that it belongs to
     assert named | {"config.json"} == {row.name for row in rows.OFFERED}

@@ -12,7 +12,7 @@ from ingot.driver.cache.key import versions
 from ingot.driver.toolchains import toolchains
 
 COPIED = ("Snakefile", "models.yaml", "models.schema.json", "rules", "scripts", "profiles", "envs")
-LINKED = ("models", "runtime")
+OWN = "artifacts"  # a checkout's own, as is what is hidden
 
 
 @contextmanager
@@ -25,8 +25,9 @@ def copied(root: Path) -> Iterator[Path]:
                 shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source, target)
-        for part in LINKED:
-            Path(name, part).symlink_to(root / part)
+        for path in root.iterdir():  # models, and texts that a catalogue names
+            if path.name not in (*COPIED, OWN) and not path.name.startswith("."):
+                Path(name, path.name).symlink_to(path)
         yield Path(name)
 
 

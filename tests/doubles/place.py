@@ -9,7 +9,7 @@ HERE = Path(__file__).resolve().parent
 VERSIONS = {"tensorrt_llm": "1.2.1+standin", "tensorrt": "10.14.1.48"}
 
 
-GPU = "GPU-0aaa, NVIDIA Stand-in 80GB, 9.0"
+GPU = "GPU-0aaa, NVIDIA Stand-in 80GB, 9.0, 81559"
 
 
 def toolchain(folder: Path, versions: dict[str, str] = VERSIONS, gpus: str = GPU) -> Path:

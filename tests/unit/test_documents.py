@@ -59,14 +59,15 @@ def test_a_tasks_page_shows_catalogues_that_are_taken_and_links_that_lead_somewh
     text = page.read_text()
     for block in YAML.findall(text):
         said = yaml.safe_load(textwrap.dedent(block))
-        if not {"models", "hardware"} & {*said}:
+        if not {"models", "hardware", "devices"} & {*said}:
             continue  # of the site
         found = schema.load(ROOT)
         demo = {key: found["models"]["demo"][key] for key in ("path", "name", "architecture")}
-        for name, entry in said["models"].items():
+        for name, entry in said.get("models", {}).items():
             more = {} if "adapter" in entry else {**demo, "pre_tokenizer": "llama-bpe"}
             found["models"][name] = {**more, **entry}
-        found["hardware"] |= said.get("hardware", {})
+        for table in ("hardware", "devices"):
+            found[table] |= said.get(table, {})
         schema.complete(found, ROOT)
     for link in re.findall(r"\]\(([^):]+)\)", text):
         assert (page.parent / link).exists(), link

@@ -150,7 +150,7 @@ class Adapted:
             raise Refused(
                 f"{self.what}: {ADAPTER} names no base, expected one; give it --base NAME"
             )
-        if not (found := _named(root, named, revision)):
+        if not (found := named_so(root, named, revision)):
             try:
                 found = add(root, Namespace(model=named, name=None, revision=revision, of=name))
             except Refused as reason:
@@ -160,7 +160,7 @@ class Adapted:
         return found
 
 
-def _named(root: Path, base: str, revision: str) -> str | None:
+def named_so(root: Path, base: str, revision: str) -> str | None:
     """The model of the catalogue that is this repository, or this folder."""
     for name, entry in schema.load(root, None)["models"].items():
         here = "path" in entry and folder_of(entry, root).resolve() == Path(base).resolve()

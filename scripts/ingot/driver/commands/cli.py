@@ -21,7 +21,8 @@ from ingot.driver.catalogue import site, spelling
 ROOT = Path(__file__).resolve().parents[4]
 GROUPS = {
     "a model and its artifacts": (
-        "add", "targets", "plan", "explain", "status", "report", "numbers", "show", "ask", "demo"
+        "cast", "add", "targets", "fit", "plan", "explain", "status", "report", "numbers", "show", "ask",
+        "demo",
     ),
     "the store": ("store",),
     "a registry": ("publish", "pull", "verify", "release", "diff", "reproduce"),
@@ -103,7 +104,7 @@ def _main(argv: list[str] | None) -> int | None:
         return 0
     with one_line("error: "):
         stop_on_unknown(words[:1])
-    named = words[:1] in (["add"], ["check"], ["pull"])  # files and folders, not targets
+    named = words[:1] in (["add"], ["cast"], ["check"], ["pull"])  # files and folders, not targets
     options = parser(words[0]).parse_args(words if named else spelling.targets(words, ROOT))
     with one_line("error: "):
         site.apply()

@@ -15,16 +15,31 @@ ASK = "from importlib.metadata import version as v; print(v('tensorrt_llm'), v('
 
 def gpus() -> list[tuple[str, str, str]]:
     """UUID, name and compute capability of each NVIDIA GPU that CUDA_VISIBLE_DEVICES leaves."""
-    fields = "--query-gpu=uuid,name,compute_cap"
+    return [(uuid, name, capability) for uuid, name, capability, _ in _asked()]
+
+
+def memories() -> list[tuple[str, str, int]]:
+    """Name, compute capability and bytes of memory of each of them."""
+    return [
+        (name, capability, int(memory) << 20)
+        for _, name, capability, memory in _asked()
+        if memory.isdecimal()  # not of one that shares the machine's
+    ]
+
+
+def _asked() -> list[tuple[str, str, str, str]]:
+    """UUID, name, compute capability and MiB, as nvidia-smi says them."""
+    fields = "--query-gpu=uuid,name,compute_cap,memory.total"
     try:
         done = subprocess.run(
-            ["nvidia-smi", fields, "--format=csv,noheader"],
+            ["nvidia-smi", fields, "--format=csv,noheader,nounits"],
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired):
         return []
     lines = done.stdout.splitlines() if done.returncode == 0 else []
-    found: list[Any] = [tuple(map(str.strip, line.split(","))) for line in lines if "," in line]
+    split: list[Any] = [tuple(map(str.strip, line.split(","))) for line in lines]
+    found = [line for line in split if len(line) == len(fields.split(","))]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return found

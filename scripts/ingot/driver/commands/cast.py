@@ -1,0 +1,153 @@
+"""From a model's name to what serves it: add it, choose a form that fits, build it, verify it.
+
+    ingot cast organisation/name                      for this machine; an adapter or a folder likewise
+    ingot cast ./my-finetune --on rtx4090 --to gguf
+    ingot cast llama8b --on 2xh100 --context 32768 --requests 8 --dry-run
+
+Of the forms that fit it takes the fastest that loses next to nothing (a mean KL of at most 0.002 nats per
+token), or else the nearest to the model; `ingot fit` shows all.  On a terminal it asks before it builds.
+"""
+
+import json
+import os
+import sys
+from argparse import ArgumentParser, Namespace
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from ingot.base.refused import Refused
+from ingot.driver.cache.dry_run import build, dry_run
+from ingot.driver.catalogue import devices, schema, targets
+from ingot.driver.catalogue.formats.rows import RECORD
+from ingot.driver.catalogue.model import Model
+from ingot.driver.commands import add, fit, numbers, plan
+from ingot.driver.commands.fit_forms import Form
+from ingot.driver.forecast.past import Past
+from ingot.driver.forecast.schedule import duration, size
+from ingot.store.records import Store
+
+NOTHING = 0.002  # nats per token: less than what q6_k and w8a8 lose
+SHOWN = 6  # forms of a proposal
+FORMATS = ("gguf", "safetensors", "mlx", "shortfin")
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        help="of the catalogue, organisation/name on the hub, its address there, or a folder",
+    )
+    fit.add_asked(parser)
+    parser.add_argument(
+        "--to", help=f"a format: {', '.join(FORMATS)} (default: any)", choices=FORMATS
+    )
+    parser.add_argument(
+        "--form", help="an artifact to build instead of the proposal", metavar="TARGET"
+    )
+    parser.add_argument("--yes", action="store_true", help="build without asking")
+    parser.add_argument("--dry-run", action="store_true", help="propose, and build nothing")
+    parser.set_defaults(configfile=None)
+
+
+def run(root: Path, options: Namespace) -> None:
+    place = devices.named(options.on or devices.THIS, schema.load(root))
+    with redirect_stdout(sys.stderr) if options.json else nullcontext():
+        name = known(root, options.model) or add.add(
+            root, Namespace(model=options.model, name=None, base=None, revision="")
+        )
+    catalogue = schema.load(root)
+    reading = plan.reading(name)  # by which what fits is told of a model without a table of ours
+    if Model(name, catalogue, root).config is None and not reading.is_file():
+        build(root, [str(reading)], None, Path.cwd())
+    only = [options.form] if options.form else []
+    for target in only:
+        targets.check(target, catalogue)
+    found, asked = fit.looked_at(root, catalogue, name, [place], options, only)
+    forms = [form for _, form in found]
+    chosen = proposed(forms, options.to)
+    if not chosen:
+        raise Refused(none_fits(name, place.name, forms, options.to))
+    wanted = [chosen.target] if chosen.artifact else []
+    if wanted and targets.why_not(chosen.target + RECORD, catalogue) is None:
+        wanted.append(chosen.target + RECORD)
+    if not options.json:
+        fitting = [form for form in forms if form.fits][:SHOWN]
+        print("\n".join([*fit.heading(place, asked), *fit.table(fitting)]))
+        print(f"\nproposed: {chosen.target}, {cost(root, wanted)}", flush=True)
+    take = not options.dry_run and (options.yes or options.json or agreed(chosen.target))
+    if wanted and take:
+        build(root, wanted, None, Path.cwd())
+        chosen = with_numbers(chosen)
+    if options.json:
+        answer = {"model": name, "device": place.name, "built": bool(wanted and take)}
+        answer["proposed"] = {**asdict(chosen), "fits": True}
+        print(json.dumps(answer | fit.as_json(found, asked), indent=2))
+    elif take:
+        print(f"\n{chosen.target}: {size(chosen.weights)}{lost(chosen) if len(wanted) > 1 else ''}")
+        print(f"serve it: {chosen.serve}")
+
+
+def known(root: Path, word: str) -> str | None:
+    """The model of the catalogue that `word` names, or whose repository or folder it is."""
+    models = schema.load(root)["models"]
+    if word in models:
+        return word
+    where = add.found_of.local(word)
+    if where:
+        return add.named_so(root, str(where), "")
+    hub, revision = add.found_of.on_hub(word)
+    return add.named_so(root, hub, revision)
+
+
+def proposed(forms: list[Form], to: str | None) -> Form | None:
+    """The fastest, or the smallest where no bandwidth is known, of those that lose next to nothing.
+
+    Where none does, the nearest to the model; where there is nothing to build, the checkpoint as it is.
+    """
+    fitting = [form for form in forms if form.fits and (not to or form.target.endswith(f".{to}"))]
+    built = [form for form in fitting if form.artifact] or fitting
+    good = [form for form in built if form.kl <= NOTHING]
+    return min(
+        good, key=lambda form: (-form.speed, form.weights), default=built[0] if built else None
+    )
+
+
+def none_fits(name: str, place: str, forms: list[Form], to: str | None) -> str:
+    least = min((form for form in forms if form.needs), key=lambda form: form.needs, default=None)
+    said = f"; {least.target} {fit.reason(least)}" if least else ""
+    return f"{name}: no form{f' of {to}' if to else ''} fits {place}{said}; `ingot fit {name}` shows all"
+
+
+def cost(root: Path, wanted: list[str]) -> str:
+    """What building takes, by the forecast of each job."""
+    if not wanted:
+        return "the checkpoint as it is: nothing is built"
+    jobs = dry_run(root, wanted)
+    if any(job["action"] == "run" and not job.get("forecast") for job in jobs):
+        return "how long is known once config.json is here"
+    found = plan.of_build(jobs, {*wanted}, os.cpu_count(), Past(Store()))
+    if not found["jobs"]:
+        return "on record already"
+    way = found["keep"]["all"]
+    return (
+        f"in about {duration(way['seconds'])}: {size(way['memory'])} of memory, "
+        f"{size(way['disk'])} of disk, {size(way['download'])} of downloads"
+    )
+
+
+def agreed(target: str) -> bool:
+    """Asked on a terminal; without one the proposal is taken."""
+    if not sys.stdin.isatty():
+        return True
+    print(f"build {target}? [Y/n] ", end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+
+
+def with_numbers(form: Form) -> Form:
+    rows = {row["artifact"]: row for row in numbers.rows()}
+    found = rows.get(form.target)
+    return form if found is None else replace(form, kl=found["mean_kl"], measured=True)
+
+
+def lost(form: Form) -> str:
+    return ", verified" + (f"; mean KL {form.kl:.2g} nats per token" if form.measured else "")

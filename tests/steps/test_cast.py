@@ -1,0 +1,126 @@
+"""`ingot cast`: from a name to what serves it, or to one line that helps."""
+
+import json
+import os
+import pty
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+import checkpoints
+from conftest import ROOT
+from fake_hub import Hub
+from ingot.driver.commands import cast
+from ingot.driver.commands.fit_forms import Form
+
+LOCAL = "models.local.yaml"
+
+
+@pytest.fixture
+def hub(tmp_path):
+    checkpoints.llama31(tmp_path / "hub/org/small")
+    said = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+    fp8 = checkpoints.llama31(tmp_path / "hub/org/small-fp8", quantization_config=said)
+    (fp8 / "README.md").write_text("---\nbase_model: org/small\n---\n")
+    with Hub(tmp_path / "hub") as running:
+        yield running
+
+
+@pytest.fixture
+def casting(hub, ingot, tmp_path):
+    (tmp_path / "w").mkdir()
+
+    def run(*words):
+        environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": ""}
+        return ingot("cast", *words, cwd=tmp_path / "w", environment=environment)
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_model_of_the_hub_is_added_once_and_a_form_proposed(casting, tmp_path):
+    done = casting("org/small", "--on", "rtx4090", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "proposed: artifacts/small." in done.stdout and " of disk, " in done.stdout
+    before = (tmp_path / "w" / LOCAL).read_text()
+    for again in ("small", "https://huggingface.co/org/small"):
+        done = casting(again, "--on", "m4-16gb", "--to", "mlx", "--dry-run")
+        assert "proposed: artifacts/small.8bit.mlx" in done.stdout, done.stderr
+    assert (tmp_path / "w" / LOCAL).read_text() == before
+    assert not (tmp_path / "w/artifacts/small.gguf").exists()
+
+
+@pytest.mark.slow
+def test_weights_that_are_quantised_already_are_served_as_they_are(casting):
+    done = casting("org/small-fp8", "--on", "h100", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert "the checkpoint as it is: nothing is built" in done.stdout
+    assert "serve it: vllm serve org/small-fp8 --revision " in done.stdout
+
+
+@pytest.mark.slow
+def test_a_name_that_nobody_has_and_a_gated_one_are_one_line(casting, hub, tmp_path):
+    for name, gated, said in (
+        ("org/smal", None, "no such model, or a private one"),
+        ("org/small", 401, "accept the license"),
+        ("smal", None, "smal: no such folder, and not a model of the hub"),
+    ):
+        hub.faults["gated"] = gated
+        done = casting(name, "--dry-run")
+        last = done.stderr.strip().splitlines()[-1]
+        assert done.returncode == 1 and said in last and "Traceback" not in done.stderr, done.stderr
+        assert not (tmp_path / "w" / LOCAL).exists()
+    done = casting("demo", "--on", "rtx9999", "--dry-run")
+    assert done.returncode == 1 and "rtx9999: unknown device" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_folder_is_built_verified_and_ends_with_the_command_that_serves_it(casting, tmp_path):
+    place = tmp_path / "w"
+    shutil.copytree(ROOT / "models/demo", place / "mine")
+    assert casting("./mine", "--on", "cpu-8gb", "--dry-run").returncode == 0
+    found = yaml.safe_load((place / LOCAL).read_text())
+    found["models"]["mine"]["corpus_tokens"] = 1024
+    (place / LOCAL).write_text(yaml.safe_dump(found))
+    done = casting("./mine", "--on", "cpu-8gb", "--to", "gguf", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    chosen = answer["proposed"]
+    assert answer["built"] and chosen["target"] == "artifacts/mine.q6_k.gguf"
+    record = json.loads((place / f"{chosen['target']}.verified.json").read_text())
+    assert chosen["measured"] and chosen["kl"] == record["checks"]["numbers"]["mean_kl"]
+    assert chosen["serve"] == "llama-server -m artifacts/mine.q6_k.gguf -c 512 -np 1"
+    done = casting("mine", "--on", "cpu-8gb", "--form", chosen["target"])
+    assert "on record already" in done.stdout and "verified; mean KL 0.00" in done.stdout
+
+
+def form(target, kl, speed=0.0, weights=1.0, fits=True):
+    return Form(target, "x", weights, 1, 2 if fits else 0, 0, speed, kl)
+
+
+def test_the_fastest_that_loses_next_to_nothing_is_proposed():
+    whole, near, far = (
+        form("artifacts/m.gguf", 0, 10), form("artifacts/m.q6_k.gguf", 0.001, 30),
+        form("artifacts/m.q2_k.gguf", 1, 90),
+    )  # fmt: skip
+    assert cast.proposed([whole, near, far], None) is near
+    assert cast.proposed([far], None) is far, "the nearest that fits"
+    assert cast.proposed([whole, form("artifacts/m.mlx", 0, 5)], "mlx").target == "artifacts/m.mlx"
+    assert cast.proposed([form("artifacts/m.gguf", 0, fits=False)], None) is None
+    little = form("artifacts/m.q8_0.gguf", 0, weights=0.5)
+    assert cast.proposed([form("artifacts/m.gguf", 0), little], None) is little, "no bandwidth"
+    asis = form("org/m", 0, 50)
+    assert cast.proposed([asis, whole], None) is whole and cast.proposed([asis], None) is asis
+
+
+@pytest.mark.parametrize("said, taken", [("\n", True), ("y\n", True), ("n\n", False), ("", True)])
+def test_on_a_terminal_it_asks_and_without_one_it_goes_on(said, taken, monkeypatch):
+    if said:
+        mine, theirs = pty.openpty()
+        os.write(mine, said.encode())
+        monkeypatch.setattr("sys.stdin", os.fdopen(theirs))
+    else:
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: False))
+    assert cast.agreed("artifacts/m.gguf") is taken

@@ -111,6 +111,13 @@ def test_an_artifact_is_placed_on_each_device(fit):
     )
 
 
+def test_an_adapter_has_no_checkpoint_of_its_own(catalogue):
+    model = fit_forms.Model("demo", catalogue, ROOT)
+    assert fit_forms.CHECKPOINT in fit_forms.offered(model)
+    model.entry = {**model.entry, "adapter": {"base": "demo", "lora": "anywhere"}}
+    assert fit_forms.CHECKPOINT not in fit_forms.offered(model)
+
+
 def test_json_has_bytes_and_what_was_asked(fit):
     found = json.loads(fit("demo", "--on", "cpu-8gb", "--context", 256, "--requests", 3, "--json"))
     assert (found["context"], found["requests"]) == (256, 3)

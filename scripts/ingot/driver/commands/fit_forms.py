@@ -11,14 +11,15 @@ from ingot.driver.catalogue.formats import gguf as gguf_rows
 from ingot.driver.catalogue.model import Model
 from ingot.formats.gguf import memory as libllama
 from ingot.formats.gguf.memory import Cached, Widths
-from ingot.model import gpu_layout
+from ingot.model import features, gpu_layout
 from ingot.model.checkpoint.quantised import sizes
 from ingot.model.checkpoint.quantised.schemes import ALL
 from ingot.model.config import ModelConfig
 from ingot.model.gpu_layout import REST, SHORTFIN, UTILIZATION, Shape
+from ingot.model.outline import NO_TABLE
 from ingot.model.specs import parameters
 from ingot.parity import limits
-from ingot.serving.vllm import schemes
+from ingot.serving.vllm import registry, schemes
 from ingot.serving.vllm.room import room
 
 LLAMA_CPP, VLLM, MLX, SHARK = "llama.cpp", "vLLM", "MLX", "shortfin"
@@ -72,7 +73,9 @@ def offered(model: Model, every: bool = False) -> list[str]:
             (every or word in usual) and word != model.entry["dtype"]
         )
 
-    return [CHECKPOINT, *filter(counts, targets.legal_of(model.name, model.catalogue))]
+    # an adapter's is its base's
+    own = [] if features.ADAPTER in model.entry else [CHECKPOINT]
+    return [*own, *filter(counts, targets.legal_of(model.name, model.catalogue))]
 
 
 def forms(
@@ -144,6 +147,9 @@ def by_vllm(
     if target == CHECKPOINT:
         target = entry.get("path") or entry["hub"]
         named = f"{target} --revision {entry['revision']}" if "revision" in entry else target
+        if NO_TABLE in entry["needs"] and entry["architecture"] not in registry.ARCHITECTURES:
+            no = f"vLLM, as it is pinned, does not serve {entry['architecture']}"
+            return Form(target, VLLM, weights, 0, 0, 0, why_not=no)
         if "original" in entry:  # quantised already: its bytes are what counts
             config = shape
     elif model.config:
@@ -163,7 +169,8 @@ def by_vllm(
         needs=found.weights + found.cache + found.rest,
         longest=found.longest,
         speed=speed(model, device.bandwidth, found.weights, found.cache / asked.requests),
-        serve=f"vllm serve {named} --tensor-parallel-size {tp} --max-model-len {asked.context}",
+        serve=f"vllm serve {named} --tensor-parallel-size {tp} --max-model-len {asked.context}"
+        + (f" --kv-cache-memory-bytes {found.cache}" if cpu else ""),
     )
 
 

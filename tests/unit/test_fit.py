@@ -9,6 +9,7 @@ from conftest import ROOT
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import devices, schema
 from ingot.driver.commands import cli, fit_forms
+from ingot.driver.commands import fit as command
 from ingot.driver.commands.fit_forms import Form
 from ingot.serving.vllm.room import room
 
@@ -199,3 +200,19 @@ def test_vllms_room_is_what_its_bundles_are_planned_by(catalogue):
 def test_a_form_fits_where_what_it_needs_is_there():
     assert Form("a", "b", 1, 2, 2, 0).fits and not Form("a", "b", 1, 3, 2, 0).fits
     assert not Form("a", "b", 1, 1, 2, 0, why_not="no kernel").fits
+
+
+def test_what_does_not_fit_says_what_would():
+    short = Form("a", "vLLM", 1, 3 * GIB, 2 * GIB, 512)
+    assert command.reason(short) == "needs 3.00 GiB, may fill 2.00; 512 tokens fit"
+    some = Form("a", "llama.cpp", 1, 3 * GIB, 2 * GIB, 0, serve="llama-server -m a -ngl 7")
+    assert command.reason(some).endswith("some layers on the CPU: llama-server -m a -ngl 7")
+    assert command.reason(Form("a", "b", 1, 1, 2, 0, why_not="no kernel")) == "no kernel"
+
+
+def test_a_divergence_is_measured_or_expected_or_unknown():
+    form = Form("a", "b", 1, 1, 2, 0, kl=0.0162)
+    assert command.shown(form) == "~0.016"
+    assert command.shown(Form("a", "b", 1, 1, 2, 0, kl=0.0162, measured=True)) == "0.016"
+    assert command.shown(Form("a", "b", 1, 1, 2, 0)) == "?"
+    assert command.shown(Form("a", "b", 1, 1, 2, 0, kl=0.0)) == "0"

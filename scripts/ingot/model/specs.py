@@ -4,6 +4,7 @@ Everything here follows from config.json alone, so that a program can be exporte
 Reference: llama.cpp's converter (conversion/llama.py of the commit in envs/llamacpp).
 """
 
+import functools
 import math
 import struct
 from dataclasses import dataclass
@@ -52,6 +53,11 @@ class TensorSpec:
 
 def specs_of(config: ModelConfig, dtype: str) -> list[TensorSpec]:
     """Every tensor of the model at `dtype`, in the order of config, not of any file."""
+    return [*_specs(config, dtype)]
+
+
+@functools.lru_cache(512)  # forecasts ask once a job: a sixth of the time of a dry run of all targets
+def _specs(config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
     c, found = config, []
     sizes = sizes_of(c)
     if isinstance(c.rope, Llama3Rope):
@@ -77,7 +83,7 @@ def specs_of(config: ModelConfig, dtype: str) -> list[TensorSpec]:
     add("model.norm", "output_norm", (c.hidden,))
     if not c.tied:
         add("lm_head", "output", (c.vocab, c.hidden))
-    return found
+    return tuple(found)
 
 
 def sizes_of(config: ModelConfig) -> dict[str, int]:
@@ -90,9 +96,10 @@ def sizes_of(config: ModelConfig) -> dict[str, int]:
     }  # fmt: skip
 
 
+@functools.lru_cache(512)
 def parameters(config: ModelConfig) -> int:
     """How many weights the checkpoint holds."""
-    return sum(math.prod(spec.shape) for spec in specs_of(config, "f32") if spec.source)
+    return sum(math.prod(spec.shape) for spec in _specs(config, "f32") if spec.source)
 
 
 def head_of_tied(config: ModelConfig, dtype: str) -> TensorSpec:

@@ -1,5 +1,6 @@
 """What a quantised checkpoint's weights take, by config.json alone."""
 
+import functools
 from math import prod
 
 from ingot.model.checkpoint.quantised.schemes import ALL
@@ -20,6 +21,7 @@ def of_layer(scheme: str, shape: tuple[int, ...], dtype: str) -> int:
     return sum(prod(shape) * STORED[dtype].itemsize for _, dtype, shape in parts)
 
 
+@functools.lru_cache(512)
 def weights(config: ModelConfig, scheme: str, dtype: str = "bf16") -> int:
     """Bytes of all; `dtype` is what the checkpoint stores."""
     kind, found = stored(dtype), 0
@@ -32,6 +34,7 @@ def weights(config: ModelConfig, scheme: str, dtype: str = "bf16") -> int:
     return found
 
 
+@functools.lru_cache(512)
 def per_weight(config: ModelConfig, scheme: str, dtype: str = "bf16") -> float:
     """Bytes of one weight of those that are quantised, scales counted, on average."""
     kind = stored(dtype)

@@ -164,7 +164,7 @@ def test_rolling_disk_drops_folders_too(gpu, on, tmp_path):
 
 @pytest.mark.slow
 def test_of_two_gpus_the_one_of_the_right_kind_is_given_to_trtllm_build(on, tmp_path):
-    two = "GPU-0aaa, NVIDIA A100, 8.0\nGPU-1bbb, NVIDIA H100, 9.0"
+    two = "GPU-0aaa, NVIDIA A100, 8.0, 81920\nGPU-1bbb, NVIDIA H100, 9.0, 81559"
     path = place.toolchain(tmp_path / "toolchain", gpus=two)
     heard = tmp_path / "argv.json"
     on(path, TARGET, INGOT_STANDIN_ARGV=str(heard))

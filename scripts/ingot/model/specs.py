@@ -56,7 +56,8 @@ def specs_of(config: ModelConfig, dtype: str) -> list[TensorSpec]:
     return [*_specs(config, dtype)]
 
 
-@functools.lru_cache(512)  # forecasts ask once a job: a sixth of the time of a dry run of all targets
+# forecasts ask once a job: a sixth of the time of a dry run of all targets
+@functools.lru_cache(512)
 def _specs(config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
     c, found = config, []
     sizes = sizes_of(c)

@@ -8,8 +8,8 @@ from typing import Any
 from ingot.base import machine
 from ingot.base.refused import Refused
 from ingot.formats.tensorrt import gpus
+from ingot.model.gpu_layout import GIB
 
-GIB = 1 << 30
 THIS = "this"
 NAME = re.compile(r"(?:(?P<count>[1-9]\d?)x)?(?P<name>[a-z0-9-]+?)(?:-(?P<memory>[1-9]\d{0,4})gb)?")
 CPU, CUDA, HIP, METAL = "cpu", "cuda", "hip", "metal"

@@ -17,14 +17,14 @@ from pathlib import Path
 
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import devices, schema, targets
-from ingot.driver.catalogue.devices import GIB, Device
+from ingot.driver.catalogue.devices import Device
 from ingot.driver.catalogue.model import Model
 from ingot.driver.commands import fit_forms, numbers, plan
 from ingot.driver.commands.fit_forms import Asked, Form
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast.schedule import size
 from ingot.formats.gguf.memory import KV_TYPES
-from ingot.model.gpu_layout import Shape
+from ingot.model.gpu_layout import GIB, Shape
 from ingot.parity import reading as reading_of
 from ingot.serving.vllm import plan as vllm
 

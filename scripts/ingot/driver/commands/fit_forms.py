@@ -9,6 +9,7 @@ from ingot.driver.catalogue import targets
 from ingot.driver.catalogue.devices import CPU, CUDA, METAL, Device
 from ingot.driver.catalogue.formats import gguf as gguf_rows
 from ingot.driver.catalogue.model import Model
+from ingot.driver.commands.numbers import bytes_of
 from ingot.formats.gguf import memory as libllama
 from ingot.formats.gguf.memory import Cached, Widths
 from ingot.model import features, gpu_layout
@@ -115,7 +116,7 @@ def by_llama(
     model: Model, shape: Shape, device: Device, asked: Asked, target: str, word: str
 ) -> Form:
     kept, widths = cached(shape), widths_of(model)
-    weights = float(size_of(target) or gguf_rows.file_bytes(model, model.dtype(word)))
+    weights = float(bytes_of(Path(target)) or gguf_rows.file_bytes(model, model.dtype(word)))
     rest = (device.count - 1) * libllama.scratch(widths, asked.context)  # each has its own
 
     def whole(context: int) -> float:
@@ -178,7 +179,7 @@ def by_mlx(
     model: Model, shape: Shape, device: Device, asked: Asked, target: str, word: str
 ) -> Form:
     bits = {"4bit": 4.5, "8bit": 8.5}.get(word, 16)  # a scale and a bias of 64 weights
-    weights, kept = float(size_of(target) or model.parameters() * bits / 8), cached(shape)
+    weights, kept = float(bytes_of(Path(target)) or model.parameters() * bits / 8), cached(shape)
 
     def whole(context: int) -> float:
         return weights + MLX_REST + 2.0 * kept.layers * kept.values * context * asked.requests
@@ -219,14 +220,6 @@ def widths_of(model: Model) -> Widths:
         return Widths(model.numbers.vocab, model.numbers.hidden, FFN * model.numbers.hidden)
     ffn = config.experts.used * config.experts.ffn if config.experts else config.ffn
     return Widths(config.vocab, config.hidden, ffn)
-
-
-def size_of(target: str) -> int:
-    """Bytes of an artifact that is here, or 0."""
-    path = Path(target)
-    if path.is_dir():
-        return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())
-    return path.stat().st_size if path.is_file() else 0
 
 
 def offloaded(needs: float, usable: float, layers: int) -> int:

@@ -59,7 +59,7 @@ test: toolchains ## run all tests
 
 lint: $(READY) ## check style and types by ruff, snakefmt and ty
 	@$(VENV)/bin/ruff check .
-	@$(VENV)/bin/ty check --quiet --python $(VENV) scripts
+	@$(VENV)/bin/ty check --quiet --python $(VENV) scripts tests bench docs
 	@$(VENV)/bin/ruff format --check .
 	@PATH=$(VENV)/bin:$$PATH $(VENV)/bin/snakefmt --check Snakefile rules
 

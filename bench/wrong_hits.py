@@ -64,6 +64,9 @@ class System:
     def prepare(self, folder: Path, cache: Path) -> None:
         pass
 
+    def run(self, case: Case) -> subprocess.CompletedProcess:
+        raise NotImplementedError
+
     def call(self, case: Case, words, **more) -> subprocess.CompletedProcess:
         return subprocess.run(
             [*case.wrap, *map(str, words)],

@@ -170,7 +170,7 @@ def shared(snakemake, tmp_path_factory):
         environment = {**(environment or {}), "INGOT_STORE": str(place)}
         return snakemake(cwd, *arguments, environment=environment, **options)
 
-    run.store = place
+    run.store = place  # ty: ignore[missing-attribute]
     return run
 
 

@@ -30,7 +30,7 @@ def fails(clone, snakemake, store, tmp_path):
         done = snakemake(folder, "-s", folder / "Snakefile", "--", target, environment=environment)
         return judged(done, target, cause)
 
-    run.folder = folder
+    run.folder = folder  # ty: ignore[missing-attribute]
     return run
 
 

@@ -42,6 +42,11 @@ OTHER = f"models:\n  demo:\n    split: {SPLIT}\n"
 class Site:
     """A working folder, a registry, and two parties' keys."""
 
+    said: str
+    again: str
+    before: str
+    second: str
+
     def __init__(self, folder: Path, server, store: Path):
         self.folder, self.host, self.store = folder, server.host, store
         self.key, self.public = folder / "key.pem", key_pair(folder)[1]

@@ -28,7 +28,7 @@ def test_a_kit_checks_programs_where_nothing_can_be_reached(tmp_path):
     made = run(sys.executable, BENCH / "gpu_kit.py", kit, "--hardware", "cpu")
     assert made.returncode == 0, made.stderr
     assert float(made.stdout.split(": ")[1].split(" MB")[0]) < 60
-    away = ("unshare", "--net", "--map-root-user", sys._base_executable, "-I")
+    away = ("unshare", "--net", "--map-root-user", sys._base_executable, "-I")  # ty: ignore[missing-attribute]
     words = ("--kit", kit, "--json", tmp_path / "gpu.json")
     done = run(*away, kit / "bench/gpu.py", *words, "--driver", "local-task", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr

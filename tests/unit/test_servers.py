@@ -168,7 +168,7 @@ class FakeTensorRT:
     def __init__(self, fails):
         self.fails = fails
         self.Logger = lambda level: None
-        self.Logger.WARNING = 0
+        self.Logger.WARNING = 0  # ty: ignore[missing-attribute]
         self.NetworkDefinitionCreationFlag = SimpleNamespace(STRONGLY_TYPED=1)
         self.ComputeCapability = SimpleNamespace(**{name: name for name in rtx.TARGETS})
         self.asked = []

@@ -29,7 +29,7 @@ def made(folder):
             leases.note_folder(store, [key])
         return record
 
-    make.store = store
+    make.store = store  # ty: ignore[missing-attribute]
     return make
 
 

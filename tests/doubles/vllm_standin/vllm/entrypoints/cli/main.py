@@ -70,7 +70,8 @@ def ranks_by_ray() -> list:
             return {"node": own, "host": os.environ["VLLM_HOST_IP"]}
 
     count = int(option("--tensor-parallel-size")) * int(option("--pipeline-parallel-size"))
-    found = [Rank.options(scheduling_strategy="SPREAD").remote() for _ in range(count)]
+    placed = Rank.options(scheduling_strategy="SPREAD")  # ty: ignore[missing-attribute]
+    found = [placed.remote() for _ in range(count)]
     print("RANKS" + json.dumps(ray.get([one.place.remote() for one in found], timeout=120)))
     return found
 

@@ -5,6 +5,7 @@ by file; the toolchain's lock; and what each input holds.  No path of a machine,
 number of cores.  docs/store.md states it for strangers; VERSION changes whenever it does.
 """
 
+import functools
 import os
 import re
 import string
@@ -30,7 +31,7 @@ def fields(job: Job, digest_of: Callable[[str], str]) -> dict[str, Any]:
     A ValueError where the rule has no shell text, fills in what no key holds, or has a parameter of
     another kind than JSON's.
     """
-    used = _used(job)
+    used, here = _used(job), os.getcwd()
     lines = textwrap.dedent(job.shell).strip().splitlines()
     key: dict[str, Any] = {
         "version": VERSION,
@@ -48,14 +49,20 @@ def fields(job: Job, digest_of: Callable[[str], str]) -> dict[str, Any]:
         if all(path in one.ancient for path in paths):
             continue
         if role == "code":
-            key["code"] = {os.path.relpath(p, ROOT / "scripts"): digest_of(p) for p in paths}
+            key["code"] = {_below("scripts", p, here): digest_of(p) for p in paths}
         elif role == "lock":
-            key["lock"] = {os.path.relpath(p, ROOT / "envs"): digest_of(p) for p in paths}
+            key["lock"] = {_below("envs", p, here): digest_of(p) for p in paths}
         elif one.listed or role not in used.get("input", ()):  # their names may say what they are
             key["inputs"][role] = [[_name(job, p), digest_of(p)] for p in paths]
         else:
             key["inputs"][role] = digest_of(paths[0])
     return key
+
+
+@functools.cache  # each job of a rule has the same files: a tenth of a dry run of many targets
+def _below(folder: str, path: str, here: str) -> str:
+    """A path of the working directory `here`, as one from a folder of Ingot's."""
+    return os.path.relpath(os.path.join(here, path), ROOT / folder)
 
 
 def _name(job: Job, path: str) -> str:

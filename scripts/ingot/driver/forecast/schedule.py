@@ -6,6 +6,7 @@ together.  With `keep=targets` an intermediate goes when its last reader is done
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import Any
 
 from ingot.driver.catalogue.formats.rows import chart_of, row_of
@@ -52,34 +53,50 @@ def schedule(tasks: list[Task], targets: set[str], cores: int, rolling: bool) ->
     for task in tasks:
         if task.links and targets & set(task.files):
             held.update(task.reads)
-    waiting, running, done = list(tasks), [], set()
+    lacks = [{made[path].name for path in task.reads if path in made} for task in tasks]
+    follow: dict[str, list[int]] = {}
+    for number, names in enumerate(lacks):
+        for name in names:
+            follow.setdefault(name, []).append(number)
     now, found, here = 0.0, Schedule(), dict.fromkeys(CHART, 0)
+    ready: list[tuple[int, int]] = []  # a heap: less the bytes read, and the task's number
+    running: list[tuple[float, int, Task]] = []  # a heap: its end, and when it began in their order
+    done: set[str] = set()
+    threads = memory = 0
 
-    def read(task: Task) -> int:
+    def wait(number: int) -> None:
         """As Snakemake does, those that read most come first: so a chain is finished early."""
-        return sum(made[path].files.get(path, 0) for path in task.reads if path in made)
+        reads = (path for path in tasks[number].reads if path in made)
+        heappush(ready, (-sum(made[path].files.get(path, 0) for path in reads), number))
 
     def mark() -> None:
         found.timeline.append((now, dict(here)))
         found.disk = max(found.disk, sum(here.values()))
 
     mark()
-    while waiting or running:
-        for task in sorted(waiting, key=lambda task: -read(task)):
-            ready = all(made[path].name in done for path in task.reads if path in made)
-            if ready and sum(one.threads for _, one in running) < cores:
-                waiting.remove(task)
-                running.append((now + task.seconds, task))
-                found.started[task.name] = now
-                found.download += task.download
-                for path, size in task.files.items():
-                    here[chart_of(path)] += size
-                found.memory = max(found.memory, sum(one.memory for _, one in running))
-                mark()
-        end, task = min(running, key=lambda pair: pair[0])
-        running.remove((end, task))
-        now = end
+    for number, names in enumerate(lacks):
+        if not names:
+            wait(number)
+    while ready or running:
+        while ready and threads < cores:
+            task = tasks[heappop(ready)[1]]
+            heappush(running, (now + task.seconds, len(found.started), task))
+            threads += task.threads
+            memory += task.memory
+            found.started[task.name] = now
+            found.download += task.download
+            for path, size in task.files.items():
+                here[chart_of(path)] += size
+            found.memory = max(found.memory, memory)
+            mark()
+        now, _, task = heappop(running)
+        threads -= task.threads
+        memory -= task.memory
         done.add(task.name)
+        for number in follow.get(task.name, ()):
+            lacks[number].discard(task.name)
+            if not lacks[number]:
+                wait(number)
         if rolling:
             for path in [*task.reads, *task.files]:
                 left = readers.get(path, set()) - done
@@ -101,9 +118,12 @@ def tasks_of(described: list[dict[str, Any]]) -> Iterator[Task]:
     made = {path for one in left for path in one["outputs"]}
     there: set[str] = set()
     while left:
-        ready = [one for one in left if all(p in there or p not in made for p in one["inputs"])]
+        ready, later = [], []
+        for one in left:
+            able = all(path in there or path not in made for path in one["inputs"])
+            (ready if able else later).append(one)
+        left = later
         for one in ready:
-            left.remove(one)
             there.update(one["outputs"])
             cost = one["forecast"]
             yield Task(

@@ -36,9 +36,9 @@ def checkpoint_size(job: Job, model: Model) -> float:
     quant = words.get("quantised") or words.get("quant", "").lstrip(".")
     dtype = trtllm.DTYPES[model.dtype(words.get("float", ""))]
     cuts, size = trtllm.cuts(model.config, mapping), 0
-    for rank in range(mapping.world):
-        tensors = trtllm.shapes(trtllm.of_stage(cuts, rank // mapping.tp))
-        size += trtllm.file_layout(tensors, dtype).size
+    for stage in range(mapping.pp):  # whose ranks are alike
+        tensors = trtllm.shapes(trtllm.of_stage(cuts, stage))
+        size += mapping.tp * trtllm.file_layout(tensors, dtype).size
     return size * QUANT_SHARE.get(quant, SHARE)
 
 

@@ -33,14 +33,15 @@ CURVE = (8, 32, 126)  # blocks of the 405B's dimensions
 WHOLE = (8,)  # upstream's way takes 22 s a block and more
 
 
-def hub_of(folder: Path) -> Path:
+def hub_of(folder: Path, layers: int | None) -> Path:
     """ORG/NAME@COMMIT of each model, and a catalogue that names them."""
     catalogue = yaml.safe_load((ROOT / "models.yaml").read_text())
     mine = {}
     for name in checkpoints.PUBLIC:
         entry = catalogue["models"][name]
         entry["revision"] = COMMIT
-        checkpoints.weightless(folder / "hub" / f"{entry['hub']}@{COMMIT}", name, entry["shards"])
+        place = folder / "hub" / f"{entry['hub']}@{COMMIT}"
+        checkpoints.weightless(place, name, entry["shards"], layers)
         mine[name] = entry
     (folder / "mine.yaml").write_text(yaml.safe_dump({"models": mine}))
     return folder / "hub"
@@ -120,12 +121,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("targets", nargs="*", help=f"of {', '.join(LIMITS)} (all)")
     parser.add_argument("--curve", action="store_true", help="export time by depth")
+    parser.add_argument("--layers", type=int, help="of each model (all)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("INGOT_BENCH")) as name:
         if options.curve:
             curve(Path(name))
             return
-        hub_of(Path(name))
+        hub_of(Path(name), options.layers)
         well = [show(build(target, Path(name))) for target in options.targets or LIMITS]
     sys.exit(not all(well))
 

@@ -204,6 +204,24 @@ def built(clone, store, snakemake, tmp_path_factory):
 
 
 @pytest.fixture
+def told(snakemake, tmp_path_factory):
+    """told(store) puts there what transformers says of the demo, made once for all such tests."""
+    wanted = [f"artifacts/demo.{name}" for name in ("reference.npz", "scores.npy")]
+
+    def fill(place):
+        with once(tmp_path_factory, "told") as (template, done):
+            if not done:
+                said = snakemake(
+                    template, "--", *wanted, environment={"INGOT_STORE": str(template / "store")}
+                )
+                assert said.returncode == 0, said.stderr
+        ignored = shutil.ignore_patterns("folders")
+        shutil.copytree(template / "store", place, ignore=ignored, dirs_exist_ok=True)
+
+    return fill
+
+
+@pytest.fixture
 def store(tmp_path, monkeypatch):
     place = tmp_path / "store"
     monkeypatch.setenv("INGOT_STORE", str(place))

@@ -155,7 +155,8 @@ def one_fails(repository):
     return ["--configfile", "mine.yaml", "--runner", "sm90=ubuntu-24.04", *targets]
 
 
-def test_on_github_a_cell_that_fails_stops_no_other_of_its_layer(act, store, one_fails):
+def test_on_github_a_cell_that_fails_stops_no_other_of_its_layer(act, store, told, one_fails):
+    told(store)
     said = act(one_fails, fails=True)
     assert "broken.gguf" in said
     assert {"demo.gguf", "demo.gguf.verified.json"} <= {
@@ -183,7 +184,8 @@ def test_on_github_a_layer_that_fails_stops_no_later_one(act, repository, one_fa
     assert "begun" not in said, "there is no plan"
 
 
-def test_on_gitlab_a_cell_that_fails_stops_no_other(gitlab, store, one_fails):
+def test_on_gitlab_a_cell_that_fails_stops_no_other(gitlab, store, told, one_fails):
+    told(store)
     one_fails[3] = "sm90=here"
     said = gitlab(one_fails, fails=True)
     assert {"demo.gguf", "demo.gguf.verified.json"} <= {
@@ -217,12 +219,13 @@ def test_runners_that_share_no_store_share_a_registry(act, tmp_path):
         pytest.skip("needs docker-registry, as .ci/run gets it")
     with registries.Registry(tmp_path / "registry") as server:
         cache = {"INGOT_REMOTE": f"oci://{server.host}/cache", "INGOT_REMOTE_TRUST": "registry"}
-        act(INGOT_STORE=tmp_path / "one", **cache)
-        again = act(INGOT_STORE=tmp_path / "two", **cache)
+        act(SERVED[1:], INGOT_STORE=tmp_path / "one", **cache)
+        again = act(SERVED[1:], INGOT_STORE=tmp_path / "two", **cache)
     assert again.count("Job succeeded") == 1, "the plan alone"
 
 
-def test_gitlab_builds_in_a_child_pipeline_then_has_nothing_to_do(gitlab, store):
+def test_gitlab_builds_in_a_child_pipeline_then_has_nothing_to_do(gitlab, store, told):
+    told(store)
     said = gitlab()
     titles = {part for record in Store(store).records() for part in record.title.split(", ")}
     assert {Path(target).name for target in SERVED} <= titles, said

@@ -140,10 +140,14 @@ def public_config(name: str) -> dict:
     )  # fmt: skip
 
 
-def weightless(folder: Path, name: str, shards: int) -> Path:
-    """A checkpoint of real headers and shapes whose weights are holes, in the hub's layout."""
+def weightless(folder: Path, name: str, shards: int, layers: int | None = None) -> Path:
+    """A checkpoint of real headers and shapes whose weights are holes, in the hub's layout.
+
+    `layers` are fewer than it has.
+    """
     folder.mkdir(parents=True)
     config = public_config(name)
+    config["num_hidden_layers"] = layers or config["num_hidden_layers"]
     write_json(folder / "config.json", config)
     write_json(folder / "generation_config.json", {"temperature": 0.6, "top_p": 0.9})
     tokenizer_of_demo(folder)

@@ -9,12 +9,13 @@ import pytest
 
 import browser as chromium
 from conftest import ROOT, once
-from ingot.driver.release.pages import against, page
+from ingot.driver.release.pages import against, page, plots
 from ingot.driver.toolchains import toolchains
 
 pytestmark = pytest.mark.slow
 BUNDLE = "artifacts/demo_tp1.shortfin"
 IRPA, OTHER = "artifacts/demo.irpa", "artifacts/demo.bf16.irpa"
+LOSSY = ["artifacts/demo.q8_0.gguf", "artifacts/demo.q4_k_m.gguf"]
 MOST = 1_000_000  # bytes of a page
 AXE = "axe.run(document).then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html]))"
 ROWS = "[...document.querySelectorAll('tr')].map(r => [...r.children].slice(0, 2).map(c => c.innerText))"
@@ -33,13 +34,13 @@ def at(folder, command, store):
 
 @pytest.fixture
 def reported(shared, tmp_path_factory):
-    """A folder with pages: of the demo's bundle, of two archives beside each other, of the folder."""
+    """A folder with pages: of the demo's bundle, of two archives side by side, of its forms, of all."""
     with once(tmp_path_factory, "reported") as (folder, done):
-        wanted = [BUNDLE, IRPA, OTHER]
+        wanted = [BUNDLE, IRPA, OTHER, *LOSSY]
         if not done:
             built = shared(folder, "--", *wanted, *(f"{one}.verified.json" for one in wanted))
             assert built.returncode == 0, built.stderr
-            for words in ([BUNDLE, "--svg", "pictures"], [OTHER, "--against", IRPA], []):
+            for words in ([BUNDLE, "--svg", "pictures"], [OTHER, "--against", IRPA], ["demo"], []):
                 said = at(folder, f"{ROOT}/.venv/bin/ingot report {' '.join(words)}", shared.store)
                 assert said.returncode == 0, said.stderr
     return folder
@@ -53,7 +54,7 @@ def browser(tmp_path):
 
 
 @needs_chromium
-@pytest.mark.parametrize("name", ["demo_tp1.shortfin", "demo.bf16.irpa", "index"])
+@pytest.mark.parametrize("name", ["demo_tp1.shortfin", "demo.bf16.irpa", "demo", "index"])
 def test_a_page_asks_nobody_and_a_checker_finds_nothing(name, reported, browser):
     place = reported / f"reports/{name}.html"
     assert place.stat().st_size < MOST
@@ -93,6 +94,39 @@ def test_the_figures_of_the_page_are_its_records(reported, browser):
     )
 
 
+def test_the_forms_of_a_model_have_the_numbers_of_their_records_and_what_fit_counts(
+    reported, shared
+):
+    forms = {one["target"]: one for one in page.read(reported / "reports/demo.html")["forms"]}
+    assert {BUNDLE, IRPA, OTHER, *LOSSY} <= set(forms)
+    fits = at(reported, f"ingot fit {LOSSY[1]} --on h200 --json", shared.store)
+    for target in LOSSY:
+        record = json.loads((reported / f"{target}.verified.json").read_text())
+        form = forms[target]
+        assert form["numbers"]["mean_kl"] == record["checks"]["numbers"]["mean_kl"]
+        assert form["result"] == "passed" and form["bytes"] == (reported / target).stat().st_size
+        assert form["unchecked"] == ["answers"] and "divergence" in form["checked"]
+    said = json.loads(fits.stdout)
+    (needed,) = (one["needs"] for one in said["forms"])
+    assert forms[LOSSY[1]]["memory"] == {str(said["context"]): needed}
+    assert forms[IRPA]["numbers"] == {} and forms[BUNDLE]["page"] == "demo_tp1.shortfin.html"
+    card = at(reported, "ingot report demo --markdown", shared.store).stdout.splitlines()
+    heads, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in card)
+    by_form = {row[0].strip("*`"): dict(zip(heads, row, strict=True)) for row in rows}
+    assert set(by_form) == {one["title"] for one in forms.values()}
+    assert float(by_form["demo.q4_k_m.gguf"]["mean KL"]) == pytest.approx(
+        forms[LOSSY[1]]["numbers"]["mean_kl"], rel=0.05
+    )
+
+
+def test_the_line_joins_what_no_smaller_form_is_as_near_as():
+    def row(name, size, kl):
+        return {"artifact": name, "bytes": size, "mean_kl": kl}
+
+    rows = [row("f16", 16, 0), row("q8", 8, 0.1), row("wide", 9, 0.1), row("worse", 8, 0.2)]
+    assert plots.front([*rows, row("q4", 4, 0.5)]) == {"f16", "q8", "q4"}
+
+
 def test_a_page_says_how_to_make_it_again_and_to_check_its_digest(reported, shared, tmp_path):
     for name in ("demo_tp1.shortfin", "demo.bf16.irpa"):
         commands = page.read(reported / f"reports/{name}.html")["commands"]
@@ -125,7 +159,11 @@ def test_pictures_are_files_of_their_own_too(reported):
     [(["artifacts/demo.q4_k_m.gguf"], "not on record here, expected something built; snakemake"),
      (["artifacts/demoo.gguf"], "unknown model demoo"),
      ([IRPA, "--against", "reports/none.html"], "no page of an artifact"),
-     (["--against", IRPA], "no artifact to compare")],
+     (["--against", IRPA], "no artifact to compare"),
+     (["demo"], "no form of it is here, expected one or more; snakemake artifacts/demo.gguf"),
+     (["demo", "--against", IRPA], "compares artifacts"),
+     (["--markdown"], "no model, expected one of the catalogue"),
+     (["artifacts/demo.gguf", "--markdown"], "no model, expected one of the catalogue")],
 )  # fmt: skip
 def test_what_cannot_be_reported_is_one_line(words, reason, ingot, tmp_path):
     done = ingot("report", *words, cwd=tmp_path)

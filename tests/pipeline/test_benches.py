@@ -32,7 +32,7 @@ BENCHES = {
     "store": (["bytes"], ""),
     "toolchains": (["hub", "--check"], "hub"),
     "trtllm": (["--layers", "1"], ""),
-    "weightless": (["llama8b_tp1"], "llama8b_tp1"),
+    "weightless": (["llama8b_tp1", "--layers", "1"], "llama8b_tp1"),
     "wrong_hits": (["--only", "wildcard", "--systems", "ingot,snakemake"], "ingot: 0 wrong hits"),
 }
 ELSEWHERE = {  # run by another test, or no command

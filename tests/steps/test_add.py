@@ -290,5 +290,7 @@ def test_an_adapters_base_is_the_one_that_it_names_or_that_is_asked_for(ingot, t
 def test_a_base_at_another_revision_is_another_base(monkeypatch):
     entry = {"hub": "org/base", "revision": "1" * 40}
     monkeypatch.setattr(schema, "load", lambda root, own: {"models": {"pinned": entry}})
-    assert add.named_so(ROOT, "org/base", "") == add.named_so(ROOT, "org/base", "1" * 40) == "pinned"
+    assert (
+        add.named_so(ROOT, "org/base", "") == add.named_so(ROOT, "org/base", "1" * 40) == "pinned"
+    )
     assert add.named_so(ROOT, "org/base", "2" * 40) is None

@@ -42,6 +42,7 @@ from ingot.driver.commands import (  # fmt: skip
     plan,
     plan_chart,
     plan_table,
+    report_model,
     snakemake,
     store,
     targets,
@@ -100,7 +101,10 @@ def test_every_command_says_what_each_option_does(name, capsys):
 
 
 def test_every_module_of_commands_is_one_or_serves_one():
-    parts = {module.__name__ for module in (fit_forms, plan_chart, plan_table, cli, snakemake)}
+    parts = {
+        module.__name__
+        for module in (fit_forms, report_model, plan_chart, plan_table, cli, snakemake)
+    }
     commands = {f"ingot.driver.commands.{name}" for name in cli.COMMANDS}
     found = {
         f"ingot.driver.commands.{path.stem}" for path in Path(cli.__file__).parent.glob("[a-z]*.py")

@@ -7,6 +7,7 @@
 Nothing is built; of a model that is not here only config.json is fetched.
 """
 
+import contextlib
 import json
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -84,23 +85,35 @@ def looked_at(
     only: list[str],
 ) -> tuple[list[tuple[Device, Form]], Asked]:
     """A model's forms, or those that are named, on each of some devices: the nearest to the model first."""
-    with tempfile.TemporaryDirectory() as folder:
-        plan.fetch_configs(root, catalogue, [name], Path(folder))()
-        model = Model(name, catalogue, root, [Path(folder)])
-        shape = shape_of(model)
+    with shaped(root, catalogue, name) as (model, shape):
         asked = asked_of(options, shape)
-        wanted = only or fit_forms.offered(model, options.all)
-        found = [
-            (place, form)
-            for place in places
-            for form in fit_forms.forms(model, shape, place, asked, wanted)
-        ]
+        found = on(model, shape, places, asked, only or fit_forms.offered(model, options.all))
     measured = {Path(row["artifact"]).name: row["mean_kl"] for row in numbers.rows()}
     dtype = model.entry["dtype"]
     with_numbers = ((place, fit_forms.quality(form, measured, dtype)) for place, form in found)
     return sorted(
         with_numbers, key=lambda pair: (pair[1].kl, -pair[1].weights, pair[1].target)
     ), asked
+
+
+@contextlib.contextmanager
+def shaped(root: Path, catalogue: dict, name: str) -> Iterator[tuple[Model, Shape]]:
+    """A model with its shape; its config.json is fetched where it is not here."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan.fetch_configs(root, catalogue, [name], Path(folder))()
+        model = Model(name, catalogue, root, [Path(folder)])
+        yield model, shape_of(model)
+
+
+def on(
+    model: Model, shape: Shape, places: list[Device], asked: Asked, wanted: list[str]
+) -> list[tuple[Device, Form]]:
+    """Those targets of a model on each of some devices."""
+    return [
+        (place, form)
+        for place in places
+        for form in fit_forms.forms(model, shape, place, asked, wanted)
+    ]
 
 
 def shape_of(model: Model) -> Shape:

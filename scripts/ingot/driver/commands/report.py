@@ -1,7 +1,10 @@
-"""Write a page for the person who decides whether to ship an artifact; without a target, one of the folder.
+"""Write a page to choose by: of a model all its forms, of an artifact how it was made and verified.
 
-One file of HTML, which works offline: what the artifact is, how it was made, what it was verified against,
-what it takes to serve.  It holds its data as JSON, and can be compared with another page or artifact.
+    ingot report demo                        what each form loses, where it runs, what was checked
+    ingot report artifacts/demo.q8_0.gguf    whether to ship it
+    ingot report                             what stands in this folder
+
+One file of HTML, which works offline and holds its data as JSON.
 """
 
 import json
@@ -15,7 +18,7 @@ from ingot.base.atomic import replacing
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import RECORD, row_of
-from ingot.driver.commands import plan
+from ingot.driver.commands import plan, report_model
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.past import Past
@@ -34,7 +37,9 @@ NO_PAGE = "{}: no page of an artifact, expected one; write it again"
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("target", nargs="?", help="artifacts/...; without one, all of this folder")
+    parser.add_argument(
+        "target", nargs="?", help="a model, or artifacts/...; without one, all of this folder"
+    )
     parser.add_argument(
         "--against", metavar="OTHER", help="another artifact, or a page of `ingot report`"
     )
@@ -45,13 +50,26 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--json", action="store_true", help="machine-readable: print the page's data only"
     )
+    parser.add_argument(
+        "--markdown", action="store_true", help="print a model's table for its card only"
+    )
     add_catalogue(parser)
 
 
 def run(root: Path, options: Namespace) -> None:
     if options.against and not options.target:
         raise Refused("--against: no artifact to compare, expected one; name it first")
-    if options.target:
+    if options.markdown and (not options.target or options.target.startswith(targets.FOLDER)):
+        raise Refused("--markdown: no model, expected one of the catalogue; name it first")
+    catalogue = schema.load(root, options.configfile)
+    if options.target in catalogue["models"]:
+        if options.against:
+            raise Refused("--against: compares artifacts, expected one of a model; name it")
+        found, compared = report_model.of_model(root, options.target, catalogue, PAGES), None
+        rows = report_model.with_numbers(found["forms"])
+        pictures = {"quality": plots.quality(rows) if rows else ""}
+        text, name = page.model(found, pictures), options.target
+    elif options.target:
         other = of_other(root, options) if options.against else None
         found = of_target(root, options.target, options.configfile)
         try:
@@ -64,6 +82,9 @@ def run(root: Path, options: Namespace) -> None:
     else:
         found, pictures = of_folder()
         text, name, compared = page.folder(found, pictures), "index", None
+    if options.markdown:
+        print(report_model.markdown(found))
+        return
     if options.json:
         print(json.dumps(found | ({"against": compared} if compared else {})))
         return

@@ -21,6 +21,11 @@ def page(report: dict[str, Any], pictures: dict[str, str], compared: dict[str, A
     )  # fmt: skip
 
 
+def model(found: dict[str, Any], pictures: dict[str, str]) -> str:
+    """Of a model's forms beside each other."""
+    return _rendered("model.html", found, pictures=pictures)
+
+
 def folder(found: dict[str, Any], pictures: dict[str, str]) -> str:
     """Of all that stands in a folder."""
     return _rendered("folder.html", found, pictures=pictures)

@@ -3,6 +3,7 @@
 import io
 import re
 import time
+from math import inf
 from typing import Any
 
 INKS = {"#010203": "var(--ink)", "#040506": "var(--line)", "#070809": "var(--done)",
@@ -111,13 +112,22 @@ def over_work(jobs: dict[str, list[tuple[float, float]]], words: str) -> str:
 
 
 def quality(rows: list[dict[str, Any]]) -> str:
-    """How far artifacts are from their model, over their size: `artifact`, `bytes`, `mean_kl` of each."""
+    """How far artifacts are from their model, over their size: `artifact`, `bytes`, `mean_kl` of each.
+
+    A line joins those that none smaller is as near as.
+    """
     figure, (panel,) = _figure("quality", 1, 4.0)
-    some = [row for row in rows if row["bytes"]]
+    some = sorted((row for row in rows if row["bytes"]), key=lambda row: row["bytes"])
     scale, unit = _unit(max((row["bytes"] for row in some), default=1))
-    panel.plot(
-        [row["bytes"] / scale for row in some], [row["mean_kl"] for row in some], "o", color=DONE
-    )
+    best = front(some)
+    for wanted, mark, words in ((True, "o-", "no smaller one is as near"), (False, "o", "others")):
+        drawn = [row for row in some if (row["artifact"] in best) is wanted]
+        if drawn:
+            panel.plot(
+                [row["bytes"] / scale for row in drawn], [row["mean_kl"] for row in drawn], mark,
+                color=DONE if wanted else INK, label=words, linewidth=1, alpha=1 if wanted else 0.6,
+            )  # fmt: skip
+    panel.legend(loc="upper right")
     for row in some:
         panel.annotate(row["artifact"].rpartition("/")[2], (row["bytes"] / scale, row["mean_kl"]),
                        xytext=(6, 3), textcoords="offset points", fontsize=8)  # fmt: skip
@@ -125,6 +135,16 @@ def quality(rows: list[dict[str, Any]]) -> str:
     panel.set_xlabel(unit)
     panel.set_ylabel("mean KL divergence, nats")
     return _svg(figure, "How far each artifact is from its model, over its size")
+
+
+def front(rows: list[dict[str, Any]]) -> set[str]:
+    """The artifacts of which no other has as few bytes and is as near to its model."""
+    found, nearest = set(), inf
+    for row in sorted(rows, key=lambda row: (row["bytes"], row["mean_kl"])):
+        if row["mean_kl"] < nearest:
+            nearest = row["mean_kl"]
+            found.add(row["artifact"])
+    return found
 
 
 def plain(svg: str) -> str:

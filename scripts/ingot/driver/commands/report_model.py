@@ -1,0 +1,149 @@
+"""What the page of a model shows: each of its forms, what it loses, where it runs, what was checked."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from ingot.base.refused import Refused
+from ingot.driver.catalogue import devices, targets
+from ingot.driver.catalogue.formats.rows import RECORD, row_of
+from ingot.driver.commands import fit, numbers
+from ingot.driver.commands.fit_forms import Asked
+from ingot.driver.forecast.schedule import size
+from ingot.driver.release.pages import plots
+
+CONTEXTS = (8192, 32768)  # tokens of one request, or as many as the model takes
+# one of these holds a form: the first whose server takes it
+PLACES = ("h200", "b200", "m4-max-128gb", "cpu-1024gb")
+# what a record says that was checked, by the first of its numbers that it has
+CHECKS = {
+    "weights": ("values", "tensors", "tensors_equal", "layers_quantised", "layers"),
+    "files": ("files_equal", "files", "graph", "graphs", "parts"),
+    "tokenizer": ("texts_equal",),
+    "answers": ("greedy_equal",),
+    "divergence": ("numbers",),
+}
+WHAT = (
+    "{}: no form of it is here, expected one or more; snakemake artifacts/{}.gguf, or ingot cast {}"
+)
+
+
+def of_model(root: Path, name: str, catalogue: dict[str, Any], pages: Path) -> dict[str, Any]:
+    """Of the forms in artifacts/; bytes, tokens, nats.  Refused where there is none."""
+    entry, found = catalogue["models"][name], here(name, pages)
+    if not found:
+        raise Refused(WHAT.format(name, name, name))
+    measured = {row["artifact"]: row for row in numbers.rows()}
+    held = memory(root, catalogue, name, [form["target"] for form in found])
+    for form in found:
+        row = measured.get(form["target"], {})
+        form["numbers"] = {key: row[key] for key in numbers.COLUMNS if key in row}
+        form |= held.get(form["target"], {"server": "", "memory": {}, "serve": ""})
+    front = plots.front(with_numbers(found))
+    for form in found:
+        form["front"] = form["target"] in front
+    return {
+        "model": name,
+        "name": entry.get("name", name),
+        "hub": entry.get("hub", ""),
+        "revision": entry.get("revision", ""),
+        "written": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "contexts": sorted({context for form in found for context in form["memory"]}),
+        "forms": sorted(found, key=lambda form: -form["bytes"]),
+    }
+
+
+def with_numbers(forms: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows that plots.quality draws."""
+    return [
+        {"artifact": form["target"], "bytes": form["bytes"], **form["numbers"]}
+        for form in forms
+        if form["numbers"] and form["bytes"]
+    ]
+
+
+def here(name: str, pages: Path) -> list[dict[str, Any]]:
+    """The artifacts of a model, with what their records say; `pages` may have one of each."""
+    found = []
+    for path in sorted(Path(targets.FOLDER).glob(f"{name}[._]*")):
+        row = row_of(str(path))
+        if row is None or row.intermediate or targets.model_of(path.name) != name:
+            continue
+        record = record_of(path)
+        checks, page = record.get("checks", {}), pages / f"{path.name}.html"
+        checked = {what for what, keys in CHECKS.items() if any(map(_has(checks), keys))}
+        found.append({
+            "target": str(path), "title": path.name, "what": row.what,
+            "bytes": numbers.bytes_of(path) or 0,
+            "result": record.get("result", ""), "reference": record.get("reference", ""),
+            "answers": answers(_first(checks, "greedy_equal"), _first(checks, "prompts")),
+            "checked": [what for what in CHECKS if what in checked],
+            "unchecked": [what for what in CHECKS if what not in checked and what != "files"],
+            "verifiable": not row.no_record,
+            "page": page.name if page.is_file() else "",
+        })  # fmt: skip
+    return found
+
+
+def record_of(artifact: Path) -> dict[str, Any]:
+    """Empty where there is none, or nobody can read it."""
+    try:
+        found = json.loads(artifact.with_name(artifact.name + RECORD).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) and isinstance(found.get("checks"), dict) else {}
+
+
+def _first(checks: Any, key: str) -> Any:
+    """The first value of that name, however deep."""
+    if not isinstance(checks, dict):
+        return None
+    if key in checks:
+        return checks[key]
+    inside = (_first(value, key) for value in checks.values())
+    return next((value for value in inside if value is not None), None)
+
+
+def _has(checks: dict[str, Any]):
+    return lambda key: _first(checks, key) is not None
+
+
+def memory(root: Path, catalogue: dict, name: str, wanted: list[str]) -> dict[str, dict[str, Any]]:
+    """By target: the server whose memory Ingot knows, the command, bytes by the tokens of one request."""
+    found: dict[str, dict[str, Any]] = {}
+    places = [devices.named(place, catalogue) for place in PLACES]
+    with fit.shaped(root, catalogue, name) as (model, shape):
+        for context in sorted({min(context, shape.context) for context in CONTEXTS}):
+            asked = Asked(context, requests=1)
+            for _, form in fit.on(model, shape, places, asked, wanted):
+                if not form.why_not:
+                    said = {"server": form.server, "serve": form.serve, "memory": {}}
+                    found.setdefault(form.target, said)["memory"].setdefault(context, form.needs)
+    return found
+
+
+def markdown(found: dict[str, Any]) -> str:
+    """The same for a model card."""
+    heads = ["form", "size", "mean KL", "same best token", "answers"]
+    heads += [f"memory at {context}" for context in found["contexts"]]
+    lines = [[*heads, "checked"], ["---", *["---:"] * (len(heads) - 1), "---"]]
+    for form in found["forms"]:
+        said, title = form["numbers"], f"`{form['title']}`"
+        lines.append([
+            f"**{title}**" if form["front"] else title, size(form["bytes"]),
+            *(numbers.COLUMNS[key][1].format(said[key]) if said else ""
+              for key in ("mean_kl", "same_top")),
+            form["answers"], *(gib(form["memory"].get(context)) for context in found["contexts"]),
+            ", ".join(form["checked"]) or "no",
+        ])  # fmt: skip
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def answers(equal: Any, prompts: Any) -> str:
+    """26 of 26, where they were compared."""
+    return f"{equal} of {prompts}" if isinstance(equal, int) and isinstance(prompts, int) else ""
+
+
+def gib(count: float | None) -> str:
+    return f"{count / (1 << 30):.2f} GiB" if count else ""

@@ -40,6 +40,8 @@ def hub_of(folder: Path, layers: int | None) -> Path:
     for name in checkpoints.PUBLIC:
         entry = catalogue["models"][name]
         entry["revision"] = COMMIT
+        if layers:
+            entry["dimensions"]["layers"] = layers
         place = folder / "hub" / f"{entry['hub']}@{COMMIT}"
         checkpoints.weightless(place, name, entry["shards"], layers)
         mine[name] = entry

@@ -73,6 +73,19 @@ def hub(tmp_path):
         yield running
 
 
+def test_dimensions_that_the_fetched_config_contradicts(fails, hub, snakemake, store):
+    sizes = "hidden: 256, ffn: 384, heads: 8, kv_heads: 4, head_dim: 32, vocab: 1056, context: 512"
+    entry = f"hub: org/tiny, dimensions: {{layers: 99, {sizes}}}"
+    (fails.folder / "models.local.yaml").write_text(MINE.format(entry))
+    done = snakemake(
+        fails.folder, "-s", fails.folder / "Snakefile", "--", "artifacts/mine.gguf",
+        environment={"INGOT_STORE": str(store), "HF_ENDPOINT": hub.url, "HF_TOKEN": "none"},
+    )  # fmt: skip
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    assert "models.mine.dimensions.layers: 99, but artifacts/mine.hf/config.json says 3" in lines
+
+
 def test_gated_without_a_token(fails, hub):
     (fails.folder / "models.local.yaml").write_text(MINE.format("hub: org/tiny, gated: true"))
     said = fails(

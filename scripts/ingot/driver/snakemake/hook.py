@@ -159,7 +159,10 @@ def run_jobs(scheduler, jobs, executor=None) -> None:
     dag = scheduler.workflow.dag
     if decides(dag) and not dag.workflow.dryrun:
         for job in members(jobs):
-            dag.ingot.claim(job)
+            try:
+                dag.ingot.claim(job)
+            except Refused as reason:  # of a config.json that was fetched meanwhile
+                raise _stop(str(reason)) from None
     ORIGINAL["run"](scheduler, jobs, executor)
 
 

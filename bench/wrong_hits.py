@@ -60,12 +60,10 @@ class System:
     """One cache under test.  `prepare` turns a copy of the pipeline into its own."""
 
     name: str
+    run: Callable[[Case], subprocess.CompletedProcess]
 
     def prepare(self, folder: Path, cache: Path) -> None:
         pass
-
-    def run(self, case: Case) -> subprocess.CompletedProcess:
-        raise NotImplementedError
 
     def call(self, case: Case, words, **more) -> subprocess.CompletedProcess:
         return subprocess.run(

@@ -214,13 +214,15 @@ def test_a_catalogue_that_is_not_committed_is_in_no_cell(ingot, tmp_path):
     assert done.returncode == 1 and "mine.yaml: not in git" in done.stderr
 
 
-def test_runners_that_share_no_store_share_a_registry(act, tmp_path):
+def test_runners_that_share_no_store_share_a_registry(act, told, tmp_path):
     if not registries.installed():
         pytest.skip("needs docker-registry, as .ci/run gets it")
     with registries.Registry(tmp_path / "registry") as server:
         cache = {"INGOT_REMOTE": f"oci://{server.host}/cache", "INGOT_REMOTE_TRUST": "registry"}
-        act(SERVED[1:], INGOT_STORE=tmp_path / "one", **cache)
-        again = act(SERVED[1:], INGOT_STORE=tmp_path / "two", **cache)
+        for name in ("one", "two"):
+            told(tmp_path / name)
+        act(INGOT_STORE=tmp_path / "one", **cache)
+        again = act(INGOT_STORE=tmp_path / "two", **cache)
     assert again.count("Job succeeded") == 1, "the plan alone"
 
 

@@ -61,7 +61,9 @@ def run(root: Path, options: Namespace) -> None:
         raise Refused("--against: no artifact to compare, expected one; name it first")
     if options.markdown and (not options.target or options.target.startswith(targets.FOLDER)):
         raise Refused("--markdown: no model, expected one of the catalogue; name it first")
-    catalogue = schema.load(root, options.configfile)
+    # a folder's page needs no catalogue, an artifact's reads it with what is on record
+    named = options.target and "/" not in options.target
+    catalogue = schema.load(root, options.configfile) if named else {"models": {}}
     if options.target in catalogue["models"]:
         if options.against:
             raise Refused("--against: compares artifacts, expected one of a model; name it")

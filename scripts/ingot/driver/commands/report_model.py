@@ -11,7 +11,7 @@ from ingot.driver.catalogue.formats.rows import RECORD, row_of
 from ingot.driver.commands import fit, numbers
 from ingot.driver.commands.fit_forms import Asked
 from ingot.driver.forecast.schedule import size
-from ingot.driver.release.pages import plots
+from ingot.driver.release.pages import page, plots
 
 CONTEXTS = (8192, 32768)  # tokens of one request, or as many as the model takes
 # one of these holds a form: the first whose server takes it
@@ -71,7 +71,7 @@ def here(name: str, pages: Path) -> list[dict[str, Any]]:
         if row is None or row.intermediate or targets.model_of(path.name) != name:
             continue
         record = record_of(path)
-        checks, page = record.get("checks", {}), pages / f"{path.name}.html"
+        checks, own = record.get("checks", {}), pages / f"{path.name}.html"
         checked = {what for what, keys in CHECKS.items() if any(map(_has(checks), keys))}
         found.append({
             "target": str(path), "title": path.name, "what": row.what,
@@ -81,7 +81,7 @@ def here(name: str, pages: Path) -> list[dict[str, Any]]:
             "checked": [what for what in CHECKS if what in checked],
             "unchecked": [what for what in CHECKS if what not in checked and what != "files"],
             "verifiable": not row.no_record,
-            "page": page.name if page.is_file() else "",
+            "page": own.name if own.is_file() else "",
         })  # fmt: skip
     return found
 
@@ -134,7 +134,7 @@ def markdown(found: dict[str, Any]) -> str:
             f"**{title}**" if form["front"] else title, size(form["bytes"]),
             *(numbers.COLUMNS[key][1].format(said[key]) if said else ""
               for key in ("mean_kl", "same_top")),
-            form["answers"], *(gib(form["memory"].get(context)) for context in found["contexts"]),
+            form["answers"], *(page.gib(form["memory"].get(context)) for context in found["contexts"]),
             ", ".join(form["checked"]) or "no",
         ])  # fmt: skip
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -143,7 +143,3 @@ def markdown(found: dict[str, Any]) -> str:
 def answers(equal: Any, prompts: Any) -> str:
     """26 of 26, where they were compared."""
     return f"{equal} of {prompts}" if isinstance(equal, int) and isinstance(prompts, int) else ""
-
-
-def gib(count: float | None) -> str:
-    return f"{count / (1 << 30):.2f} GiB" if count else ""

@@ -6,6 +6,7 @@ from typing import Any
 
 from ingot.driver.forecast.schedule import duration, size
 from ingot.driver.release.pages.against import flat
+from ingot.model.gpu_layout import GIB
 
 HERE = Path(__file__).parent
 BOX, HIGH, GAP, ROW = 190, 58, 14, 86  # of the chain's picture, in pixels
@@ -38,7 +39,13 @@ def _rendered(template: str, found: dict[str, Any], **more: Any) -> str:
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters |= {"duration": duration, "size": size, "short": short, "number": number}
+    environment.filters |= {
+        "duration": duration,
+        "size": size,
+        "short": short,
+        "number": number,
+        "gib": gib,
+    }
     data = json.dumps(found, sort_keys=True).replace("<", "\\u003c")
     return environment.get_template(template).render(report=found, data=data, **more)
 
@@ -98,6 +105,10 @@ def _limits(report: dict[str, Any]) -> dict[str, float]:
     if share := found.get("difference_limit.share_of_largest_logit"):
         pairs["largest_logit_difference"] = share * found.get("largest_logit", 0.0)
     return pairs
+
+
+def gib(count: float | None) -> str:
+    return f"{count / GIB:.2f} GiB" if count else ""
 
 
 def short(name: str) -> str:

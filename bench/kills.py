@@ -1,8 +1,8 @@
 """Kill a cold demo build at random points; each is followed by a plain re-run.
 
-    .venv/bin/python bench/kills.py [--times 100] [--seed 1] [--json]
+    .venv/bin/python bench/kills.py [--target artifacts/demo_tp1.shortfin] [--times 100] [--seed 1] [--json]
 
-The victim is, in turn, Snakemake, a step, or all of them at once.  After the re-run the artifacts
+The victim is, in turn, Snakemake, a step, or all of them at once.  After the re-run all artifacts
 must hold what an undisturbed build gives, and `ingot store fsck` must find nothing.  Prints how many
 did, and the share of work that had to be repeated.
 """
@@ -23,14 +23,13 @@ from pathlib import Path
 from ingot.base import digest
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGET = "artifacts/demo_tp1.shortfin"
 VICTIMS = ("snakemake", "step", "all")
 PATIENCE = 600  # seconds that a build may take
 
 
-def command(folder: Path) -> dict:
+def command(folder: Path, target: str) -> dict:
     return {
-        "args": [ROOT / ".venv/bin/snakemake", "-s", ROOT / "Snakefile", "-q", "all", "--", TARGET],
+        "args": [ROOT / ".venv/bin/snakemake", "-s", ROOT / "Snakefile", "-q", "all", "--", target],
         "cwd": folder,
         "env": {**os.environ, "INGOT_STORE": str(folder / "store")},
         "stderr": subprocess.PIPE,
@@ -38,17 +37,17 @@ def command(folder: Path) -> dict:
     }
 
 
-def build(folder: Path) -> float:
+def build(folder: Path, target: str) -> float:
     started = time.monotonic()
-    done = subprocess.run(**command(folder), timeout=PATIENCE, check=False)
+    done = subprocess.run(**command(folder, target), timeout=PATIENCE, check=False)
     if done.returncode:
         sys.exit(f"{folder}: the build stopped:\n{done.stderr.decode()[-2000:]}")
     return time.monotonic() - started
 
 
-def killed(folder: Path, after: float, victim: str) -> bool:
+def killed(folder: Path, target: str, after: float, victim: str) -> bool:
     """Start a build and kill `victim` after some seconds; False when it was done before."""
-    process = subprocess.Popen(**command(folder))
+    process = subprocess.Popen(**command(folder, target))
     try:
         process.communicate(timeout=after)
         return False
@@ -73,8 +72,9 @@ def family(pid: int) -> list[int]:
     return found
 
 
-def state(folder: Path) -> str:
-    return digest.tree(folder / TARGET)[0]
+def state(folder: Path) -> dict[str, str]:
+    """Of all that was built: {name: its bytes}."""
+    return {path.name: digest.of(path.resolve()) for path in folder.glob("artifacts/[!.]*")}
 
 
 def sound(folder: Path) -> bool:
@@ -89,6 +89,7 @@ def sound(folder: Path) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", default="artifacts/demo_tp1.shortfin")
     parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
@@ -98,7 +99,7 @@ def main() -> None:
         os.environ["INGOT_STORE"] = f"{place}/bench"
         cold = Path(place, "cold")
         cold.mkdir()
-        seconds, wanted = build(cold), None
+        seconds = build(cold, options.target)
         wanted = state(cold)
         print(f"cold build: {seconds:.1f} s", file=sys.stderr)
         right, clean, repeated, hits = 0, 0, 0.0, 0
@@ -106,8 +107,8 @@ def main() -> None:
             folder = Path(place, "try")
             folder.mkdir()
             after, victim = chance.uniform(0, seconds), VICTIMS[number % len(VICTIMS)]
-            hit = killed(folder, after, victim)
-            again = build(folder)
+            hit = killed(folder, options.target, after, victim)
+            again = build(folder, options.target)
             fine, whole = state(folder) == wanted, sound(folder)
             right, clean, hits = right + fine, clean + whole, hits + hit
             repeated += max(0.0, after + again - seconds) if hit else 0.0

@@ -15,7 +15,10 @@ from ingot.base.refused import Refused
 from ingot.formats.iree.program import Program
 from ingot.parity import verification
 
-WINDOWS = 8  # of the corpus: on a CPU one takes a second even of the demo
+WINDOWS, LENGTH = (
+    8,
+    256,
+)  # of the corpus: on a CPU attention takes 3 s of 512 tokens even of the demo
 WEIGHTS = {"bfloat16": "bf16"}  # a program of float32 has those of float16
 
 
@@ -51,7 +54,9 @@ def verify_vmfb(
             check.rows(answer, rows)
         checks = check.checks(vmfb) | check.logits(vmfb, TOLERANCE[program.dtype])
         kind = WEIGHTS.get(program.dtype, "f16")
-        numbers = divergence.measure(vmfb, texts_of.read(texts), scores, program.prefilled, WINDOWS)
+        numbers = divergence.measure(
+            vmfb, texts_of.read(texts), scores, program.prefilled, WINDOWS, LENGTH
+        )
     verification.write(
         record,
         vmfb,

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 import checkpoints
 import slurm
@@ -162,9 +163,36 @@ def snakemake():
 
 
 @pytest.fixture(scope="session")
-def shared(snakemake, tmp_path_factory):
+def told(snakemake, tmp_path_factory):
+    """told(store) puts there what transformers says of the demo, of the whole corpus and of 1024 tokens of
+    it: made once for all such tests."""
+    wanted = [f"artifacts/demo.{name}" for name in ("reference.npz", "scores.npy")]
+
+    def fill(place):
+        with once(tmp_path_factory, "told") as (template, done):
+            kept = template / "store"
+            for tokens in () if done else (1024, None):
+                (template / "own.yaml").write_text(
+                    yaml.safe_dump(
+                        {"models": {"demo": {"corpus_tokens": tokens}}} if tokens else {}
+                    )
+                )
+                words = ("--configfile", "own.yaml", "--", *wanted)
+                said = snakemake(template, *words, environment={"INGOT_STORE": str(kept)})
+                assert said.returncode == 0, said.stderr
+        ignored = shutil.ignore_patterns("folders")
+        shutil.copytree(kept, place, ignore=ignored, dirs_exist_ok=True)
+
+    return fill
+
+
+@pytest.fixture(scope="session")
+def shared(snakemake, told, tmp_path_factory):
     """Like `snakemake`, with one store for all such tests: each reference is generated once."""
     place = shared_folder(tmp_path_factory) / "shared-store"
+    with once(tmp_path_factory, "filled") as (_, done):
+        if not done:
+            told(place)
 
     def run(cwd, *arguments, environment=None, **options):
         environment = {**(environment or {}), "INGOT_STORE": str(place)}
@@ -201,24 +229,6 @@ def built(clone, store, snakemake, tmp_path_factory):
         return folder
 
     return copy
-
-
-@pytest.fixture
-def told(snakemake, tmp_path_factory):
-    """told(store) puts there what transformers says of the demo, made once for all such tests."""
-    wanted = [f"artifacts/demo.{name}" for name in ("reference.npz", "scores.npy")]
-
-    def fill(place):
-        with once(tmp_path_factory, "told") as (template, done):
-            if not done:
-                said = snakemake(
-                    template, "--", *wanted, environment={"INGOT_STORE": str(template / "store")}
-                )
-                assert said.returncode == 0, said.stderr
-        ignored = shutil.ignore_patterns("folders")
-        shutil.copytree(template / "store", place, ignore=ignored, dirs_exist_ok=True)
-
-    return fill
 
 
 @pytest.fixture

@@ -79,8 +79,9 @@ def test_a_model_that_sees_has_a_part_for_images(tiny, ingot, snakemake, store):
     assert record["result"] == "passed" and record["checks"]["picture_tokens"] == 16
 
 
-def test_both_ways_give_one_models_numbers(clone, build, store):
+def test_both_ways_give_one_models_numbers(clone, build, store, told):
     """The demo by llama.cpp's converter: its values are those of our own writer's file."""
+    told(store)
     folder = clone("a")
     (folder / "mine.yaml").write_text("models: {demo: {way: upstream, corpus_tokens: 1024}}")
     words = ("--configfile", "mine.yaml", "--")

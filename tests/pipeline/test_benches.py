@@ -20,7 +20,10 @@ BENCHES = {
     "families": (["--gigabytes", "0.05", "--only", "Qwen3-MoE", "Gemma 3"], "All bytes equal"),
     "fuzz": (["--seconds", "1", "--reader", "GGUF"], "GGUF"),
     "io_faults": (["--calls", "1", "--moments", "0"], "1"),
-    "kills": (["--times", "1"], "1"),
+    "kills": (
+        ["--target", "artifacts/demo_tp8.irpa", "--times", "6"],
+        "6 ended right, 6 with a clean",
+    ),
     "lost_heads": (["--only", "done"], ""),
     "many_records": (["--records", "40"], "hit"),
     "onnx": (["skeleton"], ""),

@@ -26,7 +26,7 @@ def fails(clone, snakemake, store, tmp_path):
     folder = clone("a")
 
     def run(target, cause, **environment):
-        environment |= {"INGOT_STORE": str(store)}
+        environment = {"INGOT_STORE": str(store), **environment}
         done = snakemake(folder, "-s", folder / "Snakefile", "--", target, environment=environment)
         return judged(done, target, cause)
 
@@ -120,13 +120,13 @@ def test_out_of_memory(fails):
     fails(GGUF, "out of memory")
 
 
-def test_an_error_of_iree_compile(fails):
+def test_an_error_of_iree_compile(fails, shared):
     edited(
         fails.folder / "models.yaml",
         "--iree-llvmcpu-stack-allocation-limit=65536",
         "--iree-no-such-flag",
     )
-    fails("artifacts/demo_tp1.vmfb", "iree-compile stopped")
+    fails("artifacts/demo_tp1.vmfb", "iree-compile stopped", INGOT_STORE=str(shared.store))
 
 
 def test_a_step_that_is_killed(fails):

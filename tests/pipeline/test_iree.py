@@ -299,7 +299,7 @@ def test_a_strangers_model_goes_from_path_to_a_verified_program(snakemake, tmp_p
     checkpoints.nemo(tmp_path / "weights", tame=True)
     (tmp_path / "mine.yaml").write_text(
         "models: {mine: {path: weights, name: Mine, architecture: MistralForCausalLM,"
-        " pre_tokenizer: tekken, hardware: cpu, iree: {bs_prefill: [1, 2], bs_decode: [2, 4]}}}"
+        " pre_tokenizer: tekken, hardware: cpu, corpus_tokens: 1024, iree: {bs_prefill: [1, 2], bs_decode: [2, 4]}}}"
     )
     target = "artifacts/mine_tp1.vmfb.verified.json"
     done = snakemake(tmp_path, "--configfile", "mine.yaml", "--", target)
@@ -314,7 +314,10 @@ def test_tied_and_biased_models_go_from_path_to_a_verified_bundle(snakemake, tmp
     """Llama 3.2's shape (tied, factor 32), also over two ranks; and biases everywhere."""
     checkpoints.variant(tmp_path / "tied", "Llama 3.2", tame=True)
     checkpoints.variant(tmp_path / "biased", "both biases", tame=True)
-    entry = "name: M, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe, hardware: cpu"
+    entry = (
+        "name: M, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe, hardware: cpu,"
+        " corpus_tokens: 1024"
+    )
     small = "iree: {bs_prefill: [1], bs_decode: [1]}"
     (tmp_path / "mine.yaml").write_text(
         f"models: {{tied: {{path: tied, tp: [1, 2], {entry}, {small}}},"

@@ -65,8 +65,9 @@ def test_a_family_is_one_file_and_a_line(clone, build, forked, tiny):
         assert why in said and "; nearest: artifacts/q" in said
 
 
-def test_a_quantisation_of_libllamas_is_one_row(clone, build):
+def test_a_quantisation_of_libllamas_is_one_row(clone, build, store, told):
     """q2_k_s, which is no row of ours: planned, built from a matrix, held to its limits, in a set."""
+    told(store)
     folder = clone("a")
     table = folder / "scripts/ingot/formats/gguf/quantisations.py"
     row = '    "q2_k_s": Row(21, 3.0, 0.6, by_imatrix=True),\n'

@@ -240,9 +240,9 @@ print(json.dumps([status(bad), status({"max_tokens": 3}), status(good)]))
 
 
 @pytest.mark.slow
-def test_two_ranks_are_started_by_mpirun_and_answer_rightly(built, snakemake, machine):
+def test_two_ranks_are_started_by_mpirun_and_answer_rightly(built, shared, machine):
     target = "artifacts/demo_tp2.triton"
-    done = snakemake(built, "--", f"{target}.verified.json", environment=machine)
+    done = shared(built, "--", f"{target}.verified.json", environment=machine)
     assert done.returncode == 0, done.stdout + done.stderr
     checks = json.loads((built / f"{target}.verified.json").read_text())["checks"]
     assert checks["models_ready"] == 5 and checks["greedy_equal"] == 26
@@ -251,9 +251,9 @@ def test_two_ranks_are_started_by_mpirun_and_answer_rightly(built, snakemake, ma
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tp", [1, 2])
-def test_no_server_outlives_a_verification_that_is_ended(tp, built, snakemake, machine, python):
+def test_no_server_outlives_a_verification_that_is_ended(tp, built, shared, machine, python):
     target = f"artifacts/demo_tp{tp}.triton"
-    done = snakemake(built, "--", target, environment=machine)
+    done = shared(built, "--", target, environment=machine)
     assert done.returncode == 0, done.stdout + done.stderr
     words = (ROOT / "scripts", built / target, machine["INGOT_TRITON_BACKENDS"])
     code = ASK.format("    print('ready', flush=True); import time; time.sleep(100)")

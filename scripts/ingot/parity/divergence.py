@@ -66,10 +66,11 @@ def measure(
     scores: Path,
     logits: Callable[[list[int]], np.ndarray],
     most: int | None = None,
+    length: int | None = None,
 ) -> dict[str, Any]:
     """What a record says of `artifact`, whose logits(ids) are float32 [len(ids), vocabulary].
 
-    `most` windows of the corpus at most, spread evenly, where running all takes too long.
+    Where running all takes too long: of `most` windows at most, spread evenly, the first `length` tokens.
     """
     reference = np.load(scores, mmap_mode="r")  # [tokens, vocabulary]: window after window
     total, count = Divergence(), min(most or len(texts.corpus), len(texts.corpus))
@@ -81,7 +82,7 @@ def measure(
     progress = Progress(f"{artifact.name} over the corpus", count, "windows")
     for turn in range(count):
         number = turn * len(texts.corpus) // count
-        ids, first = texts.corpus[number], rows[number]
+        ids, first = texts.corpus[number][:length], rows[number]
         p = np.asarray(reference[first : first + len(ids) - 1])
         got = logits(ids)[:-1, : p.shape[1]]
         if not np.isfinite(got).all():

@@ -19,23 +19,27 @@ def sources_of(script: Path) -> list[Path]:
     """
     root = script.parent
     _stop_if_hidden(root)
-    found = [script]
+    found, seen = [script], {script}
     for path in found:  # grows while it is walked
-        _stop_if_unseen(path)
-        for name in _imported(path):
-            for module in _files(root, name):
-                if module not in found:
-                    found.append(module)
+        new = [module for module in _imports(root, path) if module not in seen]
+        seen.update(new)
+        found += new
     return found
+
+
+@functools.cache  # of sixty modules that each of thirty rules imports some of
+def _imports(root: Path, path: Path) -> list[Path]:
+    """The files of ours that `path` itself imports, each once."""
+    _stop_if_unseen(path)
+    return list(dict.fromkeys(file for name in _imported(path) for file in _files(root, name)))
 
 
 UNSEEN = {
     "__import__", "__file__", "import_module", "spec_from_file_location", "run_path", "run_module", "exec",
 }  # fmt: skip
-MAY_BE = re.compile(rf"\bfrom[ \t]+\.|{'|'.join(UNSEEN)}")  # or words of a text
+MAY_BE = re.compile(rf"\bfrom[ \t]+\.|\b(?:{'|'.join(UNSEEN)})\b")  # or words of a text
 
 
-@functools.cache
 def _stop_if_unseen(path: Path) -> None:
     """Refused: an import, or a file beside it, that cannot be told from the text."""
     text = path.read_text()
@@ -71,7 +75,6 @@ WORD = re.compile(r"\bimport\b")
 COMMENT = re.compile(r"#.*")
 
 
-@functools.cache  # of sixty modules that each of thirty rules imports some of
 def _imported(path: Path) -> list[str]:
     """Parsing takes a fifth of a start of Snakemake: it is for what plain statements do not explain."""
     text = path.read_text()
@@ -101,10 +104,9 @@ def by_parsing(path: Path) -> list[str]:
 
 @functools.cache
 def _files(root: Path, dotted: str) -> list[Path]:
-    files, place = [], root
+    files, place = [], str(root)
     for part in dotted.split("."):
-        for candidate in (place / part / "__init__.py", place / f"{part}.py"):
-            if candidate.is_file():
-                files.append(candidate)
-        place = place / part
+        place = f"{place}/{part}"
+        both = Path(f"{place}/__init__.py"), Path(f"{place}.py")
+        files += [one for one in both if one.is_file()]
     return files

@@ -66,7 +66,7 @@ def compare(config: Path, found: dict, theirs: Reading) -> None:
             continue
         raise Refused(
             f"{config}: {name} is {other} to transformers {theirs['transformers']} and {value} to Ingot; "
-            "expected one reading: write it as transformers saves it"
+            "expected one reading; if transformers saved it so, Ingot's (ingot/model) is wrong: report it"
         )
 
 

@@ -40,6 +40,10 @@ def reported(shared, tmp_path_factory):
         if not done:
             built = shared(folder, "--", *wanted, *(f"{one}.verified.json" for one in wanted))
             assert built.returncode == 0, built.stderr
+            said = at(
+                folder, f"ingot speed {' '.join(LOSSY)} --rounds 1 --generate 8", shared.store
+            )
+            assert said.returncode == 0, said.stderr
             for words in ([BUNDLE, "--svg", "pictures"], [OTHER, "--against", IRPA], ["demo"], []):
                 said = at(folder, f"{ROOT}/.venv/bin/ingot report {' '.join(words)}", shared.store)
                 assert said.returncode == 0, said.stderr
@@ -111,9 +115,17 @@ def test_the_forms_of_a_model_have_the_numbers_of_their_records_and_what_fit_cou
     assert forms[LOSSY[1]]["memory"] == {str(said["context"]): needed}
     assert forms[IRPA]["numbers"] == {} and forms[BUNDLE]["page"] == "demo_tp1.shortfin.html"
     card = at(reported, "ingot report demo --markdown", shared.store).stdout.splitlines()
+    *card, _, where = card
+    assert re.fullmatch(r"Speed: .*, \d+ cores, \d+ threads, .*", where)
     heads, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in card)
     by_form = {row[0].strip("*`"): dict(zip(heads, row, strict=True)) for row in rows}
     assert set(by_form) == {one["title"] for one in forms.values()}
+    assert "demo_tp1.f32.mlir" not in by_form and "demo_tp1.vmfb" not in by_form, "no forms alone"
+    measured = json.loads((reported / "artifacts/demo.speed.json").read_text())
+    for one in measured["forms"]:
+        cell = by_form[one["artifact"].removeprefix("artifacts/")]["generation, tokens/s"]
+        assert float(cell) == pytest.approx(one["generation"]["median"], rel=1e-3)
+    assert by_form["demo.irpa"]["generation, tokens/s"] == ""
     assert float(by_form["demo.q4_k_m.gguf"]["mean KL"]) == pytest.approx(
         forms[LOSSY[1]]["numbers"]["mean_kl"], rel=0.05
     )

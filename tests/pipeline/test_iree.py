@@ -299,7 +299,8 @@ def test_a_strangers_model_goes_from_path_to_a_verified_program(snakemake, tmp_p
     checkpoints.nemo(tmp_path / "weights", tame=True)
     (tmp_path / "mine.yaml").write_text(
         "models: {mine: {path: weights, name: Mine, architecture: MistralForCausalLM,"
-        " pre_tokenizer: tekken, hardware: cpu, corpus_tokens: 1024, iree: {bs_prefill: [1, 2], bs_decode: [2, 4]}}}"
+        " pre_tokenizer: tekken, hardware: cpu, corpus_tokens: 1024,"
+        " iree: {bs_prefill: [1, 2], bs_decode: [2, 4]}}}"
     )
     target = "artifacts/mine_tp1.vmfb.verified.json"
     done = snakemake(tmp_path, "--configfile", "mine.yaml", "--", target)

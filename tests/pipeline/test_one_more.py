@@ -3,6 +3,7 @@
 import json
 
 from conftest import llama_cpp
+from ingot.formats.gguf.quantisations import ROWS
 from ingot.model.families.table import FAMILIES
 
 SEED_OSS = """
@@ -67,6 +68,7 @@ def test_a_family_is_one_file_and_a_line(clone, build, forked, tiny):
 
 def test_a_quantisation_of_libllamas_is_one_row(clone, build, store, told):
     """q2_k_s, which is no row of ours: planned, built from a matrix, held to its limits, in a set."""
+    assert "q2_k_s" not in ROWS, "take a type that we lack"
     told(store)
     folder = clone("a")
     table = folder / "scripts/ingot/formats/gguf/quantisations.py"

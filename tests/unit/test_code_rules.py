@@ -93,6 +93,7 @@ REACH = {  # what an edit of a module rebuilds: all steps, none of these, or onl
     "store/records.py": set(),
     "model/hub/client.py": {"fetch_file", "fetch_listing"},
     "formats/gguf/file.py": {
+        "measure_speed",
         "safetensors_to_gguf",
         "gguf_to_irpa",
         "quantize_gguf",

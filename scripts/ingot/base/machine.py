@@ -1,9 +1,12 @@
 """What this machine has."""
 
 import os
+import platform
+import re
 from pathlib import Path
 
 LIMIT = Path("/sys/fs/cgroup/memory.max")
+PROCESSOR = Path("/proc/cpuinfo")
 
 
 def memory() -> int:
@@ -13,3 +16,17 @@ def memory() -> int:
         return min(whole, int(LIMIT.read_text()))
     except (OSError, ValueError):  # none, or `max`
         return whole
+
+
+def cores() -> int:
+    """That this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def processor() -> str:
+    """Its name as the kernel has it, with the cores that this process may run on."""
+    try:
+        said = re.search(r"^model name\s*:\s*(.+)$", PROCESSOR.read_text(), re.M)
+    except OSError:
+        said = None
+    return f"{said[1] if said else platform.machine()}, {cores()} cores"

@@ -108,7 +108,8 @@ def why_not(target: str, catalogue: dict) -> str | None:
         return f"tensor parallel size {asked.tp}, expected one of {legal} for {model}"
     allowed = list(row.variants(catalogue, asked.tp or 1))
     if asked.variant is not None and asked.variant not in allowed:
-        return f"unknown variant {asked.variant}, expected one of {', '.join(allowed) or 'none'}"
+        wanted = f"one of {', '.join(allowed)}" if allowed else f"{model}.{row.name} alone"
+        return f"unknown variant {asked.variant}, expected {wanted}"
     if asked.record and row.no_record:
         return row.no_record
     as_it_is = row.intermediate or (row.as_stored and asked.variant is None)

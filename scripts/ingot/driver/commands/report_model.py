@@ -1,6 +1,7 @@
 """What the page of a model shows: each of its forms, what it loses, where it runs, what was checked."""
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import devices, targets
 from ingot.driver.catalogue.formats.rows import RECORD, row_of
-from ingot.driver.commands import fit, numbers
+from ingot.driver.commands import fit, numbers, speed
 from ingot.driver.commands.fit_forms import Asked
 from ingot.driver.forecast.schedule import size
 from ingot.driver.release.pages import page, plots
@@ -24,6 +25,7 @@ CHECKS = {
     "answers": ("greedy_equal",),
     "divergence": ("numbers",),
 }
+PART = re.compile(r"\.rank\d+\.irpa$|\.vmfb$")  # no form by itself: a bundle holds it
 WHAT = (
     "{}: no form of it is here, expected one or more; snakemake artifacts/{}.gguf, or ingot cast {}"
 )
@@ -36,10 +38,12 @@ def of_model(root: Path, name: str, catalogue: dict[str, Any], pages: Path) -> d
         raise Refused(WHAT.format(name, name, name))
     measured = {row["artifact"]: row for row in numbers.rows()}
     held = memory(root, catalogue, name, [form["target"] for form in found])
+    timed = speed.of_forms(name)
     for form in found:
         row = measured.get(form["target"], {})
         form["numbers"] = {key: row[key] for key in numbers.COLUMNS if key in row}
         form |= held.get(form["target"], {"server": "", "memory": {}, "serve": ""})
+        form["speed"] = timed["forms"].get(form["target"], {}) if timed else {}
     front = plots.front(with_numbers(found))
     for form in found:
         form["front"] = form["target"] in front
@@ -50,6 +54,7 @@ def of_model(root: Path, name: str, catalogue: dict[str, Any], pages: Path) -> d
         "revision": entry.get("revision", ""),
         "written": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "contexts": sorted({context for form in found for context in form["memory"]}),
+        "timed": where(timed) if timed else "",
         "forms": sorted(found, key=lambda form: -form["bytes"]),
     }
 
@@ -69,6 +74,8 @@ def here(name: str, pages: Path) -> list[dict[str, Any]]:
     for path in sorted(Path(targets.FOLDER).glob(f"{name}[._]*")):
         row = row_of(str(path))
         if row is None or row.intermediate or targets.model_of(path.name) != name:
+            continue
+        if PART.search(path.name) or (row.no_record and not row.final):
             continue
         record = record_of(path)
         checks, own = record.get("checks", {}), pages / f"{path.name}.html"
@@ -126,7 +133,9 @@ def memory(root: Path, catalogue: dict, name: str, wanted: list[str]) -> dict[st
 def markdown(found: dict[str, Any]) -> str:
     """The same for a model card."""
     heads = ["form", "size", "mean KL", "same best token", "answers"]
+    timed = found["timed"]
     heads += [f"memory at {context}" for context in found["contexts"]]
+    heads += [f"{name}, tokens/s" for name in speed.MEASURES] if timed else []
     lines = [[*heads, "checked"], ["---", *["---:"] * (len(heads) - 1), "---"]]
     for form in found["forms"]:
         said, title = form["numbers"], f"`{form['title']}`"
@@ -135,9 +144,18 @@ def markdown(found: dict[str, Any]) -> str:
             *(numbers.COLUMNS[key][1].format(said[key]) if said else ""
               for key in ("mean_kl", "same_top")),
             form["answers"], *(page.gib(form["memory"].get(context)) for context in found["contexts"]),
+            *(f"{form['speed'][name]:.4g}" if form["speed"] else ""
+              for name in (speed.MEASURES if timed else ())),
             ", ".join(form["checked"]) or "no",
         ])  # fmt: skip
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return f"{rows}\n\nSpeed: {timed}." if timed else rows
+
+
+def where(timed: dict[str, Any]) -> str:
+    """On what a speed was measured, and how busy that was."""
+    said = f"{timed['machine']}, {timed['threads']} threads, {timed['written']}"
+    return f"{said}, beside {timed['busy']} other processes a core" if timed["busy"] else said
 
 
 def answers(equal: Any, prompts: Any) -> str:

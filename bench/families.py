@@ -68,9 +68,9 @@ def row(name: str, gigabytes: float, dtype: str, folder: Path) -> bool:
     ours = [
         toolchains.python(ROOT, "convert"), ROOT / "scripts/safetensors_to_gguf.py", "--checkpoint",
         checkpoint, "--gguf", folder / "m.gguf", "--dtype", dtype, "--name", "Bench",
-        "--pre-tokenizer", "default" if name in families.GEMMAS else "llama-bpe",
+        "--pre-tokenizer", "default" if name in families.PIECED else "llama-bpe",
     ]  # fmt: skip
-    if name in families.GEMMAS:
+    if name in families.PIECED:
         script, texts = ROOT / "tests/doubles/sentencepieces.py", ROOT / "models/corpus.txt"
         python = toolchains.python(ROOT, "llamacpp-hf")
         cost([python, script, folder / "pieces", texts, "--plain"], folder)

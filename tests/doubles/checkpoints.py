@@ -344,7 +344,7 @@ def variant(
     dtype: str = "BF16",
     **more,
 ) -> Path:
-    """`tokenizer` is the folder of a SentencePiece vocabulary, of those that have one: families.GEMMAS.
+    """`tokenizer` is the folder of a SentencePiece vocabulary, of those that have one: families.PIECED.
 
     `more` is what config.json says besides.
     """
@@ -354,7 +354,7 @@ def variant(
     config = {key: value for key, value in llama_config(**changes).items() if value is not None}
     sees = name in families.SEES
     write_json(folder / "config.json", families.seeing(config) if sees else config)
-    if tokenizer and name in families.GEMMAS:
+    if tokenizer and name in families.PIECED:
         for path in tokenizer.iterdir():
             (folder / path.name).write_bytes(path.read_bytes())
     else:

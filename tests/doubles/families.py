@@ -137,7 +137,7 @@ SHAPES: dict[str, dict] = {
     "Gemma 3, transformers 5": GEMMA3_5,
     "Gemma 3 that sees": GEMMA3,
 }
-GEMMAS = [name for name in SHAPES if name.startswith("Gemma")]
+PIECED = [name for name in SHAPES if name.startswith("Gemma")]  # with a SentencePiece vocabulary
 
 
 def block(config: dict, plain: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

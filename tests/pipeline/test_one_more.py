@@ -38,7 +38,7 @@ def test_a_family_is_one_file_and_a_line(clone, build, forked, tiny):
     table.write_text(
         table.read_text()
         .replace(line, f"{line}from ingot.model.families.seed_oss import SEED_OSS\n")
-        .replace("    OLMO2,\n", "    OLMO2, SEED_OSS,\n")
+        .replace("_ALL = (\n", "_ALL = (\n    SEED_OSS,\n")
     )
     entry = f"path: {checkpoint}, name: A name, architecture: SeedOssForCausalLM"
     entry = f"{entry}, pre_tokenizer: llama-bpe, tp: [1, 2]"

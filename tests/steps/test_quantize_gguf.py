@@ -57,7 +57,7 @@ def test_every_type_of_one_read_is_what_llama_quantize_writes(ok, tool, tmp_path
 )
 def test_each_family_has_llama_quantizes_bytes(name, ok, tool, plain_pieces, tmp_path):
     checkpoint = checkpoints.variant(tmp_path / "m", name, tokenizer=plain_pieces)
-    pre = "default" if name in families.GEMMAS else "llama-bpe"
+    pre = "default" if name in families.PIECED else "llama-bpe"
     convert(ok, checkpoint, tmp_path / "f32.gguf", "f32", pre)
     types = ("q4_k_m", "q6_k", "iq4_xs")
     header = (*HEADER[:2], "--pre-tokenizer", pre)

@@ -69,7 +69,7 @@ def variants(forked, plain_pieces, tmp_path_factory):
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_shape_of_a_family_has_llama_cpps_bytes(name, variants, ok, tmp_path):
     for dtype in DTYPES:
-        pre = "default" if name in families.GEMMAS else "llama-bpe"
+        pre = "default" if name in families.PIECED else "llama-bpe"
         convert(ok, variants / name / "checkpoint", tmp_path / "m.gguf", dtype, pre)
         theirs = variants / name / f"{dtype}.gguf"
         assert (tmp_path / "m.gguf").read_bytes() == theirs.read_bytes(), dtype

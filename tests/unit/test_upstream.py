@@ -452,7 +452,7 @@ def test_the_part_for_images_is_a_target_of_models_that_have_one(catalogue):
     found = catalogue({**OLMO, "architectures": ["Mistral3ForConditionalGeneration"]})
     for name in ("m.mmproj.gguf", "m.mmproj.gguf.verified.json", "m.q4_k_m.gguf"):
         assert targets.why_not(f"artifacts/{name}", found) is None
-    said = "unknown variant q4_0, expected "
+    said = "unknown variant q4_0, expected m.mmproj.gguf alone"
     assert targets.why_not("artifacts/m.q4_0.mmproj.gguf", found) == said
     said = "OlmoForCausalLM has no part for images or sounds that llama.cpp's converter writes"
     assert targets.why_not("artifacts/m.mmproj.gguf", catalogue(OLMO)) == said

@@ -33,7 +33,8 @@ class Weight:
 
     gguf: str  # its name there, below blk.N.
     shape: Sizes  # of one expert's, of those
-    # heads or kv_heads: GGUF interleaves the two halves of each head's rows, for its rope
+    # heads or kv_heads: GGUF interleaves the two halves of each head's rows, for its rope; empty: its rope
+    # turns halves, as the writers of other formats suppose
     heads: str = ""
     bias: str = ""  # the key of config.json that says whether it has one; "": it has none
     float32: bool = False  # in GGUF, at any dtype of the file

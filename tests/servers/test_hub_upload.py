@@ -1,5 +1,6 @@
 """Publishing to a hub, a stand-in: what is uploaded, with which card, and what is refused."""
 
+import json
 import os
 import subprocess
 from types import SimpleNamespace
@@ -59,6 +60,25 @@ def test_an_artifact_is_uploaded_with_what_is_known_of_it(site, hub):
     assert "| tensors_equal | 40 |" in said and "`gguf_to_irpa`" in said
     assert not [name for name, data in hub.committed.items() if TOKEN.encode() in data]
     assert str(site.folder).encode() not in b"".join(hub.committed.values())
+
+
+def test_the_card_lists_all_forms_that_the_repository_has_by_then(site, hub):
+    """Somebody's words in a record there are no part of the card."""
+    there = hub.root / "me/models"
+    (there / "demo.q4_0.gguf").write_bytes(bytes(3_000_000))
+    for name, kl in (("demo.q4_0.gguf", 0.0123), ("demo.q6_k.gguf", "<script>")):
+        checks = {"numbers": {"mean_kl": kl, "same_top": 0.984}, "greedy_equal": 25, "prompts": 26}
+        (there / f"{name}.verified.json").write_text(json.dumps({"checks": checks}))
+    for name in ("a|b", "demo.q5_0.gguf"):
+        (there / f"{name}.verified.json").write_text("[]")
+    publish(site)
+    card = hub.committed["README.md"].decode().splitlines()
+    at = card.index("| file | size | mean KL | same best token | answers |")
+    q5_0, q6_k, q4_0, own = card[at + 2 : card.index("", at)]
+    assert q4_0 == "| `demo.q4_0.gguf` | 3 MB | 0.012 | 98.40% | 25 of 26 |"
+    assert q6_k == "| `demo.q6_k.gguf` | 0 kB |  | 98.40% | 25 of 26 |"
+    assert q5_0 == "| `demo.q5_0.gguf` | 0 kB |  |  |  |"
+    assert own.startswith("| **`demo.bf16.irpa`** | 11.6 MB |")
 
 
 def test_model_signing_accepts_what_is_on_the_hub_and_nothing_else(site, hub, tmp_path):

@@ -12,6 +12,7 @@ from typing import Any
 from ingot.base import yaml_text
 from ingot.base.refused import Refused
 from ingot.driver.catalogue.formats.rows import row_of
+from ingot.driver.forecast.schedule import size
 from ingot.registry.published import Artifact, Origin
 
 MARK = "<!-- written by ingot -->"  # ours may be replaced
@@ -56,9 +57,14 @@ def licence(folder: Path, catalogues: str) -> Licence:
 
 
 def card(
-    artifact: Artifact, origin: Origin, entry: dict[str, Any], said: Licence, record: dict[str, Any]
+    artifact: Artifact,
+    origin: Origin,
+    entry: dict[str, Any],
+    said: Licence,
+    record: dict[str, Any],
+    forms: dict[str, dict[str, Any]],
 ) -> str:
-    """The text of README.md."""
+    """The text of README.md; `forms` are all that the repository will hold: bytes and record by title."""
     title, hub = artifact.title, entry.get("hub", "")
     row = row_of(f"artifacts/{title}")
     front: dict[str, Any] = {"license": said.name or "unknown"}
@@ -92,6 +98,7 @@ def card(
         f"Made by Ingot in the steps {', '.join(made)}, from the files that `{title}.sigstore.json` names "
         "by digest.", "",
         *(["```sh", serve, "```", ""] if serve else []),
+        *of_forms(forms, title),
         f"Verified against {record['reference']}: {record['result']}.", "",
         "| number | value |", "|---|---:|", *(f"| {name} | {value} |" for name, value in numbers), "",
         "| file | bytes | SHA-256 |", "|---|---:|---|",
@@ -102,6 +109,36 @@ def card(
         + ("" if said.where else "; its files state none." if said.read else "."), "",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def of_forms(forms: dict[str, dict[str, Any]], own: str) -> list[str]:
+    """A table of several, the smallest first; nothing of one.  Others' records are somebody's word: what is
+    no number is left out."""
+    if len(forms) < 2:
+        return []
+    lines = ["| file | size | mean KL | same best token | answers |", "|---|---:|---:|---:|---:|"]
+    for title, one in sorted(forms.items(), key=lambda form: (form[1]["bytes"], form[0])):
+        checks = one["record"].get("checks") if isinstance(one["record"], dict) else None
+        checks = checks if isinstance(checks, dict) else {}
+        numbers = checks.get("numbers")
+        numbers = numbers if isinstance(numbers, dict) else {}
+        kl, same = (_shown(numbers.get(key), form) for key, form in NUMBERS.items())
+        equal, asked = (checks.get(key) for key in ("greedy_equal", "prompts"))
+        answers = f"{equal} of {asked}" if isinstance(equal, int) and isinstance(asked, int) else ""
+        name = f"**`{title}`**" if title == own else f"`{title}`"
+        lines.append(f"| {name} | {size(one['bytes'])} | {kl} | {same} | {answers} |")
+    return [
+        *lines, "",
+        "Mean KL: how far the next-token probabilities are from the model's, in nats, on a text. Answers: "
+        "prompts that are answered word for word as by the model.", "",
+    ]  # fmt: skip
+
+
+NUMBERS = {"mean_kl": "{:.2g}", "same_top": "{:.2%}"}
+
+
+def _shown(value: Any, form: str) -> str:
+    return form.format(value) if isinstance(value, int | float) else ""
 
 
 def _yaml(front: dict[str, Any]) -> Iterable[str]:

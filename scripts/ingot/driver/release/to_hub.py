@@ -1,5 +1,6 @@
 """An artifact on the Hugging Face hub: its files with a card, its record and where it came from."""
 
+import json
 import os
 import re
 import subprocess
@@ -45,22 +46,37 @@ def publish(found: OnRecord, target: str, key: Any, place: str) -> str:
         model = targets.model_of(target)
         entry = found.catalogue["models"][model]
         stated = card.licence(source(found, model), entry.get("license", ""))
-        (folder / "README.md").write_text(card.card(artifact, origin, entry, stated, record))
-        python = toolchains.build(found.root, TOOLCHAIN) / "bin/python"
-        words = [python, "-m", MODULE, "--folder", folder, "--repository", repository]
-        words += ["--branch", branch, "--message", f"{artifact.title}, verified"]
+        words = ["--repository", repository, "--branch", branch]
+        size = sum(one["size"] for one in artifact.files)
+        forms = {artifact.title: {"bytes": size, "record": record}}
+        if not of_hub(artifact):
+            forms = {**there(found.root, words), **forms}
+        text = card.card(artifact, origin, entry, stated, record, forms)
+        (folder / "README.md").write_text(text)
+        words += ["--folder", str(folder), "--message", f"{artifact.title}, verified"]
         if of_hub(artifact):
             words += ["--alone", artifact.title]
-        done = subprocess.run(
-            [str(word) for word in words],
-            env={**os.environ, "PYTHONPATH": str(found.root / "scripts")},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
+        done = at_hub(found.root, words)
         if done.returncode:
             raise Refused(f"{place}: not uploaded, see above; publish it again")
     return done.stdout.strip()
+
+
+def there(root: Path, words: list[str]) -> dict[str, Any]:
+    """The forms that the repository has by now, by title; empty where it cannot be asked."""
+    done = at_hub(root, words)
+    return json.loads(done.stdout) if done.returncode == 0 else {}
+
+
+def at_hub(root: Path, words: list[str]) -> subprocess.CompletedProcess:
+    python = toolchains.build(root, TOOLCHAIN) / "bin/python"
+    return subprocess.run(
+        [str(python), "-m", MODULE, *words],
+        env={**os.environ, "PYTHONPATH": str(root / "scripts")},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
 
 
 def fill(folder: Path, artifact: Artifact, origin: Origin) -> None:

@@ -5,7 +5,9 @@ MODEL_CARD.md beside it.
 """
 
 import argparse
+import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from ingot.model.hub.client import BrokenTransferError, unsigned
 MARK = "<!-- written by ingot -->"  # of release/card.py
 CARD, OTHER = "README.md", "MODEL_CARD.md"
 RECORD = ".verified.json"
+MOST = 1 << 20  # bytes of a record
+TITLE = re.compile(r"[\w.-]{1,200}")
 OF_ROOT = tuple(f".{name}{RECORD}" for name in ("safetensors", "mlx"))  # as Format.repository says
 
 
@@ -63,6 +67,38 @@ def upload(folder: Path, repository: str, branch: str, message: str, alone: str 
     return f"{repository}@{done.oid}"
 
 
+def records(repository: str, branch: str) -> dict[str, dict]:
+    """By title, of each artifact with a record there: its bytes, and what the record says.
+
+    Empty where there is no such repository.  Nobody has checked them: who writes there can write a record.
+    """
+    os.environ["HF_HUB_DISABLE_XET"] = "1"
+    from httpx2 import HTTPError
+    from huggingface_hub import HfApi, errors
+
+    session.install()
+    api = HfApi(token=os.environ.get("HF_TOKEN"))
+    try:
+        files = {
+            one.path: one.size
+            for one in api.list_repo_tree(repository, revision=branch, recursive=True)
+            if hasattr(one, "size")
+        }
+        found = {}
+        for name, size in files.items():
+            title = name.removesuffix(RECORD)
+            if title == name or not TITLE.fullmatch(title) or size > MOST:
+                continue
+            held = sum(
+                n for path, n in files.items() if path == title or path.startswith(f"{title}/")
+            )
+            text = Path(api.hf_hub_download(repository, name, revision=branch)).read_bytes()
+            found[title] = {"bytes": held, "record": json.loads(text)}
+    except (errors.HfHubHTTPError, BrokenTransferError, HTTPError, OSError, ValueError):
+        return {}  # the upload says what is wrong with the place
+    return found
+
+
 def _at_root(api, repository: str, branch: str) -> set[str]:
     """The titles of the artifacts that are a repository by themselves, by their records."""
     names = api.list_repo_files(repository, revision=branch)
@@ -82,13 +118,16 @@ def _somebody_elses(api, repository: str, branch: str, name: str) -> bool:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="what to upload")
+    parser.add_argument("--folder", type=Path, help="what to upload; without it, say what is there")
     parser.add_argument("--repository", required=True, help="organisation/name")
     parser.add_argument("--branch", default="main", help="of the repository")
-    parser.add_argument("--message", required=True, help="of the commit")
+    parser.add_argument("--message", default="", help="of the commit")
     parser.add_argument("--alone", default="", help="the title of what takes its root")
     options = parser.parse_args(argv)
-    print(upload(**vars(options)))
+    if options.folder:
+        print(upload(**vars(options)))
+    else:
+        print(json.dumps(records(options.repository, options.branch)))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """What `ingot fit` says of llama.cpp's memory, beside what libllama says that it would hold."""
 
 import json
+import subprocess
 
 import pytest
 
@@ -11,7 +12,9 @@ from ingot.driver.catalogue.formats import gguf
 from ingot.driver.catalogue.model import Model
 from ingot.driver.commands import fit_forms
 from ingot.formats.gguf import memory, metadata
+from ingot.formats.onnx import memory as onnx
 from ingot.model.config import read_config
+from ingot.model.specs import parameters
 
 LONG = {"max_position_embeddings": 131072}
 MODELS = {  # as large as they are published; no weights are needed
@@ -70,3 +73,37 @@ def test_weights_cache_and_the_rest_are_what_libllama_says(name, forked, tmp_pat
         assert scratch == pytest.approx(held["compute"], rel=0.05), (kind, length, kv_type)
         whole = gguf.file_bytes(model, kind) + cache + scratch
         assert whole == pytest.approx(sum(held.values()), rel=0.05), (kind, length, kv_type)
+
+
+WIDE = {
+    "hidden_size": 2048, "intermediate_size": 7168, "num_hidden_layers": 2, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 64, "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", onnx.VALUE)
+def test_a_prompt_takes_what_is_planned_of_onnx_runtime(variant, ok, python, tmp_path):
+    """Two lengths: at the longer one most of it is the scores of one layer's attention."""
+    checkpoint = checkpoints.llama31(tmp_path / "checkpoint", tame=True, **WIDE)
+    words = (
+        "--checkpoint",
+        checkpoint,
+        "--dtype",
+        variant or "fp32",
+        "--onnx",
+        tmp_path / "m.onnx",
+    )
+    ok("onnx", "export_onnx.py", *words, "--tokenizer", *sorted(checkpoint.glob("tokenizer*")))
+    kept = 2 * WIDE["num_hidden_layers"] * WIDE["num_key_value_heads"] * WIDE["head_dim"]
+    layers = onnx.Layers(WIDE["hidden_size"], WIDE["intermediate_size"], 32, kept)
+    weights = parameters(read_config(checkpoint / "config.json")) * 4
+    if variant == "int8":
+        weights = sum(one.stat().st_size for one in (tmp_path / "m.onnx").iterdir())
+    for length in (512, 2048):
+        command = [python("genai"), ROOT / "tests/doubles/genai_memory.py", tmp_path / "m.onnx"]
+        said = subprocess.run(
+            [*map(str, command), str(length)], capture_output=True, text=True, check=True
+        )
+        planned = onnx.held(weights, layers, length, 1, variant)
+        assert planned == pytest.approx(int(said.stdout.split()[-1]), rel=0.1), length

@@ -146,7 +146,7 @@ def test_a_record_of_this_model_is_believed_before_the_demos(fit, tmp_path):
      ("artifacts/demo.pickle", "error: artifacts/demo.pickle: not a target"),
      ("demo --context 4096", "error: --context: 4096, expected at most 512, the model's own"),
      ("demo --requests 0", "error: --requests: 0, expected 1 or more"),
-     ("artifacts/demo.onnx --on cpu-8gb", "error: artifacts/demo.onnx: no server that Ingot knows")],
+     ("artifacts/demo.openvino --on cpu-8gb", "error: artifacts/demo.openvino: no server that")],
 )  # fmt: skip
 def test_what_cannot_be_asked_gets_one_line(words, said, fit):
     with pytest.raises(SystemExit) as end:

@@ -30,7 +30,8 @@ MEAN_KL = {
 # What the demo's forms lose, whose records are in docs/quantised.md and docs/onnx.md: of a form that nobody
 # measured, what to expect
 EXPECTED = {
-    "f32": 1.2e-7, "f16": 2.7e-7, "bf16": 1.1e-7, "q8_0": 0.00019, "q6_k": 0.0013, "q5_k_m": 0.0063,
+    "f32": 1.2e-7, "f16": 2.7e-7, "bf16": 1.1e-7, "fp16": 1.2e-6, "int8": 0.00029, "q8_0": 0.00019,
+    "q6_k": 0.0013, "q5_k_m": 0.0063,
     "q4_k_m": 0.016, "q4_0": 0.02, "iq4_xs": 0.023, "8bit": 0.00016, "4bit": 0.033, "w8a8": 0.00037,
     "w8a8_gptq": 0.00037, "fp8_block": 0.003, "fp8": 0.0032, "fp8_static": 0.0037, "w4a16_gptq": 0.0067,
     "nvfp4": 0.017, "w4a16_awq": 0.018, "w4a16": 0.021, "mxfp4": 0.023, "nvfp4_a4": 0.045,

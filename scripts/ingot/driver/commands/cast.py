@@ -103,8 +103,10 @@ def proposed(forms: list[Form], to: str | None) -> Form | None:
     """The fastest, or the smallest where no bandwidth is known, of those that lose next to nothing.
 
     Where none does, the nearest to the model; where there is nothing to build, the checkpoint as it is.
+    What no command serves is taken where it is asked for.
     """
     fitting = [form for form in forms if form.fits and (not to or form.target.endswith(f".{to}"))]
+    fitting = [form for form in fitting if to or form.served]
     built = [form for form in fitting if form.artifact] or fitting
     good = [form for form in built if form.kl <= NOTHING]
     return min(

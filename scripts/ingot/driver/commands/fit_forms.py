@@ -12,6 +12,7 @@ from ingot.driver.catalogue.model import Model
 from ingot.driver.commands.numbers import bytes_of
 from ingot.formats.gguf import memory as libllama
 from ingot.formats.gguf.memory import Cached, Widths
+from ingot.formats.onnx import memory as onnx
 from ingot.model import features, gpu_layout
 from ingot.model.checkpoint.quantised import sizes
 from ingot.model.checkpoint.quantised.schemes import ALL
@@ -23,7 +24,7 @@ from ingot.parity import limits
 from ingot.serving.vllm import registry, schemes
 from ingot.serving.vllm.room import room
 
-LLAMA_CPP, VLLM, MLX, SHARK = "llama.cpp", "vLLM", "MLX", "shortfin"
+LLAMA_CPP, VLLM, MLX, SHARK, GENAI = "llama.cpp", "vLLM", "MLX", "shortfin", "ONNX Runtime"
 CHECKPOINT = "checkpoint"  # as it is, among targets
 USUAL = ("", "q8_0")  # of GGUF, beside the catalogue's `quants`
 FFN = 4  # times hidden, where nobody says it
@@ -50,6 +51,11 @@ class Form:
     def artifact(self) -> bool:
         """Is it built, or the checkpoint as it is?"""
         return self.target.startswith(targets.FOLDER)
+
+    @property
+    def served(self) -> bool:
+        """Is there a command that serves it, or has it to be programmed?"""
+        return not self.serve.startswith("#")
 
     @property
     def fits(self) -> bool:
@@ -93,6 +99,8 @@ def forms(
             yield by_vllm(model, shape, device, asked, target, word)
         elif name == "mlx" and device.kind == METAL:
             yield by_mlx(model, shape, device, asked, target, word)
+        elif name == "onnx" and device.kind == CPU and word in onnx.VALUE:
+            yield by_genai(model, shape, device, asked, target, word)
         elif name == "shortfin" and (found and found.tp, word or model.entry["hardware"]) == own:
             yield by_shortfin(model, device, asked, target)
 
@@ -190,6 +198,28 @@ def by_mlx(
         longest(whole, device.usable, shape.context),
         speed(model, device.bandwidth, weights, cache / asked.requests),
         serve=f"mlx_lm.server --model {target}",
+    )  # fmt: skip
+
+
+def by_genai(
+    model: Model, shape: Shape, device: Device, asked: Asked, target: str, word: str
+) -> Form:
+    """On a CPU it computes in float32 with float16 weights too, so that it holds those twice as wide."""
+    widths, kept = widths_of(model), cached(shape)
+    layers = onnx.Layers(widths.hidden, widths.ffn, shape.heads, kept.layers * kept.values)
+    weights = 4.0 * model.parameters()
+    if word == "int8":
+        weights = float(bytes_of(Path(target)) or weights / 4)
+
+    def whole(context: int) -> float:
+        return onnx.held(weights, layers, context, asked.requests, word)
+
+    cache = layers.cached * asked.context * onnx.VALUE[word]
+    return Form(
+        target, GENAI, weights, whole(asked.context), device.usable,
+        longest(whole, device.usable, shape.context),
+        speed(model, device.bandwidth, weights, cache),
+        serve=f"# {target}: onnxruntime_genai in a program of yours, or Ray Serve (docs/onnx.md)",
     )  # fmt: skip
 
 

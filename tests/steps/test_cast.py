@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -109,6 +110,8 @@ def test_the_fastest_that_loses_next_to_nothing_is_proposed():
     assert cast.proposed([far], None) is far, "the nearest that fits"
     assert cast.proposed([whole, form("artifacts/m.mlx", 0, 5)], "mlx").target == "artifacts/m.mlx"
     assert cast.proposed([form("artifacts/m.gguf", 0, fits=False)], None) is None
+    unserved = replace(form("artifacts/m.int8.onnx", 0, 9), serve="# in a program of yours")
+    assert cast.proposed([unserved], None) is None and cast.proposed([unserved], "onnx") is unserved
     little = form("artifacts/m.q8_0.gguf", 0, weights=0.5)
     assert cast.proposed([form("artifacts/m.gguf", 0), little], None) is little, "no bandwidth"
     asis = form("org/m", 0, 50)

@@ -103,6 +103,26 @@ def test_what_a_device_has_no_kernel_for_is_not_offered(fit):
     assert "artifacts/llama8b_tp8.shortfin" in said and "tp4.shortfin" not in said
 
 
+def test_onnx_runtime_holds_attention_that_grows_with_the_square_of_a_prompt(fit):
+    """On CPUs alone; no command serves it, so that `ingot cast` proposes it where it is asked for."""
+    needs = []
+    for context in (8192, 16384):
+        words = (
+            "artifacts/llama8b.int8.onnx",
+            "--on",
+            "cpu-1024gb",
+            "--context",
+            context,
+            "--json",
+        )
+        (form,) = json.loads(fit(*words))["forms"]
+        needs.append(form["needs"])
+        assert form["server"] == "ONNX Runtime" and form["serve"].startswith("# ")
+    scores = [4 * 32 * context**2 for context in (8192, 16384)]
+    assert needs[1] - needs[0] > scores[1] - scores[0] > 0.8 * (needs[1] - needs[0])
+    assert ".onnx" not in fit("llama8b", "--on", "rtx4090")
+
+
 def test_an_artifact_is_placed_on_each_device(fit):
     said = fit("artifacts/llama70b.q4_k_m.gguf").splitlines()
     verdicts = {line.split()[0]: "does not fit" in line for line in said if " GiB" in line}

@@ -30,8 +30,11 @@ def build_onnx(
         stderr_to_log(f"{onnx}: building by onnxruntime-genai"),
         in_its_words("onnxruntime-genai's builder", checkpoint, folder),
     ):
+        import torch
         from onnxruntime_genai.models import builder
 
+        # Seen once, on a busy machine: the second thread's half of rope's cosines had other last bits.
+        torch.set_num_threads(1)
         scratch = partial / "scratch"  # where it keeps the weights until it writes them
         asked = ("", str(folder), str(partial), "fp32", "cpu", str(scratch))
         builder.create_model(*asked, **builder.parse_extra_options(*asked, ["hf_token=false"]))

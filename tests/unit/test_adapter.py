@@ -293,6 +293,7 @@ def test_a_published_one_is_said_to_be_of_its_adapter_and_is_made_again_from_the
         entry,
         card.Licence("mit", "", True),
         record,
+        {},
     )
     text = card.card(*words)
     assert "base_model: me/tuned\nbase_model_relation: quantized" in text

@@ -20,9 +20,8 @@ from ingot.base.refused import Refused
 from ingot.formats.gguf import file as gguf_file
 from ingot.formats.onnx.folder import GENAI
 
-Timed = Callable[
-    [list[int], int], tuple[float, float]
-]  # of a prompt and then so many tokens: seconds
+# Of a prompt and then so many tokens: seconds
+Timed = Callable[[list[int], int], tuple[float, float]]
 WARM = 8  # tokens
 ANY = 256  # ids, which every vocabulary has
 SHARE = 4 / 5  # of a short context for the prompt

@@ -15,10 +15,8 @@ from ingot.base.refused import Refused
 from ingot.formats.iree.program import Program
 from ingot.parity import verification
 
-WINDOWS, LENGTH = (
-    8,
-    256,
-)  # of the corpus: on a CPU attention takes 3 s of 512 tokens even of the demo
+# Of the corpus: on a CPU attention takes 3 s of 512 tokens even of the demo
+WINDOWS, LENGTH = 8, 256
 WEIGHTS = {"bfloat16": "bf16"}  # a program of float32 has those of float16
 
 

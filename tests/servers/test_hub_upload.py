@@ -69,15 +69,18 @@ def test_the_card_lists_all_forms_that_the_repository_has_by_then(site, hub):
     for name, kl in (("demo.q4_0.gguf", 0.0123), ("demo.q6_k.gguf", "<script>")):
         checks = {"numbers": {"mean_kl": kl, "same_top": 0.984}, "greedy_equal": 25, "prompts": 26}
         (there / f"{name}.verified.json").write_text(json.dumps({"checks": checks}))
-    for name in ("a|b", "demo.q5_0.gguf"):
-        (there / f"{name}.verified.json").write_text("[]")
+    for name, text in (("a|b", "{}"), ("demo.q5_0.gguf", "[" * 100_000), ("demo.q5_1.gguf", "[]")):
+        (there / f"{name}.verified.json").write_text(text)
+    huge = json.dumps({"checks": {"numbers": {"mean_kl": 10**400}, "prompts": 10**400}})
+    (there / "demo.q8_0.gguf.verified.json").write_text(huge)
     publish(site)
     card = hub.committed["README.md"].decode().splitlines()
     at = card.index("| file | size | mean KL | same best token | answers |")
-    q5_0, q6_k, q4_0, own = card[at + 2 : card.index("", at)]
+    q5_0, q5_1, q6_k, q8_0, q4_0, own = card[at + 2 : card.index("", at)]
     assert q4_0 == "| `demo.q4_0.gguf` | 3 MB | 0.012 | 98.40% | 25 of 26 |"
     assert q6_k == "| `demo.q6_k.gguf` | 0 kB |  | 98.40% | 25 of 26 |"
-    assert q5_0 == "| `demo.q5_0.gguf` | 0 kB |  |  |  |"
+    for name, row in (("q5_0", q5_0), ("q5_1", q5_1), ("q8_0", q8_0)):
+        assert row == f"| `demo.{name}.gguf` | 0 kB |  |  |  |"
     assert own.startswith("| **`demo.bf16.irpa`** | 11.6 MB |")
 
 

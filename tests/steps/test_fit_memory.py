@@ -1,4 +1,4 @@
-"""What `ingot fit` says of llama.cpp's memory, beside what libllama says that it would hold."""
+"""What `ingot fit` says of memory, beside what libllama says that it would hold, and ONNX Runtime holds."""
 
 import json
 import subprocess

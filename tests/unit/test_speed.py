@@ -27,6 +27,7 @@ def there(tmp_path, monkeypatch):
 
 def test_a_model_is_timed_by_all_its_forms_that_a_cpu_runs(there):
     there("m.gguf", "m.q8_0.gguf", "m.int8.onnx", "m.irpa", "m_tp2.irpa", "more.gguf")
+    there("m.lora.gguf", "m.mmproj.gguf", "m.prefill.onnx", "m.gguf.verified.json", "m.speed.json")
     assert [form.name for form in speed.forms_of(["m"])] == ["m.gguf", "m.int8.onnx", "m.q8_0.gguf"]
 
 

@@ -21,6 +21,7 @@ from typing import Any
 from ingot.base import digest, machine
 from ingot.base.atomic import replacing
 from ingot.base.refused import Refused
+from ingot.driver.catalogue.formats.rows import row_of
 from ingot.driver.catalogue.targets import FOLDER, model_of
 from ingot.driver.toolchains import toolchains
 
@@ -74,11 +75,10 @@ def forms_of(words: list[str]) -> list[Path]:
         if "/" in word:
             found.append(Path(word.rstrip("/")))
         else:
-            there = (path for end in TOOLCHAINS for path in Path(FOLDER).glob(f"{word}.*{end}"))
-            own = (path for end in TOOLCHAINS for path in Path(FOLDER).glob(f"{word}{end}"))
-            found += sorted({*there, *own})
+            there = sorted(Path(FOLDER).glob(f"{word}.*"))
+            found += [path for path in there if runs(path)]
     for form in found:
-        if form.suffix not in TOOLCHAINS:
+        if not runs(form):
             raise Refused(f"{form}: no CPU runs it here, expected {', '.join(TOOLCHAINS)}")
         if not form.exists():
             raise Refused(f"{form}: not built yet; `snakemake {form}` builds it")
@@ -91,6 +91,12 @@ def forms_of(words: list[str]) -> list[Path]:
     if len(models) > 1:
         raise Refused(f"{', '.join(models)}: several models, expected forms of one")
     return found
+
+
+def runs(form: Path) -> bool:
+    """Is it a whole model, and one that keeps a cache?  No adapter, no part for images."""
+    row = row_of(str(form))
+    return bool(row) and f".{row.name}" in TOOLCHAINS and not form.name.endswith(".prefill.onnx")
 
 
 def measured(root: Path, forms: list[Path], options: Namespace) -> list[dict[str, Any]]:

@@ -123,8 +123,8 @@ def of_forms(forms: dict[str, dict[str, Any]], own: str) -> list[str]:
         numbers = checks.get("numbers")
         numbers = numbers if isinstance(numbers, dict) else {}
         kl, same = (_shown(numbers.get(key), form) for key, form in NUMBERS.items())
-        equal, asked = (checks.get(key) for key in ("greedy_equal", "prompts"))
-        answers = f"{equal} of {asked}" if isinstance(equal, int) and isinstance(asked, int) else ""
+        equal, asked = (_shown(checks.get(key), "{:.0f}") for key in ("greedy_equal", "prompts"))
+        answers = f"{equal} of {asked}" if equal and asked else ""
         name = f"**`{title}`**" if title == own else f"`{title}`"
         lines.append(f"| {name} | {size(one['bytes'])} | {kl} | {same} | {answers} |")
     return [
@@ -134,11 +134,15 @@ def of_forms(forms: dict[str, dict[str, Any]], own: str) -> list[str]:
     ]  # fmt: skip
 
 
+LARGEST = 1e6
 NUMBERS = {"mean_kl": "{:.2g}", "same_top": "{:.2%}"}
 
 
 def _shown(value: Any, form: str) -> str:
-    return form.format(value) if isinstance(value, int | float) else ""
+    """Nothing of what is no number, or none that a record could have."""
+    if not isinstance(value, int | float) or not 0 <= value < LARGEST:
+        return ""
+    return form.format(value)
 
 
 def _yaml(front: dict[str, Any]) -> Iterable[str]:

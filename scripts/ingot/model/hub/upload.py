@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from ingot.base.entry import run
+from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 from ingot.model.hub import session
 from ingot.model.hub.client import BrokenTransferError, unsigned
@@ -19,7 +20,7 @@ from ingot.model.hub.client import BrokenTransferError, unsigned
 MARK = "<!-- written by ingot -->"  # of release/card.py
 CARD, OTHER = "README.md", "MODEL_CARD.md"
 RECORD = ".verified.json"
-MOST = 1 << 20  # bytes of a record
+MOST, RECORDS = 1 << 20, 200  # bytes of a record; records that are read
 TITLE = re.compile(r"[\w.-]{1,200}")
 OF_ROOT = tuple(f".{name}{RECORD}" for name in ("safetensors", "mlx"))  # as Format.repository says
 
@@ -92,11 +93,20 @@ def records(repository: str, branch: str) -> dict[str, dict]:
             held = sum(
                 n for path, n in files.items() if path == title or path.startswith(f"{title}/")
             )
-            text = Path(api.hf_hub_download(repository, name, revision=branch)).read_bytes()
-            found[title] = {"bytes": held, "record": json.loads(text)}
+            if len(found) < RECORDS:
+                path = Path(api.hf_hub_download(repository, name, revision=branch))
+                found[title] = {"bytes": held, "record": _read(path)}
     except (errors.HfHubHTTPError, BrokenTransferError, HTTPError, OSError, ValueError):
         return {}  # the upload says what is wrong with the place
     return found
+
+
+def _read(record: Path) -> dict:
+    """Empty where it is none."""
+    try:
+        return read_json(record)
+    except Refused:
+        return {}
 
 
 def _at_root(api, repository: str, branch: str) -> set[str]:

@@ -25,6 +25,7 @@ SLOW = (  # where a toolchain has them
 SNAKEMAKE = (  # what a run imports whatever its Snakefile says
     "snakemake.cli", "snakemake.workflow", "snakemake.dag", "snakemake.scheduling.job_scheduler",
     "snakemake.executors.local", "snakemake.executors.dryrun", "snakemake.executors.touch", "jsonschema",
+    "snakemake.report.html_reporter", "smart_open.smart_open_lib", "yte", "requests", "numpy",
 )  # fmt: skip
 AT_START = re.compile("PYTHON|HOME$|XDG_|LANG|LC_|TMPDIR|SNAKEMAKE")  # variables read by an import
 PLUGINS = re.compile("slurm|kubernetes")  # words that its plugins read on the command line

@@ -118,6 +118,7 @@ def test_weights_that_are_quantised_already_are_for_vllm_alone(hub, added, snake
     (folder / "README.md").write_text("---\nlicense: mit\nbase_model:\n  - org/small\n---\n")
     done = added("org/small-fp8")
     assert done.returncode == 0 and "for all else `ingot add` org/small" in done.stderr, done.stderr
+    assert done.stdout.endswith(" -- artifacts/small-fp8_tp1.vllm-slurm\n"), "what can be built"
     place = tmp_path / "w"
     assert (
         yaml.safe_load((place / LOCAL).read_text())["models"]["small-fp8"]["original"]

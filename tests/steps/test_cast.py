@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
@@ -33,8 +34,8 @@ def hub(tmp_path):
 def casting(hub, ingot, tmp_path):
     (tmp_path / "w").mkdir()
 
-    def run(*words):
-        environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": ""}
+    def run(*words, **more):
+        environment = {"HF_ENDPOINT": hub.url, "HF_TOKEN": "", **more}
         return ingot("cast", *words, cwd=tmp_path / "w", environment=environment)
 
     return run
@@ -44,7 +45,9 @@ def casting(hub, ingot, tmp_path):
 def test_a_model_of_the_hub_is_added_once_and_a_form_proposed(casting, tmp_path):
     done = casting("org/small", "--on", "rtx4090", "--dry-run")
     assert done.returncode == 0, done.stderr
-    assert "proposed: artifacts/small." in done.stdout and " of disk, " in done.stdout
+    (chosen,) = re.findall(r"^proposed: (artifacts/small\.\S+), .* of disk, ", done.stdout, re.M)
+    assert re.search(rf"^{re.escape(chosen)} +\S+ ", done.stdout, re.M), "it is in the table"
+    assert "next:" not in done.stdout, "what comes next is the proposal"
     before = (tmp_path / "w" / LOCAL).read_text()
     for again in ("small", "https://huggingface.co/org/small"):
         done = casting(again, "--on", "m4-16gb", "--to", "mlx", "--dry-run")
@@ -58,6 +61,9 @@ def test_weights_that_are_quantised_already_are_served_as_they_are(casting):
     done = casting("org/small-fp8", "--on", "h100", "--yes")
     assert done.returncode == 0, done.stderr
     assert "the checkpoint as it is: nothing is built" in done.stdout
+    assert "so upstream tools write its files" not in done.stderr, "nothing is written"
+    cannot = [line for line in done.stdout.splitlines() if "quantised already" in line]
+    assert len(cannot) == 1 and "gguf, " in cannot[0], cannot
     assert "serve it: vllm serve org/small-fp8 --revision " in done.stdout
 
 
@@ -93,8 +99,25 @@ def test_a_folder_is_built_verified_and_ends_with_the_command_that_serves_it(cas
     record = json.loads((place / f"{chosen['target']}.verified.json").read_text())
     assert chosen["measured"] and chosen["kl"] == record["checks"]["numbers"]["mean_kl"]
     assert chosen["serve"] == "llama-server -m artifacts/mine.q6_k.gguf -c 512 -np 1"
-    done = casting("mine", "--on", "cpu-8gb", "--form", chosen["target"])
+    assert chosen["weights"] == (place / chosen["target"]).stat().st_size
+    server = tmp_path / "bin/llama-server"
+    server.parent.mkdir()
+    server.write_text('#!/bin/sh\necho serving "$@"\n')
+    server.chmod(0o755)
+    path = f"{server.parent}:/usr/bin:/bin"
+    done = casting("mine", "--on", "cpu-8gb", "--form", chosen["target"], "--serve", PATH=path)
     assert "on record already" in done.stdout and "verified; mean KL 0.00" in done.stdout
+    assert done.stdout.endswith(f"serving -m {chosen['target']} -c 512 -np 1\n")
+
+
+@pytest.mark.slow
+def test_what_no_server_here_serves_is_said_before_anything_is_built(casting):
+    done = casting("demo", "--on", "cpu-8gb", "--serve", PATH="/usr/bin:/bin")
+    assert done.returncode == 1 and "proposed:" not in done.stdout
+    assert "--serve: no server of what fits is installed here" in done.stderr
+    assert "llama-server: a release of github.com/ggml-org/llama.cpp" in done.stderr
+    done = casting("demo", "--on", "cpu-8gb", "--serve", "--json")
+    assert done.returncode == 1 and "--serve: not with --json" in done.stderr
 
 
 def form(target, kl, speed=0.0, weights=1.0, fits=True):

@@ -1,10 +1,11 @@
 """What runs, what is restored, and why: tables over jobs made by hand, no Snakemake started."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builds import SHELL, Run, chain, job
+from builds import SHELL, Graph, Run, chain, job
 from ingot.base import digest
 from ingot.driver.cache import key
 from ingot.driver.catalogue.job import Input, Output
@@ -43,6 +44,34 @@ def test_another_parameter_is_the_reason_given(folder):
     Run(chain()).build()
     found = why(chain(mode="slow"))
     assert found["b.one"] == "mode: 'fast' → 'slow' (nearest record: b.one)"
+
+
+@pytest.mark.parametrize(
+    "hub, said",
+    [
+        ("org/b", "new"),
+        ("org/a", "revision: 'old' → 'young' (nearest record: listing.json)"),
+        (None, "new"),
+    ],
+)
+def test_a_file_named_alike_in_each_checkpoint_is_not_explained_by_another_models(
+    hub, said, folder
+):
+    def listed(path, hub, revision):
+        params = {"mode": "fast", "revision": revision} | ({"hub": hub} if hub else {})
+        shell = " ".join([SHELL, *(f"{{params.{one}}}" for one in params)])
+        return replace(job("a.txt", path), rule="list", shell=shell, params=params)
+
+    def graph(one):
+        return Graph(
+            jobs=[one], needs={one: {}}, targets=[one], target_files={*one.writes}, forced=set()
+        )
+
+    for name in ("a", "b"):
+        Path(f"artifacts/{name}.hf").mkdir(parents=True)
+    Run(graph(listed("artifacts/a.hf/listing.json", "org/a" if hub else None, "old"))).build()
+    found = why(graph(listed("artifacts/b.hf/listing.json", hub, "young")))
+    assert [*found.values()] == [said]
 
 
 def test_a_forced_job_runs_and_what_rests_on_it_waits(folder):

@@ -176,7 +176,7 @@ def test_what_nobody_knows_is_refused_before_anything_is_fetched(catalogue, tmp_
     found = catalogue({**OLMO, "architectures": ["NobodysForCausalLM"]})
     assert "does not know NobodysForCausalLM" in targets.why_not("artifacts/m.gguf", found)
     with pytest.raises(Refused, match=f"or one of the {len(converter.ARCHITECTURES)} that"):
-        found_of.numbers(tmp_path / "m/config.json")
+        found_of.numbers(tmp_path / "m/config.json", "m")
 
 
 def test_plans_go_by_bytes_where_there_is_no_table(catalogue):

@@ -43,9 +43,17 @@ def nearest(store: Store, job: Job, fields: dict) -> Nearest:
             found = tuple(differences(config, ours))
         except (KeyError, TypeError, AttributeError, ValueError):  # fields of another form
             continue
-        if len(found) < rank:
+        if len(found) < rank and _of_one_model(job, config["fields"], fields):
             best, rank = Nearest(record, found), len(found)
     return best
+
+
+def _of_one_model(job: Job, old: dict, new: dict) -> bool:
+    """Of files that are called the same in each checkpoint, only the list of them says whose it is."""
+    if all(path.count("/") <= 1 for path in job.writes):
+        return True
+    hubs = [side["params"].get("hub") for side in (old, new)]
+    return hubs[0] is not None and hubs[0] == hubs[1]
 
 
 def differences(old: dict, new: dict) -> Iterator[str]:

@@ -42,7 +42,7 @@ def entry(
     Refused: what no format of ours would be right of.
     """
     place = folder / "config.json"
-    config = numbers(place)
+    config = numbers(place, what)
     own = isinstance(config, ModelConfig)
     pre = known_pre_tokenizer(names, folder)
     if own:
@@ -104,14 +104,18 @@ def counted(config: Path, size: int) -> dict[str, int]:
     return {"parameters": size // width} if width and not said.get("quantization_config") else {}
 
 
-def numbers(config: Path) -> ModelConfig | Outline:
-    """By our table of its family; where that cannot say it, the outline, if llama.cpp's converter may."""
+def numbers(config: Path, what: str) -> ModelConfig | Outline:
+    """By our table of its family; where that cannot say it, the outline, if llama.cpp's converter may.
+
+    `what` is the model whose config.json it is, for a message."""
     said = read_json(config, {"architectures?": ([str], None)}).get("architectures") or ["none"]
     if said[0] in FAMILIES:
         try:
             return read_config(config, can=features.ALL)
         except Beyond as reason:
-            print(f"{reason}; so upstream tools write its files", file=sys.stderr)
+            if not (quantised_by(config) and original_of(config.parent)):  # which says more
+                said = str(reason).replace(str(config), f"{what}/{config.name}")
+                print(f"{said}; so upstream tools write its files", file=sys.stderr)
             return read_outline(config)
     if said[0] not in converter.ARCHITECTURES:
         raise Refused(

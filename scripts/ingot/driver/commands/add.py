@@ -53,7 +53,13 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
-    add(root, options)
+    name = add(root, options)
+    legal = [*targets.legal_of(name, schema.load(root, None))]
+    wanted = f"{targets.FOLDER}{name}.gguf"
+    # the catalogue of its own lies beside no Snakefile where this was not run in a clone
+    front = "" if Path("Snakefile").exists() else f"-s {root / 'Snakefile'} -- "
+    for target in [wanted] if wanted in legal else legal[:1]:
+        print(f"next: snakemake {front}{target}")
 
 
 def add(root: Path, options: Namespace) -> str:
@@ -333,9 +339,8 @@ def buildable(root: Path, name: str, catalogue: dict) -> list[str]:
         sizes = list(row.sizes(catalogue["models"][name]))
         tp = "" if None in sizes or not sizes else f"_tp{sizes[0]}"
         if reason := targets.why_not(f"{targets.FOLDER}{name}{tp}.{row.name}", catalogue):
-            cannot.setdefault(reason.splitlines()[0].replace(f".{row.name} ", "it "), []).append(
-                row.name
-            )
+            alike = re.sub(rf"\.{re.escape(row.name)}\b", "it", reason.splitlines()[0])
+            cannot.setdefault(alike, []).append(row.name)
     for reason, names in cannot.items():
         lines.append(f"cannot: {', '.join(names)}: {reason}")
     hardware = catalogue["models"][name]["hardware"]
@@ -343,6 +348,4 @@ def buildable(root: Path, name: str, catalogue: dict) -> list[str]:
     if "vmfb" in built:
         named = f"{name}_tp1.{others[0]}.vmfb"
         lines.append(f"hardware of its programs: {hardware}, or as named: {named}")
-    # the catalogue of its own lies beside no Snakefile where this was not run in a clone
-    front = "" if Path("Snakefile").exists() else f"-s {root / 'Snakefile'} -- "
-    return [*lines, f"next: snakemake {front}{targets.FOLDER}{name}.gguf"]
+    return lines

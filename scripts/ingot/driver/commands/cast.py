@@ -3,6 +3,7 @@
     ingot cast organisation/name                      for this machine; an adapter or a folder likewise
     ingot cast ./my-finetune --on rtx4090 --to gguf
     ingot cast llama8b --on 2xh100 --context 32768 --requests 8 --dry-run
+    ingot cast organisation/name --serve              and then start the server
 
 Of the forms that fit it takes the fastest that loses next to nothing (a mean KL of at most 0.002 nats per
 token), or else the nearest to the model; `ingot fit` shows all.  On a terminal it asks before it builds.
@@ -10,6 +11,8 @@ token), or else the nearest to the model; `ingot fit` shows all.  On a terminal 
 
 import json
 import os
+import shlex
+import shutil
 import sys
 from argparse import ArgumentParser, Namespace
 from contextlib import nullcontext, redirect_stdout
@@ -30,6 +33,11 @@ from ingot.store.records import Store
 
 NOTHING = 0.002  # nats per token: of the demo q6_k loses 0.0013, w8a8 0.0004, fp8 0.003
 SHOWN = 6  # forms of a proposal
+SERVERS = {  # command -> how it is installed
+    "llama-server": "a release of github.com/ggml-org/llama.cpp, or `brew install llama.cpp`",
+    "vllm": "`pip install vllm`",
+    "mlx_lm.server": "`pip install mlx-lm`",
+}
 FORMATS = ("gguf", "safetensors", "mlx", "shortfin")
 
 
@@ -46,11 +54,16 @@ def add_options(parser: ArgumentParser) -> None:
         "--form", help="an artifact to build instead of the proposal", metavar="TARGET"
     )
     parser.add_argument("--yes", action="store_true", help="build without asking")
+    parser.add_argument(
+        "--serve", action="store_true", help="start its server, of one that is installed here"
+    )
     parser.add_argument("--dry-run", action="store_true", help="propose, and build nothing")
     parser.set_defaults(configfile=None)
 
 
 def run(root: Path, options: Namespace) -> None:
+    if options.serve and options.json:
+        raise Refused("--serve: not with --json, which ends with the answer; leave one out")
     place = devices.named(options.on or devices.THIS, schema.load(root))
     with redirect_stdout(sys.stderr) if options.json else nullcontext():
         name = known(root, options.model) or add.add(
@@ -65,15 +78,20 @@ def run(root: Path, options: Namespace) -> None:
         targets.check(target, catalogue)
     found, asked = fit.looked_at(root, catalogue, name, [place], options, only)
     forms = [form for _, form in found]
-    chosen = proposed(forms, options.to)
+    servable = [form for form in forms if not options.serve or program(form)]
+    chosen = proposed(servable, options.to)
+    if not chosen and proposed(forms, options.to):
+        raise Refused(no_server(forms))
     if not chosen:
         raise Refused(none_fits(name, place.name, forms, options.to))
     wanted = [chosen.target] if chosen.artifact else []
     if wanted and targets.why_not(chosen.target + RECORD, catalogue) is None:
         wanted.append(chosen.target + RECORD)
     if not options.json:
-        fitting = [form for form in forms if form.fits][:SHOWN]
-        print("\n".join([*fit.heading(place, asked), *fit.table(fitting)]))
+        fitting = [form for form in forms if form.fits]
+        shown = [form for form in fitting[:SHOWN] if form != chosen][: SHOWN - 1]
+        shown = [form for form in fitting if form in shown or form == chosen]
+        print("\n".join([*fit.heading(place, asked), *fit.table(shown)]))
         print(f"\nproposed: {chosen.target}, {cost(root, wanted)}", flush=True)
     take = not options.dry_run and (options.yes or options.json or agreed(chosen.target))
     if wanted and take:
@@ -85,7 +103,10 @@ def run(root: Path, options: Namespace) -> None:
         print(json.dumps(answer | fit.as_json(found, asked), indent=2))
     elif take:
         print(f"\n{chosen.target}: {size(chosen.weights)}{lost(chosen) if len(wanted) > 1 else ''}")
-        print(f"serve it: {chosen.serve}")
+        print(f"serve it: {chosen.serve}", flush=True)
+        if options.serve:
+            words = shlex.split(chosen.serve)
+            os.execv(program(chosen) or words[0], words)
 
 
 def known(root: Path, word: str) -> str | None:
@@ -112,6 +133,18 @@ def proposed(forms: list[Form], to: str | None) -> Form | None:
     return min(
         good, key=lambda form: (-form.speed, form.weights), default=built[0] if built else None
     )
+
+
+def program(form: Form) -> str | None:
+    """The path of what serves it, of one that is installed here or comes with the artifact."""
+    first = next(iter(shlex.split(form.serve)), "") if form.served else ""
+    return first if first.startswith(form.target) else shutil.which(first)
+
+
+def no_server(forms: list[Form]) -> str:
+    wanted = {shlex.split(form.serve)[0] for form in forms if form.fits and form.served}
+    ways = "; ".join(f"{name}: {SERVERS[name]}" for name in SERVERS if name in wanted)
+    return f"--serve: no server of what fits is installed here, expected one on PATH: {ways}"
 
 
 def none_fits(name: str, place: str, forms: list[Form], to: str | None) -> str:
@@ -146,8 +179,11 @@ def agreed(target: str) -> bool:
 
 
 def with_numbers(form: Form) -> Form:
-    rows = {row["artifact"]: row for row in numbers.rows()}
-    found = rows.get(form.target)
+    """With the bytes that were written, and the mean KL of its record."""
+    path = Path(form.target)
+    files = path.rglob("*") if path.is_dir() else [path]
+    form = replace(form, weights=sum(one.stat().st_size for one in files if one.is_file()))
+    found = {row["artifact"]: row for row in numbers.rows()}.get(form.target)
     return form if found is None else replace(form, kl=found["mean_kl"], measured=True)
 
 

@@ -5,6 +5,7 @@ What the tokenizers and chat templates of other formats are compared with.
 
 import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 from unittest import mock
@@ -87,6 +88,8 @@ def load(checkpoint: Checkpoint):
     LlamaTokenizer of transformers 5 goes by no tokenizer.json: it builds another normaliser, and gives
     Llama 2 other tokens for leading spaces than its file, sentencepiece and libllama do.
     """
+    # transformers imports it where it is there, for two seconds; no tokenizer needs it
+    sys.modules.setdefault("torch", None)  # ty: ignore[no-matching-overload]
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     named = "tokenizer.json" if "tokenizer.json" in checkpoint else "tokenizer.model"

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+import adapters
 import checkpoints
 from conftest import ROOT
 from fake_hub import Hub
@@ -54,6 +55,20 @@ def test_a_model_of_the_hub_is_added_once_and_a_form_proposed(casting, tmp_path)
         assert "proposed: artifacts/small.8bit.mlx" in done.stdout, done.stderr
     assert (tmp_path / "w" / LOCAL).read_text() == before
     assert not (tmp_path / "w/artifacts/small.gguf").exists()
+
+
+@pytest.mark.slow
+def test_an_adapter_is_added_with_its_base_and_known_again(casting, hub, tmp_path):
+    said = {"base_model_name_or_path": "org/small", "layers_to_transform": [0]}
+    module = {"target_modules": ["q_proj"], **said}
+    for place in (hub.root / "org/tuned", tmp_path / "w/mine"):
+        adapters.saved(place, adapters.pair(hub.root / "org/small"), **module)
+    for name, word in (("tuned", "org/tuned"), ("mine", "./mine")):
+        for _ in range(2):
+            done = casting(word, "--on", "cpu-8gb", "--dry-run")
+            assert f"proposed: artifacts/{name}.q6_k.gguf" in done.stdout, done.stderr
+    models = yaml.safe_load((tmp_path / "w" / LOCAL).read_text())["models"]
+    assert sorted(models) == ["mine", "small", "tuned"]
 
 
 @pytest.mark.slow

@@ -24,11 +24,12 @@ from ingot.driver.cache.dry_run import build, dry_run
 from ingot.driver.catalogue import devices, schema, targets
 from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue.formats.rows import RECORD
-from ingot.driver.catalogue.model import Model
+from ingot.driver.catalogue.model import Model, folder_of
 from ingot.driver.commands import add, fit, numbers, plan
 from ingot.driver.commands.fit_forms import Form
 from ingot.driver.forecast.past import Past
 from ingot.driver.forecast.schedule import duration, size
+from ingot.model.features import ADAPTER
 from ingot.store.records import Store
 
 NOTHING = 0.002  # nats per token: of the demo q6_k loses 0.0013, w8a8 0.0004, fp8 0.003
@@ -110,13 +111,18 @@ def run(root: Path, options: Namespace) -> None:
 
 
 def known(root: Path, word: str) -> str | None:
-    """The model of the catalogue that `word` names, or whose repository or folder it is."""
+    """The model or adapter of the catalogue that `word` names, or whose repository or folder it is."""
     models = schema.load(root)["models"]
     if word in models:
         return word
-    if where := found_of.local(word):
-        return add.named_so(root, str(where), "")
-    hub, revision = found_of.on_hub(word)
+    where = found_of.local(word)
+    hub, revision = (str(where), "") if where else found_of.on_hub(word)
+    for name, entry in models.items():
+        its = entry.get(ADAPTER) or {}
+        lora = folder_of({"path": its["lora"]}, root).resolve() if "lora" in its else None
+        here = where is not None and lora == where.resolve()
+        if here or (its.get("hub") == hub and revision in ("", its["revision"])):
+            return name
     return add.named_so(root, hub, revision)
 
 

@@ -84,6 +84,22 @@ def test_the_card_lists_all_forms_that_the_repository_has_by_then(site, hub):
     assert own.startswith("| **`demo.bf16.irpa`** | 11.6 MB |")
 
 
+def test_several_are_uploaded_by_one_command_once_each_of_them_is_verified(site, hub, shared):
+    other = TARGET.replace("bf16", "f16")
+    place = ("--to", "hf://me/models")
+    done = shared(site.folder, "--", other)
+    assert done.returncode == 0, done.stderr
+    text = site.ingot("publish", TARGET, other, *place, status=1)
+    assert other in text and not hub.committed, "nothing is sent before all are known"
+    done = shared(site.folder, "--", f"{other}.verified.json")
+    assert done.returncode == 0, done.stderr
+    text = site.ingot("publish", TARGET, other, *place)
+    assert len([line for line in text.splitlines() if line.startswith("hf://")]) == 2
+    assert {"demo.bf16.irpa", "demo.f16.irpa"} < {*hub.committed}
+    text = site.ingot("publish", TARGET, other, "--to", "oci://none/models:1.0", status=1)
+    assert "one tag, expected one target; `ingot release` publishes several" in text
+
+
 def test_model_signing_accepts_what_is_on_the_hub_and_nothing_else(site, hub, tmp_path):
     publish(site)
     folder = tmp_path / "downloaded"

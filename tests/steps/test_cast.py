@@ -1,5 +1,6 @@
 """`ingot cast`: from a name to what serves it, or to one line that helps."""
 
+import functools
 import json
 import os
 import pty
@@ -99,14 +100,17 @@ def test_a_name_that_nobody_has_and_a_gated_one_are_one_line(casting, hub, tmp_p
 
 
 @pytest.mark.slow
-def test_a_folder_is_built_verified_and_ends_with_the_command_that_serves_it(casting, tmp_path):
+def test_a_folder_is_built_verified_and_ends_with_the_command_that_serves_it(
+    casting, shared, tmp_path
+):
+    cast_here = functools.partial(casting, INGOT_STORE=str(shared.store))
     place = tmp_path / "w"
     shutil.copytree(ROOT / "models/demo", place / "mine")
-    assert casting("./mine", "--on", "cpu-8gb", "--dry-run").returncode == 0
+    assert cast_here("./mine", "--on", "cpu-8gb", "--dry-run").returncode == 0
     found = yaml.safe_load((place / LOCAL).read_text())
     found["models"]["mine"]["corpus_tokens"] = 1024
     (place / LOCAL).write_text(yaml.safe_dump(found))
-    done = casting("./mine", "--on", "cpu-8gb", "--to", "gguf", "--json")
+    done = cast_here("./mine", "--on", "cpu-8gb", "--to", "gguf", "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     chosen = answer["proposed"]
@@ -120,9 +124,33 @@ def test_a_folder_is_built_verified_and_ends_with_the_command_that_serves_it(cas
     server.write_text('#!/bin/sh\necho serving "$@"\n')
     server.chmod(0o755)
     path = f"{server.parent}:/usr/bin:/bin"
-    done = casting("mine", "--on", "cpu-8gb", "--form", chosen["target"], "--serve", PATH=path)
+    done = cast_here("mine", "--on", "cpu-8gb", "--form", chosen["target"], "--serve", PATH=path)
     assert "on record already" in done.stdout and "verified; mean KL 0.00" in done.stdout
     assert done.stdout.endswith(f"serving -m {chosen['target']} -c 512 -np 1\n")
+
+
+@pytest.mark.slow
+def test_each_form_that_fits_is_built_and_compared(casting, shared, tmp_path):
+    cast_here = functools.partial(casting, INGOT_STORE=str(shared.store))
+    place = tmp_path / "w"
+    shutil.copytree(ROOT / "models/demo", place / "mine")
+    own = {"quants": ["q4_k_m", "q2_k"], "corpus_tokens": 1024}
+    assert cast_here("./mine", "--on", "cpu-8gb", "--dry-run").returncode == 0
+    found = yaml.safe_load((place / LOCAL).read_text())
+    found["models"]["mine"] |= own
+    (place / LOCAL).write_text(yaml.safe_dump(found))
+    words = ("./mine", "--on", "cpu-8gb", "--to", "gguf", "--each", "--yes")
+    done = cast_here(*words)
+    assert done.returncode == 0, done.stderr
+    before, table = done.stdout.split("proposed: 4 forms, in about ")
+    rows = re.findall(r"^artifacts/(\S+) .* (\S+)$", table, re.M)
+    expected = ["mine.gguf", "mine.q8_0.gguf", "mine.q4_k_m.gguf", "mine.q2_k.gguf"]
+    assert [name for name, _ in rows] == expected, "the nearest to the model first"
+    assert "~" in before and not any("~" in kl for _, kl in rows), "each is measured"
+    assert all((place / f"artifacts/{name}.verified.json").exists() for name, _ in rows)
+    assert done.stdout.endswith("compare them: ingot report mine\n")
+    done = cast_here(*words, "--serve")
+    assert done.returncode == 1 and "--each: not with --serve" in done.stderr
 
 
 @pytest.mark.slow

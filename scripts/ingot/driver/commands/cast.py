@@ -4,6 +4,7 @@
     ingot cast ./my-finetune --on rtx4090 --to gguf
     ingot cast llama8b --on 2xh100 --context 32768 --requests 8 --dry-run
     ingot cast organisation/name --serve              and then start the server
+    ingot cast organisation/name --each --to gguf     each that fits, with what it loses
 
 Of the forms that fit it takes the fastest that loses next to nothing (a mean KL of at most 0.002 nats per
 token), or else the nearest to the model; `ingot fit` shows all.  On a terminal it asks before it builds.
@@ -54,6 +55,9 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--form", help="an artifact to build instead of the proposal", metavar="TARGET"
     )
+    parser.add_argument(
+        "--each", action="store_true", help="build each form that fits, and compare them"
+    )
     parser.add_argument("--yes", action="store_true", help="build without asking")
     parser.add_argument(
         "--serve", action="store_true", help="start its server, of one that is installed here"
@@ -63,8 +67,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
-    if options.serve and options.json:
-        raise Refused("--serve: not with --json, which ends with the answer; leave one out")
+    stop_on_contradictions(options)
     place = devices.named(options.on or devices.THIS, schema.load(root))
     with redirect_stdout(sys.stderr) if options.json else nullcontext():
         name = known(root, options.model) or add.add(
@@ -79,35 +82,77 @@ def run(root: Path, options: Namespace) -> None:
         targets.check(target, catalogue)
     found, asked = fit.looked_at(root, catalogue, name, [place], options, only)
     forms = [form for _, form in found]
-    servable = [form for form in forms if not options.serve or program(form)]
-    chosen = proposed(servable, options.to)
-    if not chosen and proposed(forms, options.to):
-        raise Refused(no_server(forms))
-    if not chosen:
-        raise Refused(none_fits(name, place.name, forms, options.to))
-    wanted = [chosen.target] if chosen.artifact else []
-    if wanted and targets.why_not(chosen.target + RECORD, catalogue) is None:
-        wanted.append(chosen.target + RECORD)
+    chosen = choose(name, place.name, forms, options)
+    wanted = [
+        form.target
+        for form in (of_format(forms, options.to) if options.each else [chosen])
+        if form.artifact
+    ]
+    builds = [*wanted, *recorded(wanted, catalogue)]
+    title = f"{len(wanted)} forms" if options.each else chosen.target
     if not options.json:
-        fitting = [form for form in forms if form.fits]
-        shown = [form for form in fitting[:SHOWN] if form != chosen][: SHOWN - 1]
-        shown = [form for form in fitting if form in shown or form == chosen]
-        print("\n".join([*fit.heading(place, asked), *fit.table(shown)]))
-        print(f"\nproposed: {chosen.target}, {cost(root, wanted)}", flush=True)
-    take = not options.dry_run and (options.yes or options.json or agreed(chosen.target))
+        rows = [form for form in forms if form.target in wanted]
+        rows = rows if options.each else around(chosen, forms)
+        print("\n".join([*fit.heading(place, asked), *fit.table(rows)]))
+        print(f"\nproposed: {title}, {cost(root, builds)}", flush=True)
+    take = not options.dry_run and (options.yes or options.json or agreed(title))
     if wanted and take:
-        build(root, wanted, None, Path.cwd())
-        chosen = with_numbers(chosen)
+        build(root, builds, None, Path.cwd(), *(["--keep-going"] if options.each else []))
+        forms = [with_numbers(form) if form.target in wanted else form for form in forms]
+        chosen = next(form for form in forms if form.target == chosen.target)
     if options.json:
         answer = {"model": name, "device": place.name, "built": bool(wanted and take)}
         answer["proposed"] = {**asdict(chosen), "fits": True}
-        print(json.dumps(answer | fit.as_json(found, asked), indent=2))
+        rows = [(place, form) for form in forms]
+        print(json.dumps(answer | fit.as_json(rows, asked), indent=2))
+    elif take and options.each:
+        rows = [form for form in forms if form.target in wanted]
+        rows.sort(key=lambda form: (form.kl, -form.weights))
+        print("\n".join(["", *fit.table(rows), "", f"compare them: ingot report {name}"]))
     elif take:
-        print(f"\n{chosen.target}: {size(chosen.weights)}{lost(chosen) if len(wanted) > 1 else ''}")
+        verified = len(builds) > len(wanted)
+        print(f"\n{chosen.target}: {size(chosen.weights)}{lost(chosen) if verified else ''}")
         print(f"serve it: {chosen.serve}", flush=True)
         if options.serve:
             words = shlex.split(chosen.serve)
             os.execv(program(chosen) or words[0], words)
+
+
+def stop_on_contradictions(options: Namespace) -> None:
+    if options.serve and options.json:
+        raise Refused("--serve: not with --json, which ends with the answer; leave one out")
+    if options.each and (options.serve or options.form):
+        raise Refused("--each: not with --serve or --form, which are of one; leave them out")
+
+
+def around(chosen: Form, forms: list[Form]) -> list[Form]:
+    """The first of those that fit, and what is proposed."""
+    fitting = [form for form in forms if form.fits]
+    others = [form for form in fitting if form != chosen][: SHOWN - 1]
+    return [form for form in fitting if form in others or form == chosen]
+
+
+def choose(name: str, place: str, forms: list[Form], options: Namespace) -> Form:
+    """What is proposed.  Refused where nothing fits, or nothing that fits is served here."""
+    servable = [form for form in forms if not options.serve or program(form)]
+    if chosen := proposed(servable, options.to):
+        return chosen
+    raise Refused(
+        no_server(forms)
+        if proposed(forms, options.to)
+        else none_fits(name, place, forms, options.to)
+    )
+
+
+def of_format(forms: list[Form], to: str | None) -> list[Form]:
+    """Those that fit, of one format or of any."""
+    return [form for form in forms if form.fits and (not to or form.target.endswith(f".{to}"))]
+
+
+def recorded(wanted: list[str], catalogue: dict) -> list[str]:
+    """The verification records of those that have one."""
+    records = [target + RECORD for target in wanted]
+    return [record for record in records if targets.why_not(record, catalogue) is None]
 
 
 def known(root: Path, word: str) -> str | None:
@@ -132,8 +177,7 @@ def proposed(forms: list[Form], to: str | None) -> Form | None:
     Where none does, the nearest to the model; where there is nothing to build, the checkpoint as it is.
     What no command serves is taken where it is asked for.
     """
-    fitting = [form for form in forms if form.fits and (not to or form.target.endswith(f".{to}"))]
-    fitting = [form for form in fitting if to or form.served]
+    fitting = [form for form in of_format(forms, to) if to or form.served]
     built = [form for form in fitting if form.artifact] or fitting
     good = [form for form in built if form.kl <= NOTHING]
     return min(

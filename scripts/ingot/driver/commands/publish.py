@@ -1,4 +1,5 @@
-"""Publish a verified artifact to a registry: `ingot publish artifacts/M.gguf --to oci://host/repository:tag`.
+"""Publish a verified artifact to a registry: `ingot publish artifacts/M.gguf --to oci://host/repository:tag`,
+or several to a repository of the hub: `ingot publish artifacts/M.*.gguf --to hf://organisation/name`.
 
 One index, by digest: the files as a CNCF ModelPack (with --image as an image's layers, too), the
 verification record, the action that gave them, a bill of its toolchain's packages, and where all of it
@@ -32,7 +33,9 @@ def add_image(parser: ArgumentParser) -> None:
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("target", help="such as artifacts/M.gguf")
+    parser.add_argument(
+        "target", nargs="+", help="such as artifacts/M.gguf; several of them for the hub alone"
+    )
     parser.add_argument("--to", required=True, help="oci://host/repository:tag, or hf://org/name")
     parser.add_argument(
         "--key", type=Path, metavar="FILE", help="sign by this key (default: INGOT_SIGNING_KEY)"
@@ -62,12 +65,21 @@ def run(root: Path, options: Namespace) -> None:
     from ingot.registry.trusted import signing_key
 
     if options.to.startswith(to_hub.SCHEME):
-        target = options.target.rstrip("/")
         to_hub.parse(options.to)
-        key = signing_key(options.key)
-        found = OnRecord(root, Store(), [target, target + RECORD], options.configfile)
-        print(f"{to_hub.SCHEME}{to_hub.publish(found, target, key, options.to)}")
+        key, names = signing_key(options.key), [one.rstrip("/") for one in options.target]
+        asked = [name + end for name in names for end in ("", RECORD)]
+        found = OnRecord(root, Store(), asked, options.configfile)
+        with tempfile.TemporaryDirectory() as folder:
+            for target in names:  # before the first is sent
+                found.artifact(target, Path(folder)).checked()
+        for target in names:
+            said = to_hub.publish(found, target, key, options.to)
+            print(f"{to_hub.SCHEME}{said}", flush=True)
         return
+    if len(options.target) > 1:
+        raise Refused(
+            f"{options.to}: one tag, expected one target; `ingot release` publishes several to a registry"
+        )
     place = reference.parse(options.to)
     if not place.tag or place.digest:
         raise Refused(
@@ -77,7 +89,7 @@ def run(root: Path, options: Namespace) -> None:
         "[1-9][0-9]{6,}", options.parts
     ):
         raise Refused(f"--parts: {options.parts}, expected {parts.TENSORS}, or bytes from 1000000")
-    key, target = signing_key(options.key), options.target.rstrip("/")
+    key, target = signing_key(options.key), options.target[0].rstrip("/")
     rule = parts.rule_for(place.host, options.parts)
     store = Store()
     found = OnRecord(root, store, [target, target + RECORD], options.configfile)

@@ -13,6 +13,8 @@ import yaml
 import registry as registries
 from conftest import ROOT
 from ingot.base import digest
+from ingot.driver.catalogue import schema
+from ingot.driver.catalogue import targets as legal
 from ingot.driver.forecast import cells
 from ingot.driver.toolchains import toolchains
 from ingot.store.records import Store
@@ -244,6 +246,9 @@ def test_the_whole_catalogue_stays_within_256_cells(tmp_path, ingot):
         target for found in layers.values() for cell in found for target in cell["targets"].split()
     ]
     assert len(targets) > 1000 and len(targets) == len(set(targets))
+    catalogue = schema.load(ROOT, None)
+    refused = {one: why for one in targets if (why := legal.why_not(one, catalogue))}
+    assert not refused, "each cell names them to Snakemake"
     for cell in layers["engines"]:
         assert cell["gpus"] and cell["runs_on"] == ["self-hosted", cell["runner"]]
     lines = ingot(

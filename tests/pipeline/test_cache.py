@@ -29,6 +29,17 @@ def edit(path, old, new):
 BOTH = {"safetensors_to_gguf", "gguf_to_irpa"}
 
 
+def test_a_script_whose_imports_cannot_be_followed_is_one_line_for_what_runs_it(clone, build):
+    folder = clone("a")
+    script = folder / "scripts/gguf_to_irpa.py"
+    script.write_text(f"{script.read_text()}\nimport importlib\nimportlib.import_module('more')\n")
+    said = build(folder, "-n", "--", IRPA, fails=True)
+    reason = "import_module, by which it may read a file that is in no key"
+    last = said.strip().splitlines()[-1]
+    assert last.startswith("error: ") and reason in last and "Traceback" not in said
+    build(folder, "-n", "--", "artifacts/demo.gguf")
+
+
 def test_a_new_clone_restores_the_target_alone_and_runs_nothing(clone, build):
     first = clone("a")
     assert ran(build(first)) == BOTH

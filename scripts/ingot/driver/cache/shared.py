@@ -22,19 +22,23 @@ class Shared:
     def __init__(self, contents: Any, remote: Any = None):
         self.contents = contents  # a contents.Contents
         self.remote = remote  # a remote.Remote, whose imports take 0.1 s; None where there is none
-        self.recipes: dict[Job, str] = {}
+        self.recipes: dict[Job, tuple[str, dict[str, Any]]] = {}  # with the fields
         self.borrowed: dict[Job, Record] = {}  # by recipe, of whose inputs not all are known
         self.gone: set[Job] = set()  # whose files the shared cache did not give
 
     def recipe(self, job: Job) -> str:
         """The digest of an action by how its inputs are made, in place of what they hold: known before
         any of them is.  UnknownInput where a source's content is not."""
-        if job not in self.recipes:
-            self.recipes[job] = digest.of_json(self.recipe_fields(job))
-        return self.recipes[job]
+        return self._recipe(job)[0]
 
     def recipe_fields(self, job: Job) -> dict[str, Any]:
-        return key.fields(job, lambda path: self._made(job, path))
+        return self._recipe(job)[1]
+
+    def _recipe(self, job: Job) -> tuple[str, dict[str, Any]]:
+        if job not in self.recipes:
+            found = key.fields(job, lambda path: self._made(job, path))
+            self.recipes[job] = (digest.of_json(found), found)
+        return self.recipes[job]
 
     def _made(self, job: Job, path: str) -> str:
         maker = self.contents.graph.maker(job, path)

@@ -1,5 +1,6 @@
 """A job as Ingot sees it: plain values, without any of Snakemake's types."""
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -77,8 +78,16 @@ class Graph:
     target_files: set[str] = field(default_factory=set)
     forced: set[Job] = field(default_factory=set)  # on the command line
 
+    @functools.cached_property
+    def _made(self) -> set[str]:
+        return {
+            path for makers in self.needs.values() for files in makers.values() for path in files
+        }
+
     def maker(self, job: Job, path: str) -> Job | None:
         """The job that makes input `path` of `job`; None when it is a source."""
+        if path not in self._made:  # as of each job the sixty files of its code
+            return None
         return next((one for one, files in self.needs.get(job, {}).items() if path in files), None)
 
     def way(self, job: Job, cached: bool = False) -> list[Job]:

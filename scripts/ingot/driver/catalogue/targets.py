@@ -24,6 +24,7 @@ NAME = re.compile(
 )
 
 
+SERVED = ".reference.npz"  # behind a scheme
 FLAGS = ("--", "-n", "-F", "-f", "-k", "-p")  # that take no value
 # a model of the hub, as people paste it
 ADDRESS = re.compile(r"(?:https?|hf)://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
@@ -91,6 +92,8 @@ def why_not(target: str, catalogue: dict) -> str | None:
         return f"unknown model {model}"
     if _intermediate(target, models[model]):
         return None  # for those who know them
+    if target.endswith(SERVED):  # what a server of a quantised checkpoint must answer
+        return why_not(f"{target.removesuffix(SERVED)}.safetensors", catalogue)
     if reason := catalogue.get(REFUSED, {}).get(model):
         return reason
     asked = parsed(target, catalogue)

@@ -1,5 +1,6 @@
-"""Publish a verified artifact to a registry: `ingot publish artifacts/M.gguf --to oci://host/repository:tag`,
-or several to a repository of the hub: `ingot publish artifacts/M.*.gguf --to hf://organisation/name`.
+"""Publish a verified artifact to a registry: `ingot publish artifacts/M.gguf --to oci://host/repository:tag`.
+
+    ingot publish artifacts/M.*.gguf --to hf://organisation/name     several, with a card of them
 
 One index, by digest: the files as a CNCF ModelPack (with --image as an image's layers, too), the
 verification record, the action that gave them, a bill of its toolchain's packages, and where all of it

@@ -23,7 +23,6 @@ from ingot.driver.catalogue.model import (
     on_hub,
     shard_names,
 )
-from ingot.driver.catalogue.rules.sources import sources_of
 from ingot.driver.toolchains import toolchains
 from ingot.formats.gguf import quantisations
 from ingot.model.checkpoint import adapter
@@ -46,8 +45,8 @@ class Inputs:
     # The code half of the key
 
     def code(self, script: str) -> list[str]:
-        """`script` and the modules of ours that it imports."""
-        return [os.path.relpath(path) for path in sources_of(self.root / "scripts" / script)]
+        """`script`; the modules of ours that it imports are found for jobs alone: hook.plain."""
+        return [os.path.relpath(self.root / "scripts" / script)]
 
     def lock(self, name: str) -> list[str]:
         """What toolchain `name` is built by; the pins of one that we cannot build."""

@@ -58,17 +58,33 @@ def test_a_device_that_nobody_knows_gets_one_line(word, said, catalogue):
     assert str(reason.value).startswith(said) and "\n" not in str(reason.value)
 
 
-def test_this_machine_is_its_gpus_or_else_its_memory(tmp_path, monkeypatch):
+def test_this_machine_is_its_gpus_or_else_its_memory(catalogue, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert devices.this().kind == "cpu" and devices.this().memory > GIB / 4
-    two = f"{place.GPU}\n{place.GPU.replace('0aaa', '1bbb')}"
+    found = devices.this(catalogue)
+    assert (found.kind, found.memory > GIB / 4) == ("cpu", True)
+    assert 1e8 < found.bandwidth < 1e13, "measured"
+    one = place.GPU.replace("Stand-in 80GB", "H100 80GB HBM3")
+    two = f"{one}\n{one.replace('0aaa', '1bbb')}"
     monkeypatch.setenv("PATH", str(place.toolchain(tmp_path / "gpu", gpus=two)))
-    found = devices.this()
+    found = devices.this(catalogue)
     assert (found.kind, found.count, found.capability) == ("cuda", 2, "9.0")
     assert found.memory == 81559 << 20
+    assert found.bandwidth == catalogue["devices"]["h100"]["bandwidth"] * 1e9
     shared = place.GPU.replace("81559", "[N/A]")  # as a GPU says that shares the machine's memory
     monkeypatch.setenv("PATH", str(place.toolchain(tmp_path / "shared", gpus=shared)))
-    assert devices.this().kind == "cpu"
+    assert devices.this(catalogue).kind == "cpu"
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [("NVIDIA GeForce RTX 4090", "rtx4090"), ("NVIDIA H100 80GB HBM3", "h100"), ("Tesla T4", "t4"),
+     ("NVIDIA A100-SXM4-80GB", "a100"), ("NVIDIA RTX 6000 Ada Generation", "rtx6000ada"),
+     ("NVIDIA H200", "h200"), ("NVIDIA L40S", "l40s"), ("NVIDIA H100 PCIe", None),
+     ("NVIDIA A100-SXM4-40GB", None), ("NVIDIA GeForce RTX 4090 Laptop GPU", None), ("NVIDIA A10G", None)],
+)  # fmt: skip
+def test_a_gpu_of_this_machine_has_the_bandwidth_of_its_kind_alone(name, said, catalogue):
+    known = {one: one for one in catalogue["devices"]}
+    assert known.get(devices.short(name)) == said
 
 
 def test_every_device_of_the_catalogue_can_be_named(catalogue):

@@ -12,6 +12,7 @@ from ingot.model.gpu_layout import GIB
 
 THIS = "this"
 NAME = re.compile(r"(?:(?P<count>[1-9]\d?)x)?(?P<name>[a-z0-9-]+?)(?:-(?P<memory>[1-9]\d{0,4})gb)?")
+MAKERS = r"\b(?:nvidia|geforce|tesla|generation|sxm\d?|80gb|141gb|hbm3e?)\b"  # words without a meaning here
 CPU, CUDA, HIP, METAL = "cpu", "cuda", "hip", "metal"
 # bytes of a GPU that its driver and a process's context take: 0.3 to 0.6 GiB where people report it
 CONTEXT = GIB // 2
@@ -46,7 +47,7 @@ class Device:
 def named(word: str, catalogue: dict[str, Any]) -> Device:
     """Refused: what the catalogue's `devices` do not know, memory that nobody says."""
     if word == THIS:
-        return this()
+        return this(catalogue)
     known = catalogue["devices"]
     match = NAME.fullmatch(word)
     entry = known.get(match["name"]) if match else None
@@ -70,13 +71,21 @@ def named(word: str, catalogue: dict[str, Any]) -> Device:
     )
 
 
-def this() -> Device:
-    """This machine: its NVIDIA GPUs, where it has some, or else its memory."""
+def this(catalogue: dict[str, Any]) -> Device:
+    """This machine: its NVIDIA GPUs, where it has some, or else its memory, whose bandwidth is measured."""
     if found := gpus.memories():
         name, capability, memory = found[0]
         alike = [one for one in found if one == found[0]]
-        return Device(name, CUDA, memory, len(alike), capability=capability)
-    return Device("this machine", CPU, machine.memory())
+        known = catalogue["devices"].get(short(name), {})
+        bandwidth = known.get("bandwidth", 0) * 1e9
+        return Device(name, CUDA, memory, len(alike), bandwidth, capability)
+    return Device("this machine", CPU, machine.memory(), bandwidth=machine.bandwidth())
+
+
+def short(name: str) -> str:
+    """What `devices` call the GPU of that name to its driver; other words, such as PCIe or Laptop, stay:
+    they are other memory."""
+    return re.sub(MAKERS, "", name.lower().replace("-", " ")).replace(" ", "")
 
 
 def every(catalogue: dict[str, Any]) -> list[Device]:

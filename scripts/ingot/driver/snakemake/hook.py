@@ -331,7 +331,8 @@ def plain(job: Any) -> Job:
         kept, old = [], []
         for path in map(str, paths):
             with one_line("error: "):
-                found = [path] if name != "code" else [*map(str, sources_of(Path(path)))]
+                step = name == "code" and path.endswith(".py")
+                found = [*map(str, sources_of(Path(path)))] if step else [path]
             kept += found
             old += found if path in ancient else []
         return Input(name, tuple(kept), listed, tuple(old))

@@ -110,17 +110,17 @@ module ingot:
     config: config
 use rule * from ingot as x_*
 rule mine:
-    input: "artifacts/demo.irpa"
+    input: irpa="artifacts/demo.irpa", code="plot.py"
     output: "mine.sum"
-    shell: "sha256sum {{input}} >{{output}}"
+    shell: "sha256sum {{input.irpa}} >{{output}}"
 """
 INCLUDED = """
 configfile: "{root}/models.yaml"
 include: "{root}/Snakefile"
 rule mine:
-    input: "artifacts/demo.irpa"
+    input: irpa="artifacts/demo.irpa", code="plot.py"
     output: "mine.sum"
-    shell: "sha256sum {{input}} >{{output}}"
+    shell: "sha256sum {{input.irpa}} >{{output}}"
 """
 
 
@@ -131,6 +131,8 @@ def test_the_pipeline_is_a_part_of_somebodys_own(text, clone, build, tmp_path):
     own = tmp_path / "own"
     own.mkdir()
     (own / "Snakefile").write_text(text.format(root=house))
+    (own / "plot.py").write_text("print(__file__)")  # in a step of ours refused, like a types.py
+    (own / "types.py").write_text("")
     said = build(own, "--", "mine.sum")
     assert "restore  artifacts/demo.irpa" in said and ran(said) == {"mine"}
     assert (own / "mine.sum").read_text().endswith("artifacts/demo.irpa\n")

@@ -732,7 +732,7 @@ def test_commands_refuse_before_they_ask_anybody(tmp_path):
         )
 
     with pytest.raises(Refused, match="expected a tag, such as"):
-        publish.run(ROOT, asked(target="artifacts/m", to="oci://h/a", key=None))
+        publish.run(ROOT, asked(target=["artifacts/m"], to="oci://h/a", key=None))
     (tmp_path / "here").write_text("mine")
     with pytest.raises(Refused, match="here: exists, expected nothing there"):
         pull.run(ROOT, asked(reference="oci://127.0.0.1:1/a:1", target=tmp_path / "here"))

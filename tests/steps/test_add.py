@@ -59,6 +59,8 @@ def test_each_shape_is_an_entry_and_builds(hub, added, snakemake, tmp_path):
         assert lines[-1].startswith(f"next: snakemake -s {ROOT}/Snakefile -- artifacts/")
         assert len(lines) < 12
         assert any(line.startswith("can be built: gguf") for line in lines)
+        missing = ".imatrix: missing, expected a text; name one"
+        assert any(line.startswith("cannot: imatrix: ") and missing in line for line in lines)
     models = yaml.safe_load((tmp_path / "w" / LOCAL).read_text())["models"]
     assert list(models) == ["llama-3-1-tiny", "tied", "mistral-nemo-tiny"]
     for (name, (_, wanted)), entry in zip(SHAPES.items(), models.values(), strict=True):

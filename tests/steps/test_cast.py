@@ -81,6 +81,9 @@ def test_weights_that_are_quantised_already_are_served_as_they_are(casting):
     cannot = [line for line in done.stdout.splitlines() if "quantised already" in line]
     assert len(cannot) == 1 and "gguf, " in cannot[0], cannot
     assert "serve it: vllm serve org/small-fp8 --revision " in done.stdout
+    done = casting("small-fp8", "--on", "h100", "--each")
+    said = "--each: org/small-fp8 is served as it is, nothing is built"
+    assert done.returncode == 1 and said in done.stderr, done.stderr
 
 
 @pytest.mark.slow
@@ -151,6 +154,12 @@ def test_each_form_that_fits_is_built_and_compared(casting, shared, tmp_path):
     assert done.stdout.endswith("compare them: ingot report mine\n")
     done = cast_here(*words, "--serve")
     assert done.returncode == 1 and "--each: not with --serve" in done.stderr
+    found["models"]["mine"]["limits"] = {"q4_k_m": {"mean_kl": 1e-9}}
+    (place / LOCAL).write_text(yaml.safe_dump(found))
+    done = cast_here(*words)
+    assert done.returncode == 1 and "compare them: ingot report mine" in done.stdout
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("error: artifacts/mine.q4_k_m.gguf: not built or not verified"), last
 
 
 @pytest.mark.slow
@@ -159,6 +168,9 @@ def test_what_no_server_here_serves_is_said_before_anything_is_built(casting):
     assert done.returncode == 1 and "proposed:" not in done.stdout
     assert "--serve: no server of what fits is installed here" in done.stderr
     assert "llama-server: a release of github.com/ggml-org/llama.cpp" in done.stderr
+    assert "vllm: `pip install vllm`" in done.stderr
+    done = casting("demo", "--on", "cpu-8gb", "--serve", "--to", "gguf", PATH="/usr/bin:/bin")
+    assert "llama-server: " in done.stderr and "vllm" not in done.stderr, done.stderr
     done = casting("demo", "--on", "cpu-8gb", "--serve", "--json")
     assert done.returncode == 1 and "--serve: not with --json" in done.stderr
 

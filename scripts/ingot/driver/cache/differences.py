@@ -30,8 +30,11 @@ class Nearest:
         return f"{self.differences[0]}{more} (nearest record: {title})"
 
 
-def nearest(store: Store, job: Job, fields: dict) -> Nearest:
-    """The record of the job's own outputs to explain it by: another model's says nothing of this one."""
+def nearest(store: Store, job: Job, fields: dict, any_model: bool = False) -> Nearest:
+    """The record of the job's own outputs to explain it by: another model's says nothing of this one.
+
+    `any_model`: of files that are called the same in each checkpoint, whosever they are.
+    """
     names = {path.rpartition("/")[2] for path in job.writes}
     best, rank = Nearest(None, ()), 1 << 30
     ours = {"fields": fields, "about": key.about(job)}
@@ -43,13 +46,13 @@ def nearest(store: Store, job: Job, fields: dict) -> Nearest:
             found = tuple(differences(config, ours))
         except (KeyError, TypeError, AttributeError, ValueError):  # fields of another form
             continue
-        if len(found) < rank and _of_one_model(job, config["fields"], fields):
+        if len(found) < rank and (any_model or _of_one_model(job, config["fields"], fields)):
             best, rank = Nearest(record, found), len(found)
     return best
 
 
 def _of_one_model(job: Job, old: dict, new: dict) -> bool:
-    """Of files that are called the same in each checkpoint, only the list of them says whose it is."""
+    """Of the files that are called the same in each checkpoint, their list alone says whose it is."""
     if all(path.count("/") <= 1 for path in job.writes):
         return True
     hubs = [side["params"].get("hub") for side in (old, new)]

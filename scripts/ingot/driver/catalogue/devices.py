@@ -2,6 +2,8 @@
 
 import difflib
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +13,7 @@ from ingot.formats.tensorrt import gpus
 from ingot.model.gpu_layout import GIB
 
 THIS = "this"
+MOST, ROUNDS = 4 << 30, 5  # bytes that are read, and how often
 NAME = re.compile(r"(?:(?P<count>[1-9]\d?)x)?(?P<name>[a-z0-9-]+?)(?:-(?P<memory>[1-9]\d{0,4})gb)?")
 MAKERS = r"\b(?:nvidia|geforce|tesla|generation|sxm\d?|80gb|141gb|hbm3e?)\b"  # words without a meaning here
 CPU, CUDA, HIP, METAL = "cpu", "cuda", "hip", "metal"
@@ -77,9 +80,25 @@ def this(catalogue: dict[str, Any]) -> Device:
         name, capability, memory = found[0]
         alike = [one for one in found if one == found[0]]
         known = catalogue["devices"].get(short(name), {})
-        bandwidth = known.get("bandwidth", 0) * 1e9
-        return Device(name, CUDA, memory, len(alike), bandwidth, capability)
-    return Device("this machine", CPU, machine.memory(), bandwidth=machine.bandwidth())
+        said = known.get("bandwidth", 0) * 1e9
+        return Device(name, CUDA, memory, len(alike), said, capability)
+    return Device("this machine", CPU, machine.memory(), bandwidth=bandwidth())
+
+
+def bandwidth() -> float:
+    """Bytes a second that the cores read from memory together: the best of some rounds."""
+    import numpy as np
+
+    count = machine.cores()
+    each = min(64 << 20, MOST // count, machine.memory() // (8 * count)) // 8  # more than its cache
+    found = 0.0
+    with ThreadPoolExecutor(count) as pool:
+        held = [*pool.map(lambda _: np.ones(each, np.int64), range(count))]
+        for _ in range(ROUNDS):
+            begun = time.perf_counter()
+            assert sum(pool.map(np.max, held)) == count
+            found = max(found, 8 * each * count / (time.perf_counter() - begun))
+    return found
 
 
 def short(name: str) -> str:

@@ -339,7 +339,7 @@ def buildable(root: Path, name: str, catalogue: dict) -> list[str]:
         sizes = list(row.sizes(catalogue["models"][name]))
         tp = "" if None in sizes or not sizes else f"_tp{sizes[0]}"
         if reason := targets.why_not(f"{targets.FOLDER}{name}{tp}.{row.name}", catalogue):
-            alike = re.sub(rf"\.{re.escape(row.name)}\b", "it", reason.splitlines()[0])
+            alike = re.sub(rf"(?<!\S)\.{re.escape(row.name)}\b", "it", reason.splitlines()[0])
             cannot.setdefault(alike, []).append(row.name)
     for reason, names in cannot.items():
         lines.append(f"cannot: {', '.join(names)}: {reason}")

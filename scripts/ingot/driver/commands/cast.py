@@ -88,6 +88,8 @@ def run(root: Path, options: Namespace) -> None:
         for form in (of_format(forms, options.to) if options.each else [chosen])
         if form.artifact
     ]
+    if options.each and not wanted:
+        raise Refused(f"--each: {chosen.target} is served as it is, nothing is built; leave it out")
     builds = [*wanted, *recorded(wanted, catalogue)]
     title = f"{len(wanted)} forms" if options.each else chosen.target
     if not options.json:
@@ -96,17 +98,18 @@ def run(root: Path, options: Namespace) -> None:
         print("\n".join([*fit.heading(place, asked), *fit.table(rows)]))
         print(f"\nproposed: {title}, {cost(root, builds)}", flush=True)
     take = not options.dry_run and (options.yes or options.json or agreed(title))
+    made, missing = [], None
     if wanted and take:
-        build(root, builds, None, Path.cwd(), *(["--keep-going"] if options.each else []))
-        forms = [with_numbers(form) if form.target in wanted else form for form in forms]
+        made, missing = build_all(root, wanted, builds, options.each)
+        forms = with_numbers(forms, made)
         chosen = next(form for form in forms if form.target == chosen.target)
     if options.json:
-        answer = {"model": name, "device": place.name, "built": bool(wanted and take)}
+        answer = {"model": name, "device": place.name, "built": bool(made) and not missing}
         answer["proposed"] = {**asdict(chosen), "fits": True}
         rows = [(place, form) for form in forms]
         print(json.dumps(answer | fit.as_json(rows, asked), indent=2))
     elif take and options.each:
-        rows = [form for form in forms if form.target in wanted]
+        rows = [form for form in forms if form.target in made]
         rows.sort(key=lambda form: (form.kl, -form.weights))
         print("\n".join(["", *fit.table(rows), "", f"compare them: ingot report {name}"]))
     elif take:
@@ -116,6 +119,24 @@ def run(root: Path, options: Namespace) -> None:
         if options.serve:
             words = shlex.split(chosen.serve)
             os.execv(program(chosen) or words[0], words)
+    if missing:
+        raise missing
+
+
+def build_all(
+    root: Path, wanted: list[str], builds: list[str], each: bool
+) -> tuple[list[str], Refused | None]:
+    """Those of `wanted` that were built and verified; of `each` also when others were not, with which."""
+    try:
+        build(root, builds, None, Path.cwd(), *(["--keep-going"] if each else []))
+    except Refused:
+        ends = {one: [path for path in (one, one + RECORD) if path in builds] for one in wanted}
+        made = [one for one in wanted if all(map(os.path.exists, ends[one]))]
+        if not each or not made:
+            raise
+        left = ", ".join(one for one in wanted if one not in made)
+        return made, Refused(f"{left}: not built or not verified; the lines above say why")
+    return wanted, None
 
 
 def stop_on_contradictions(options: Namespace) -> None:
@@ -138,7 +159,7 @@ def choose(name: str, place: str, forms: list[Form], options: Namespace) -> Form
     if chosen := proposed(servable, options.to):
         return chosen
     raise Refused(
-        no_server(forms)
+        no_server(of_format(forms, options.to))
         if proposed(forms, options.to)
         else none_fits(name, place, forms, options.to)
     )
@@ -162,11 +183,13 @@ def known(root: Path, word: str) -> str | None:
         return word
     where = found_of.local(word)
     hub, revision = (str(where), "") if where else found_of.on_hub(word)
-    for name, entry in models.items():
-        its = entry.get(ADAPTER) or {}
-        lora = folder_of({"path": its["lora"]}, root).resolve() if "lora" in its else None
-        here = where is not None and lora == where.resolve()
-        if here or (its.get("hub") == hub and revision in ("", its["revision"])):
+    adapters = {name: one[ADAPTER] for name, one in models.items() if one.get(ADAPTER)}
+    for name, its in adapters.items():
+        if where and "lora" in its:
+            same = folder_of({"path": its["lora"]}, root).resolve() == where.resolve()
+        else:
+            same = not where and its.get("hub") == hub and revision in ("", its["revision"])
+        if same:
             return name
     return add.named_so(root, hub, revision)
 
@@ -228,13 +251,19 @@ def agreed(target: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("", "y", "yes")
 
 
-def with_numbers(form: Form) -> Form:
-    """With the bytes that were written, and the mean KL of its record."""
-    path = Path(form.target)
-    files = path.rglob("*") if path.is_dir() else [path]
-    form = replace(form, weights=sum(one.stat().st_size for one in files if one.is_file()))
-    found = {row["artifact"]: row for row in numbers.rows()}.get(form.target)
-    return form if found is None else replace(form, kl=found["mean_kl"], measured=True)
+def with_numbers(forms: list[Form], made: list[str]) -> list[Form]:
+    """Those that were made with the bytes that were written, and the mean KL of their records."""
+    rows = {row["artifact"]: row["mean_kl"] for row in numbers.rows()}
+    found = []
+    for form in forms:
+        if form.target in made:
+            path = Path(form.target)
+            files = path.rglob("*") if path.is_dir() else [path]
+            form = replace(form, weights=sum(one.stat().st_size for one in files if one.is_file()))
+            if form.target in rows:
+                form = replace(form, kl=rows[form.target], measured=True)
+        found.append(form)
+    return found
 
 
 def lost(form: Form) -> str:

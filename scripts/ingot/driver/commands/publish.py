@@ -1,6 +1,6 @@
 """Publish a verified artifact to a registry: `ingot publish artifacts/M.gguf --to oci://host/repository:tag`.
 
-    ingot publish artifacts/M.*.gguf --to hf://organisation/name     several, with a card of them
+    ingot publish artifacts/M.q*.gguf --to hf://organisation/name    several, with a card of them
 
 One index, by digest: the files as a CNCF ModelPack (with --image as an image's layers, too), the
 verification record, the action that gave them, a bill of its toolchain's packages, and where all of it
@@ -71,8 +71,7 @@ def run(root: Path, options: Namespace) -> None:
         asked = [name + end for name in names for end in ("", RECORD)]
         found = OnRecord(root, Store(), asked, options.configfile)
         with tempfile.TemporaryDirectory() as folder:
-            for target in names:  # before the first is sent
-                found.artifact(target, Path(folder)).checked()
+            to_hub.stop_on_mixed([found.artifact(target, Path(folder)) for target in names])
         for target in names:
             said = to_hub.publish(found, target, key, options.to)
             print(f"{to_hub.SCHEME}{said}", flush=True)

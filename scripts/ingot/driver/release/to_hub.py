@@ -33,6 +33,19 @@ def parse(text: str) -> tuple[str, str]:
     return match[1], match[2] or "main"
 
 
+def stop_on_mixed(artifacts: list[Artifact]) -> None:
+    """Refused before the first is sent: what is not verified or not whole, and a second at the root."""
+    for one in artifacts:
+        one.checked()
+        one.whole()
+    roots = [one.title for one in artifacts if of_hub(one)]
+    if len(artifacts) > 1 and roots:
+        raise Refused(
+            f"{roots[0]}: its files lie at the root of a repository, expected it alone in one; publish it "
+            "by itself"
+        )
+
+
 def publish(found: OnRecord, target: str, key: Any, place: str) -> str:
     """Upload the artifact, in one commit; its address."""
     repository, branch = parse(place)

@@ -49,7 +49,7 @@ def changed(contents: Contents, decision: Decision, kind: str) -> list[str]:
         if job not in contents.keys:
             continue
         now = contents.keys[job][1]
-        record = nearest(contents.store, job, now).record
+        record = nearest(contents.store, job, now, any_model=True).record
         then = contents.store.config(record).get("fields", now) if record else now
         if any(then[name] != now[name] for name in FIELDS[kind]):
             found += [path for path in job.writes if Path(path).exists()]

@@ -326,13 +326,14 @@ def plain(job: Any) -> Job:
     which Snakemake would ask each time which rule makes them."""
     inputs, unnamed = [], []
     ancient = {str(path) for path in job.input if path.is_ancient}
+    steps_of = (Session.root / "scripts").resolve()  # a rule of somebody's own has code of its own
 
     def role(name: str, paths: list[str], listed: bool) -> Input:
         kept, old = [], []
         for path in map(str, paths):
             with one_line("error: "):
-                step = name == "code" and path.endswith(".py")
-                found = [*map(str, sources_of(Path(path)))] if step else [path]
+                ours = name == "code" and Path(path).resolve().parent == steps_of
+                found = [*map(str, sources_of(Path(path)))] if ours else [path]
             kept += found
             old += found if path in ancient else []
         return Input(name, tuple(kept), listed, tuple(old))

@@ -54,11 +54,12 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(root: Path, options: Namespace) -> None:
     name = add(root, options)
-    legal = [*targets.legal_of(name, schema.load(root, None))]
-    wanted = f"{targets.FOLDER}{name}.gguf"
+    catalogue, target = schema.load(root, None), f"{targets.FOLDER}{name}.gguf"
+    if targets.why_not(target, catalogue):
+        target = next(targets.legal_of(name, catalogue), "")
     # the catalogue of its own lies beside no Snakefile where this was not run in a clone
     front = "" if Path("Snakefile").exists() else f"-s {root / 'Snakefile'} -- "
-    for target in [wanted] if wanted in legal else legal[:1]:
+    if target:
         print(f"next: snakemake {front}{target}")
 
 

@@ -61,9 +61,10 @@ def run(root: Path, options: Namespace) -> int:
         raise Refused(f"{name}: unknown model, expected one of the catalogue; `ingot add` it first")
     if target != name:
         targets.check(target, catalogue)
-    places = [devices.named(options.on or devices.THIS, catalogue)]
     if target != name and not options.on:
         places = devices.every(catalogue)
+    else:
+        places = [devices.named(options.on or devices.THIS, catalogue)]
     found, asked = looked_at(
         root, catalogue, name, places, options, [target] if target != name else []
     )

@@ -170,10 +170,9 @@ def run_jobs(scheduler, jobs, executor=None) -> None:
 def schedule_all(scheduler) -> bool:
     """The whole run, failed or not; what was built of it is then sent to the shared cache."""
     done = False
+    # all that was asked is answered: a sixth of the time of a matrix of all targets
     if scheduler.workflow.dryrun and os.environ.get(ANSWER):
-        return (
-            True  # all that was asked is answered; a sixth of the time of a matrix of all targets
-        )
+        return True
     try:
         done = ORIGINAL["schedule"](scheduler)
         if decides(dag := scheduler.workflow.dag) and (remote := dag.ingot.contents.shared.remote):
@@ -321,19 +320,24 @@ def stamps(job: Job) -> dict[str, str]:
     return {path: str(memo.stamp_of(path)) for path in paths if os.path.exists(path)}
 
 
+def modules(path: str) -> list[str]:
+    """A step of ours with what it imports; of a rule of somebody's own the code that it names."""
+    if Path(path).parent.resolve() != (Session.root / "scripts").resolve():
+        return [path]
+    with one_line("error: "):
+        return [str(one) for one in sources_of(Path(path))]
+
+
 def plain(job: Any) -> Job:
     """A job of Snakemake's as Ingot sees it: with the modules that its script imports, sixty of them, of
     which Snakemake would ask each time which rule makes them."""
     inputs, unnamed = [], []
     ancient = {str(path) for path in job.input if path.is_ancient}
-    steps_of = (Session.root / "scripts").resolve()  # a rule of somebody's own has code of its own
 
     def role(name: str, paths: list[str], listed: bool) -> Input:
         kept, old = [], []
         for path in map(str, paths):
-            with one_line("error: "):
-                ours = name == "code" and Path(path).resolve().parent == steps_of
-                found = [*map(str, sources_of(Path(path)))] if ours else [path]
+            found = modules(path) if name == "code" else [path]
             kept += found
             old += found if path in ancient else []
         return Input(name, tuple(kept), listed, tuple(old))

@@ -4,9 +4,9 @@
     python KIT/bench/gpu.py --kit KIT ...      on a machine that reaches nothing (bench/gpu_kit.py)
 
 Programs are compiled for the GPU, and run by the IREE runtime's own driver: tokens, logits and
-distributions are checked against transformers', on one device and on two.  vLLM's tokens and its own
-count of its KV cache are checked where --vllm names an interpreter that has it.  An engine of
-TensorRT-LLM in Triton is built and asked where both are installed.
+distributions are checked against transformers', on one device and on two.  vLLM's tokens, of each
+quantised form too, and its own count of its KV cache are checked where --vllm names an interpreter that
+has it.  An engine of TensorRT-LLM in Triton is built and asked where both are installed.
 """
 
 import argparse
@@ -25,6 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from ingot.base.refused import Refused  # noqa: E402
+from ingot.model.checkpoint.quantised.schemes import ALL  # noqa: E402
+from ingot.serving.vllm.schemes import no_kernel  # noqa: E402
 
 HARDWARE = {"cuda": "sm80", "hip": "gfx942", "local-task": "cpu"}  # of models.yaml, by driver
 PROGRAM = {"sm80": ".decomposed", "cpu": ".f32"}  # that it needs
@@ -108,9 +110,15 @@ class Here:
         name = "demo_tp1.triton.verified.json"
         return checks_of(self.artifacts([name], folder) / name)
 
-    def vllm(self, folder: Path, python: Path) -> dict:
-        place = self.artifacts(["demo.reading.json", "demo.reference.npz"], folder)
-        words = [ROOT / "models/demo", place / "demo.reading.json", place / "demo.reference.npz"]
+    def vllm(self, folder: Path, python: Path, scheme: str = "") -> dict:
+        dot = scheme and f".{scheme}"
+        made = [f"demo{dot}.safetensors"] if scheme else []
+        place = self.artifacts(["demo.reading.json", f"demo{dot}.reference.npz", *made], folder)
+        checkpoint = place / made[0] if made else ROOT / "models/demo"
+        words = [checkpoint, place / "demo.reading.json", place / f"demo{dot}.reference.npz"]
+        words += (
+            ["--dtype", "bfloat16"] if scheme else []
+        )  # what the kernels of a scheme compute in
         found = json.loads(said([python, ROOT / "tests/doubles/vllm_answers.py", *words]))
         if why := found.get("why"):
             raise RuntimeError(why)
@@ -220,14 +228,18 @@ def measure(where, driver: str, hardware: str, vllm: Path | None) -> Iterator[di
                 raise Impossible(f"one {mine} device")
             return program(where, python[0], mine, kind, tp, folder)
 
-        def by_vllm() -> dict:
+        def by_vllm(scheme: str = "") -> dict:
             if not vllm:
                 raise Impossible("--vllm names no interpreter")
-            return where.vllm(folder, vllm)
+            if scheme and mine == "local-task" and (reason := no_kernel(scheme, None)):
+                raise Impossible(reason)
+            return where.vllm(folder, vllm, scheme)
 
         for tp in (1, 2):
             yield checked(f"demo_tp{tp} for {kind or 'a GPU'}", lambda tp=tp: on(tp))
         yield checked("vLLM beside transformers and the plan", by_vllm)
+        for scheme in ALL if vllm else ():
+            yield checked(f"demo.{scheme} by vLLM", lambda scheme=scheme: by_vllm(scheme))
         yield checked("GGUF by libllama's GPU backend", lambda: where.libllama(folder))
         yield checked("TensorRT-LLM's engine in Triton", lambda: where.triton(folder))
 

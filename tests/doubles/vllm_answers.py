@@ -1,8 +1,9 @@
 """What vLLM says of a checkpoint: greedy tokens beside transformers', and its own count of its KV cache.
 
-    python vllm_answers.py CHECKPOINT READING REFERENCE        # by an interpreter of envs/vllm
+    python vllm_answers.py CHECKPOINT READING REFERENCE [--dtype D]     # by an interpreter of envs/vllm
 
-One JSON object on stdout, with the plan's count beside; a line on stderr where vLLM cannot serve it.
+Without a dtype it is float32, or bfloat16 where vLLM has no other kernel.  One JSON object on stdout, with
+the plan's count beside; a line on stderr where vLLM cannot serve it.
 """
 
 import contextlib
@@ -73,11 +74,12 @@ def stopped(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    words = [Path(word) for word in sys.argv[1:]]
+    words = [Path(word) for word in sys.argv[1:4]]
+    asked = sys.argv[5] if sys.argv[4:5] == ["--dtype"] else ""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             try:
-                found = answers(*words, "float32")
+                found = answers(*words, asked or "float32")
             except AssertionError as error:
                 if BF16 not in str(error):
                     raise

@@ -84,6 +84,22 @@ def test_a_plan_of_a_model_that_is_not_here_fetches_its_config_alone(ingot, tmp_
     assert [row["tp"] for row in serve["layouts"]["shortfin"] if row["fits"]] == [8]
 
 
+def test_a_plan_of_quantised_weights_counts_their_bytes(ingot, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    plain, fp8 = (
+        asked(ingot("plan", f"artifacts/demo_tp1{word}.vllm-slurm", "--json"))["serving"][0]
+        for word in ("", ".fp8")
+    )
+    whole, less = (one["layouts"]["vllm"][0] for one in (plain, fp8))
+    assert 0.5 < less["weights"] / whole["weights"] < 0.7 and less["tokens"] > whole["tokens"]
+    assert fp8["needs"]["weights"] == less["weights"]
+    block = asked(ingot("plan", "artifacts/demo.fp8_block.safetensors", "--json"))["serving"][0]
+    cut = {row["tp"]: row["wrong"] for row in block["layouts"]["vllm"]}
+    assert list(block["layouts"]) == ["vllm"] and cut[1] is None and "fp8_block" in cut[4]
+    said = ingot("plan", "artifacts/demo.q4_k_m.gguf").stdout
+    assert "ingot fit demo" in said and "per GPU" not in said
+
+
 # Rolling disk
 
 

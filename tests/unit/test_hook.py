@@ -80,6 +80,7 @@ def test_snakemake_still_keeps_its_plan_here(name):
 def test_snakemake_still_has_the_rest():
     assert inspect.iscoroutinefunction(method("finish")), "DAG.finish is no coroutine any more"
     assert isinstance(Workflow.is_main_process, property), "hook.decides asks it who decides"
+    assert isinstance(Workflow.main_snakefile, property), "hook asks whether all rules are ours"
     assert "exists_local" in inspect.getsource(IOCache), (
         "Session.restore clears what is known of files"
     )

@@ -166,12 +166,12 @@ def of_shape(
 
 
 def layouts(
-    config: ModelConfig, server: ServerKind, memory: int, context: int
+    config: ModelConfig, server: ServerKind, memory: int, context: int, per_weight: float = 0
 ) -> Iterator[GpuLayout]:
     """Every layout that is looked at, legal or not."""
     for tp in SIZES:
         for pp in STAGES if server.stages else (1,):
-            yield gpu_layout(config, tp, pp, server, memory, context)
+            yield gpu_layout(config, tp, pp, server, memory, context, per_weight=per_weight)
 
 
 @dataclass(frozen=True)

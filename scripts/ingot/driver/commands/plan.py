@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -26,10 +26,13 @@ from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past, spread
 from ingot.driver.toolchains import toolchains
 from ingot.model import gpu_layout
+from ingot.model.checkpoint.quantised.schemes import ALL as SCHEMES
 from ingot.model.config import ModelConfig
+from ingot.model.gpu_layout import SERVERS, VLLM, GpuLayout
 from ingot.model.specs import parameters
 from ingot.parity import reading as reading_of
 from ingot.serving.vllm import plan as plan_of
+from ingot.serving.vllm import schemes
 from ingot.store.records import Store
 
 GIB = gpu_layout.GIB
@@ -207,16 +210,21 @@ def of_serving(name: str, costs: Costs, built: list[str], options: Namespace) ->
     mine = (target for target in built if targets.model_of(target) == name)
     asked = next((found for one in mine if (found := targets.parsed(one, catalogue))), None)
     row = FORMATS[asked.format if asked else "vmfb"]
-    devices, default = catalogue[row.devices], entry["hardware"]
-    stages = 1
+    words = (asked.variant or "").split(".") if asked else []
+    scheme = next((word for word in words if word in SCHEMES), "")
+    servers = ("vllm",) if scheme else () if asked and row.whole else row.servers
+    default, stages = entry["hardware"], 1
     if row.devices == "gpus":
         default, stages = entry["trtllm"]["gpu"], entry["trtllm"]["pp"]
-    words = (asked.variant or "").split(".") if asked else []
+    devices = catalogue[row.devices]
+    if row.servers == ("vllm",):
+        device, stages = entry["vllm"]["device"], entry["vllm"].get("pp", 1)
+        default = device if device in devices else default  # of one for CPUs, what a GPU would take
     hardware = next((word for word in words if word in devices), default)
     room = options.gpu_memory or devices[hardware].get("memory") or DEFAULT_GPU
     memory = int(room * GIB)
     by = (
-        by_table(config, row.servers, memory, options)
+        by_table(config, servers, memory, options, scheme)
         if config
         else by_reading(model, memory, options)
     )
@@ -226,18 +234,26 @@ def of_serving(name: str, costs: Costs, built: list[str], options: Namespace) ->
     }  # fmt: skip
 
 
-def by_table(config: ModelConfig, servers: tuple, memory: int, options: Namespace) -> dict:
-    """Weights, cache and layouts by our own table of the family."""
+def by_table(
+    config: ModelConfig, servers: tuple, memory: int, options: Namespace, scheme: str = ""
+) -> dict:
+    """Weights, cache and layouts by our own table of the family; `scheme` is of quantised weights."""
     length, kv_heads = options.context or config.context, options.kv_heads
-    kinds = {server: gpu_layout.SERVERS[server] for server in servers}
+    per_weight = schemes.per_weight(config, scheme) if scheme else 0
+    needs = gpu_layout.needs(config, length, memory, options.nominal, kv_heads)
+    if scheme:
+        whole = gpu_layout.gpu_layout(config, 1, 1, VLLM, memory, length, per_weight=per_weight)
+        needs = gpu_layout.by_bytes(whole.weights, needs.cache, memory)
+
+    def layouts(server: str) -> Iterator[GpuLayout]:
+        for one in gpu_layout.layouts(config, SERVERS[server], memory, length, per_weight):
+            cut = schemes.cut_group(config, scheme, one.tp) if scheme and not one.wrong else None
+            yield GpuLayout(one.tp, one.pp, cut) if cut else one
+
     return {
         "parameters": parameters(config), "context": length, "kv_heads": kv_heads or config.kv_heads,
-        "kv_per_token": gpu_layout.kv_per_token(_with(config, kv_heads)),
-        "needs": asdict(gpu_layout.needs(config, length, memory, options.nominal, kv_heads)),
-        "layouts": {
-            name: [_row(one) for one in gpu_layout.layouts(config, kind, memory, length)]
-            for name, kind in kinds.items()
-        },
+        "kv_per_token": gpu_layout.kv_per_token(_with(config, kv_heads)), "needs": asdict(needs),
+        "layouts": {name: [_row(one) for one in layouts(name)] for name in servers},
         "note": GUIDE_KV if kv_heads == 16 and config.kv_heads == 8 else None,
     }  # fmt: skip
 

@@ -87,6 +87,9 @@ def of_serving(one: dict) -> Iterator[str]:
     )
     if one["note"]:
         yield one["note"]
+    if not one["layouts"]:
+        yield f"it is served whole: `ingot fit {one['model']}` says which form of it fits what"
+        return
     first = next(iter(one["layouts"].values()))  # of the server that the target is for
     for engine, rows in one["layouts"].items():
         yield f"\n{engine:20} weights/GPU  KV cache/GPU   tokens that fit in {room:g} GiB per GPU"

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ingot.base.refused import Refused, one_line
-from ingot.driver.catalogue import schema, spelling
+from ingot.driver.snakemake import noop
 
 ROOT = Path(__file__).resolve().parents[4]
 FILES = ("--configfile", "--configfiles", "--report-metadata")  # options that name files
@@ -20,6 +20,21 @@ NAMES_TARGETS = {  # options whose values are targets or files
 
 
 def main() -> int | None:
+    if noop.known(asked := sys.argv[1:]):
+        return 0
+    watch = noop.Watch(asked)
+    try:
+        return run()
+    except SystemExit as end:
+        hook = sys.modules.get("ingot.driver.snakemake.hook")  # of the Snakefile's own Ingot
+        if end.code in (None, 0) and hook and hook.Session.idle:
+            watch.keep()
+        raise
+
+
+def run() -> int | None:
+    from ingot.driver.catalogue import spelling
+
     # a DAG is no garbage: looking for some takes a fifth of a dry run of all targets
     gc.set_threshold(50_000, 20, 20)
     words = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
@@ -50,6 +65,8 @@ def main() -> int | None:
 
 def stop_on_wrong_values(words: list[str]) -> None:
     """Refuse a file that an option names and that does not exist or is no catalogue, and no cores."""
+    from ingot.driver.catalogue import schema
+
     option = ""
     for word in words:
         named = word

@@ -187,6 +187,7 @@ class Session:
 
     catalogue: dict
     root: Path
+    idle = False  # this process's run, of rules of ours alone, had nothing to do: noop.py
 
     def __init__(self):
         self.busy: Any = None  # our lock on the working folder
@@ -559,6 +560,9 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
                 while session.contents.shared.look_up(session.contents.graph.jobs):
                     pass  # of every action, though nobody needs what it gave
             session.share()
+            did = session.decision.run or session.decision.restore or session.adopted
+            others = dag.workflow.main_snakefile != str(Session.root / "Snakefile")
+            Session.idle = not (did or others or session.contents.shared.remote or cluster.used())
             if session.decision.run:
                 session.expect()
                 snakemake_says.begin(session.status)

@@ -3,7 +3,6 @@
 import os
 import shutil
 import subprocess
-import sys
 import time
 
 import pytest
@@ -15,33 +14,21 @@ DONE = "Nothing to be done"
 
 
 @pytest.fixture
-def still(built, store, tmp_path):
-    """A folder in which the IRPA stands, and a command that says whether it imported Snakemake.
-
-    `still()` runs it; the first run has decided that nothing has to be done.
-    """
+def still(built, snakemake, store):
+    """In a folder where the IRPA stands, and a run has found nothing to do: what the command says, and
+    whether Snakemake ran, which leaves a log each time."""
     folder = built("a")
-    environment = {
-        **{name: said for name, said in os.environ.items() if not name.startswith("PYTEST")},
-        "INGOT_STORE": str(store), "PYTHONPROFILEIMPORTTIME": "1",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }  # fmt: skip
+    logs = folder / ".snakemake/log"
 
     def run(*words, **more):
-        done = subprocess.run(
-            [ROOT / ".venv/bin/snakemake", "-s", folder / "Snakefile", "-c2", *(words or ("--", IRPA))],
-            cwd=folder, env={**environment, **more}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        lines = done.stderr.splitlines()
-        said = [line for line in lines if not line.startswith("import time:")]
-        return "\n".join(said), any(line.endswith(" snakemake.cli") for line in lines)
+        before = len(list(logs.iterdir()))
+        words = ("-s", folder / "Snakefile", *(words or ("--", IRPA)))
+        done = snakemake(folder, *words, environment={"INGOT_STORE": str(store), **more})
+        return done.stdout + done.stderr, len(list(logs.iterdir())) > before
 
-    run.folder = folder
-    time.sleep(0.05)
-    said, imported = run()
-    assert DONE in said and imported
-    assert run() == (said, False)
-    return run
+    said, ran = run()
+    assert DONE in said and not ran
+    return run, folder
 
 
 def in_place(path):
@@ -94,47 +81,79 @@ CHANGES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 def test_after_any_change_of_what_it_looked_at_snakemake_decides(still, change):
-    CHANGES[change](still.folder)
-    assert still()[1]
+    run, folder = still
+    CHANGES[change](folder)
+    assert run()[1]
 
 
 @pytest.mark.slow
-def test_another_command_variable_or_place_is_not_known(still):
+def test_another_command_or_variable_is_not_known(still):
+    run, folder = still
     for words, more in (
-        (("-n", "--", IRPA), {}),
-        (("--forceall", "-n", "--", IRPA), {}),
+        (("--printshellcmds", "--", IRPA), {}),
         (("--config", "keep=targets", "--", IRPA), {}),
         (("--", IRPA, "artifacts/demo.gguf"), {}),
-        (("--", IRPA), {"INGOT_STORE": f"{still.folder}/none"}),
-        (("--", IRPA), {"INGOT_REMOTE": "oci://localhost:1/nothing"}),
+        (("--", IRPA), {"INGOT_STORE": f"{folder}/none"}),
+        (("--", IRPA), {"INGOT_ANYTHING": "1"}),
     ):
-        assert still(*words, **more)[1], (words, more)
-    still()  # one of them took a file away: it comes back
-    still()
-    assert not still()[1]
+        assert run(*words, **more)[1], (words, more)
 
 
 @pytest.mark.slow
-def test_what_another_could_have_written_is_not_believed(still):
-    (kept,) = (still.folder.parent / "cache/ingot/noop").iterdir()
+def test_snakemake_is_not_imported_and_what_another_could_have_written_is_not_believed(
+    built, store, tmp_path
+):
+    folder, cache = built("a"), tmp_path / "cache"
+    (cache / "snakemake/snakemake/source-cache/snakemake-runtime-cache").mkdir(parents=True)
+    environment = {
+        **os.environ, "INGOT_STORE": str(store), "XDG_CACHE_HOME": str(cache),
+        "PYTHONPROFILEIMPORTTIME": "1", "PYTEST_CURRENT_TEST": "",
+    }  # fmt: skip
+    command = [ROOT / ".venv/bin/snakemake", "-s", folder / "Snakefile", "-c2", "--", IRPA]
+
+    def imported():
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=True
+        )
+        assert DONE in done.stderr
+        return any(line.endswith(" snakemake.cli") for line in done.stderr.splitlines())
+
+    assert imported() and not imported()
+    (kept,) = (cache / "ingot/noop").iterdir()
     kept.chmod(0o666)
-    assert still()[1]
+    assert imported()
     kept.chmod(0o600)
-    assert not still()[1]
+    assert not imported()
     kept.write_bytes(b"cut off")
-    said, imported = still()
-    assert imported and DONE in said
+    assert imported()
 
 
-def test_nothing_is_known_by_what_a_forger_names(tmp_path, monkeypatch):
-    """Sizes, times and numbers of a file are compared, not what is beside them."""
+def test_a_state_is_of_one_file_at_one_time(tmp_path):
     file = tmp_path / "a"
     file.write_text("one")
     before = noop._state(str(file))
+    time.sleep(0.05)
     file.write_text("two")
     assert noop._state(str(file)) != before
     file.unlink()
     assert noop._state(str(file)) is None
-    assert not noop._plain(["--dag"]) and not noop._plain(["artifacts/a", "--report"])
-    assert noop._plain(["-c2", "--", IRPA]) and noop._plain(["--cores", "2", IRPA])
-    assert sys.modules["os"].stat is noop.STAT
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--dag", "artifacts/a --report", "--forceall artifacts/a", "-n", "--config a=$b"],
+)
+def test_other_options_are_snakemakes(words):
+    assert not noop._plain(words.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "-c2 -- artifacts/a.gguf",
+        "--cores 2 artifacts/a",
+        "-q -k --configfile mine.yaml -- artifacts/a",
+    ],
+)
+def test_targets_and_plain_options_are_known(words):
+    assert noop._plain(words.split())

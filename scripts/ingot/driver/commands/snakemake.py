@@ -25,11 +25,11 @@ def main() -> int | None:
     watch = noop.Watch(asked)
     try:
         return run()
-    except SystemExit as end:
+    finally:
+        ended = getattr(sys.exc_info()[1], "code", None)  # Snakemake ends the program itself
         hook = sys.modules.get("ingot.driver.snakemake.hook")  # of the Snakefile's own Ingot
-        if end.code in (None, 0) and hook and hook.Session.idle:
+        if ended == 0 and hook and hook.Session.idle:
             watch.keep()
-        raise
 
 
 def run() -> int | None:

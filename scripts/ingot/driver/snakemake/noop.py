@@ -67,6 +67,7 @@ class Watch:
         self.files: dict[str, State] = {}
         self.folders: dict[str, str | None] = {}
         self.written: set[str] = set()
+        self.made: tuple[str, ...] = ("\0",)  # folders; "\0" is before no name
         self.said: list[str] = []
         if self.on:
             sys.addaudithook(self._audit)
@@ -101,19 +102,25 @@ class Watch:
             for path in old[:-MOST]:
                 path.unlink(missing_ok=True)
 
-    def note(self, path: Any) -> None:
-        """The state of a file, before it is known what of it is asked."""
-        if isinstance(path, int):
-            return  # it was opened
-        name = os.path.join(self.here, os.fsdecode(path))
-        if name not in self.files and not PASSED_OVER.match(name):
-            self.files[name] = _state(name)
+    def note(self, path: Any, below: int | None = None) -> None:
+        """The state of a file, before it is known what of it is asked; `below` is an open folder."""
+        if not isinstance(path, int):  # which was opened
+            name = self._name(path, below)
+            if (
+                name not in self.files
+                and not name.startswith(self.made)
+                and not PASSED_OVER.match(name)
+            ):
+                self.files[name] = _state(name)
+
+    def _name(self, path: Any, below: int | None = None) -> str:
+        start = self.here if below is None else os.path.realpath(f"/proc/self/fd/{below}")
+        return os.path.join(start, os.fsdecode(path))
 
     def _noting(self, function: Any) -> Any:
         def noting(path, *more, **options):
             if self.on:
-                self.sound &= options.get("dir_fd") is None
-                self.note(path)
+                self.note(path, options.get("dir_fd"))
             return function(path, *more, **options)
 
         return noting
@@ -125,11 +132,13 @@ class Watch:
             path, _, flags = words
             if isinstance(path, (str, bytes)):
                 if flags & WRITES:
-                    self.written.add(os.path.join(self.here, os.fsdecode(path)))
+                    self.written.add(self._name(path))
                 else:
                     self.note(path)
         elif event == "os.mkdir":
-            self.note(words[0])  # not there, or it could not be made
+            self.note(words[0])
+            if self.files.get(name := self._name(words[0]), "") is None:
+                self.made += (f"{name}/",)
         elif event in ("os.listdir", "os.scandir"):
             self._note_folder(words[0], event == "os.scandir")
         elif UNSOUND.match(event) and words[:2] != HARMLESS:
@@ -137,19 +146,16 @@ class Watch:
 
     def _note_folder(self, path: Any, with_states: bool) -> None:
         """Its names; and what each of them is, where that comes with them."""
-        if isinstance(path, int):
-            self.sound = False
+        name = self._name("", path) if isinstance(path, int) else self._name(path or ".")
+        if f"{name.rstrip('/')}/".startswith(self.made) or PASSED_OVER.match(name):
             return
-        name = os.path.join(self.here, os.fsdecode(path or "."))
-        mine = name in self.files and self.files[name] is None  # this run has made it
-        if name in self.folders or mine or PASSED_OVER.match(name):
-            return
-        self.folders[name] = None  # to list it here is no news
-        self.folders[name] = _names(name)
-        if with_states:
-            with contextlib.suppress(OSError):
-                for one in os.listdir(name):
-                    self.note(os.path.join(name, one))
+        if name not in self.folders:
+            self.folders[name] = None  # to list it here is no news
+            self.folders[name] = _names(name)
+            if with_states:
+                with contextlib.suppress(OSError):
+                    for one in os.listdir(name):
+                        self.note(os.path.join(name, one))
 
     def _doubt(self, _why: str) -> None:
         self.sound = False

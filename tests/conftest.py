@@ -212,7 +212,7 @@ def clone(tmp_path):
 
 
 @pytest.fixture
-def built(clone, store, build, snakemake, tmp_path_factory):
+def built(clone, store, snakemake, tmp_path_factory):
     """built("a") is a clone in which the demo's IRPA was built, as it was once for all such tests."""
     with once(tmp_path_factory, "built") as (template, done):
         if not done:
@@ -228,7 +228,18 @@ def built(clone, store, build, snakemake, tmp_path_factory):
         for link in (template / "artifacts").iterdir():
             blob = link.resolve().name
             (folder / "artifacts" / link.name).symlink_to(store / "blobs/sha256" / blob)
-        for _ in range(2):  # the first makes folders; the next is one that noop.py knows again
+        return folder
+
+    return copy
+
+
+@pytest.fixture
+def rested(built, build):
+    """The same, where runs have found nothing to do: one more such run is known by noop.py."""
+
+    def copy(name):
+        folder = built(name)
+        for _ in range(2):  # the first makes folders
             time.sleep(0.05)  # a run cannot be sure of a file that was written as it began
             assert "Nothing to be done" in build(folder)
         return folder

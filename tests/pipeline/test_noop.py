@@ -14,10 +14,10 @@ DONE = "Nothing to be done"
 
 
 @pytest.fixture
-def still(built, snakemake, store):
+def still(rested, snakemake, store):
     """In a folder where the IRPA stands, and a run has found nothing to do: what the command says, and
     whether Snakemake ran, which leaves a log each time."""
-    folder = built("a")
+    folder = rested("a")
     logs = folder / ".snakemake/log"
 
     def run(*words, **more):
@@ -101,9 +101,9 @@ def test_another_command_or_variable_is_not_known(still):
 
 @pytest.mark.slow
 def test_snakemake_is_not_imported_and_what_another_could_have_written_is_not_believed(
-    built, store, tmp_path
+    rested, store, tmp_path
 ):
-    folder, cache = built("a"), tmp_path / "cache"
+    folder, cache = rested("a"), tmp_path / "cache"
     (cache / "snakemake/snakemake/source-cache/snakemake-runtime-cache").mkdir(parents=True)
     environment = {
         **os.environ, "INGOT_STORE": str(store), "XDG_CACHE_HOME": str(cache),

@@ -61,9 +61,10 @@ class Watch:
     """What this process looks at from now on, and says."""
 
     def __init__(self, words: list[str]):
-        self.place = _place(words) if _plain(words) else None
+        self.place, self.here, self.begun = None, "", time.time_ns()
+        with contextlib.suppress(OSError):  # of a folder that is gone, Snakemake says so
+            self.here, self.place = os.getcwd(), _place(words) if _plain(words) else None
         self.on = self.sound = self.place is not None
-        self.begun, self.here = time.time_ns(), os.getcwd()
         self.files: dict[str, State] = {}
         self.folders: dict[str, str | None] = {}
         self.written: set[str] = set()

@@ -66,6 +66,9 @@ CHANGES = {
     "another link in its place": lambda a: (
         (a / IRPA).unlink(), (a / IRPA).symlink_to(a / "models.yaml")
     ),
+    "a link to it": lambda a: (
+        (a / IRPA).rename(a / "moved"), (a / IRPA).symlink_to(a / "moved")
+    ),
     "a catalogue beside": local,
     "the catalogue": another_pair,
     "a module of a step": lambda a: in_place(a / "scripts/gguf_to_irpa.py"),
@@ -126,6 +129,64 @@ def test_snakemake_is_not_imported_and_what_another_could_have_written_is_not_be
     assert not imported()
     kept.write_bytes(b"cut off")
     assert imported()
+
+
+@pytest.mark.slow
+def test_what_another_run_puts_in_place_meanwhile_is_not_known(still):
+    """The first look at an artifact is a second before the decision."""
+    run, folder = still
+    (folder / IRPA).rename(folder / "kept")
+    watch = noop.Watch.__new__(noop.Watch)
+    watch.on = watch.sound = True
+    watch.here, watch.files, watch.written, watch.made = str(folder), {}, set(), ("\0",)
+    stat = watch._noting(noop.STAT)
+    with pytest.raises(FileNotFoundError):
+        stat(folder / IRPA)
+    assert watch.sound and watch.files[str(folder / IRPA)] is None
+    (folder / "kept").rename(folder / IRPA)
+    stat(folder / IRPA)
+    assert not watch.sound and not run()[1]
+
+
+@pytest.mark.slow
+def test_a_folder_in_memory_and_one_named_like_bytecode_are_looked_at(rested, store, snakemake):
+    folder = rested("a.pyc")
+    file = folder / "models/demo/model-00001-of-00002.safetensors"
+    words = ("-s", folder / "Snakefile", "--", IRPA)
+    logs = folder / ".snakemake/log"
+    before = len(list(logs.iterdir()))
+    in_place(file)
+    snakemake(folder, *words, environment={"INGOT_STORE": str(store)})
+    assert len(list(logs.iterdir())) > before
+
+
+def test_a_link_is_no_folder_and_memory_no_disk(tmp_path):
+    (tmp_path / "parts").mkdir()
+    before = noop._state(str(tmp_path / "parts"))
+    (tmp_path / "parts").rename(tmp_path / "elsewhere")
+    (tmp_path / "parts").symlink_to("elsewhere")
+    assert noop._state(str(tmp_path / "parts")) != before
+    assert not noop.PASSED_OVER.fullmatch("/dev/shm/model") and noop.PASSED_OVER.fullmatch(
+        "/proc/stat"
+    )
+
+
+@pytest.mark.slow
+def test_closed_streams_and_a_folder_that_is_not_ones_own_lose_nothing(rested, store, tmp_path):
+    folder, mine, cache = rested("a"), tmp_path / "mine", tmp_path / "cache"
+    mine.mkdir()
+    for number in range(noop.MOST + 20):
+        (mine / f"{number}").touch()
+    (cache / "ingot").mkdir(parents=True)
+    (cache / "ingot/noop").symlink_to(mine)
+    command = f"{ROOT}/.venv/bin/snakemake -s {folder}/Snakefile -c2 -- {IRPA}"
+    for more in ("2>&-", ">&-", ""):
+        done = subprocess.run(
+            ["sh", "-c", f"exec {command} {more}"], cwd=folder, check=False, capture_output=True,
+            env={**os.environ, "INGOT_STORE": str(store), "XDG_CACHE_HOME": str(cache)}, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0 and "Traceback" not in done.stderr, more
+    assert len(list(mine.iterdir())) == noop.MOST + 20
 
 
 def test_a_state_is_of_one_file_at_one_time(tmp_path):

@@ -20,6 +20,11 @@ NAMES_TARGETS = {  # options whose values are targets or files
 
 
 def main() -> int | None:
+    for name in ("stdout", "stderr"):
+        if (
+            getattr(sys, name) is None
+        ):  # closed: what is said goes nowhere, and nothing fails for it
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     if noop.known(asked := sys.argv[1:]):
         return 0
     watch = noop.Watch(asked)

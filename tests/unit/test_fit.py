@@ -233,6 +233,20 @@ def test_vllms_room_is_what_its_bundles_are_planned_by(catalogue):
     assert found.longest == min(planned.cache.longest(planned.kv_bytes), model.config.context)
 
 
+def test_on_cpus_weights_are_held_twice_and_requested_so(catalogue):
+    """2.36 and 3.58 GiB of weights with 1 GiB of cache took 7.06 and 9.5 GiB; a model of none 2.41."""
+    from ingot.serving.vllm import plan
+
+    model = fit_forms.Model("llama8b", catalogue, ROOT)
+    one = room(model.config, 1, 80 * GIB, 8192, 1)
+    here = room(model.config, 1, 80 * GIB, 8192, 1, cpu=True)
+    assert here.weights == 2 * one.weights and here.rest < one.rest
+    settings = {"arguments": [], "memory": 0, "max_model_len": 8192}
+    planned = plan.planned(model.config, settings, 1, "bfloat16", "x")
+    asked = int(str(plan.asked(planned, 16 * 10**9, 100)["mem"]).removesuffix("G"))
+    assert asked >= (here.weights + planned.kv_bytes + here.rest) / 1e9
+
+
 def test_a_form_fits_where_what_it_needs_is_there():
     assert Form("a", "b", 1, 2, 2, 0).fits and not Form("a", "b", 1, 3, 2, 0).fits
     assert not Form("a", "b", 1, 1, 2, 0, why_not="no kernel").fits

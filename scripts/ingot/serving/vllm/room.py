@@ -7,7 +7,7 @@ from ingot.model.config import ModelConfig
 from ingot.model.gpu_layout import REST, UTILIZATION, VLLM, Shape
 from ingot.serving.vllm import plan, schemes
 
-CPU_REST = 1_800_000_000  # bytes of a rank on CPUs beside weights and cache
+CPU_REST = 1_500_000_000  # bytes of a rank on CPUs beside weights and cache
 BATCHES = 2  # in flight, of one stage
 
 
@@ -15,7 +15,7 @@ BATCHES = 2  # in flight, of one stage
 class Room:
     """Bytes of one rank."""
 
-    weights: int
+    weights: int  # as they are held
     cache: int  # that the requests may fill
     rest: int  # what else it takes
     longest: int  # tokens of a request, that many at once; at most the model's context
@@ -38,9 +38,10 @@ def room(
     if found.wrong:
         return found.wrong
     device, rest = ("cpu", CPU_REST) if cpu else ("gpu", REST)
-    free = max(0, int(memory * UTILIZATION) - found.weights - rest)
+    weights = found.weights * (plan.CPU_COPIES if cpu else 1)
+    free = max(0, int(memory * UTILIZATION) - weights - rest)
     cache = plan.cache_of(config, found, device, BATCHES * plan.BATCHED[device])
     if cache is None:
-        return Room(found.weights, 0, rest, config.context)
+        return Room(weights, 0, rest, config.context)
     longest = min(cache.longest(free // requests), config.context)
-    return Room(found.weights, cache.bytes(context) * requests, rest, longest)
+    return Room(weights, cache.bytes(context) * requests, rest, longest)

@@ -137,15 +137,15 @@ def test_what_another_run_puts_in_place_meanwhile_is_not_known(still):
     run, folder = still
     (folder / IRPA).rename(folder / "kept")
     watch = noop.Watch.__new__(noop.Watch)
-    watch.on = watch.sound = True
+    watch.on = True
     watch.here, watch.files, watch.written, watch.made = str(folder), {}, set(), ("\0",)
     stat = watch._noting(noop.STAT)
     with pytest.raises(FileNotFoundError):
         stat(folder / IRPA)
-    assert watch.sound and watch.files[str(folder / IRPA)] is None
+    assert watch.on and watch.files[str(folder / IRPA)] is None
     (folder / "kept").rename(folder / IRPA)
     stat(folder / IRPA)
-    assert not watch.sound and not run()[1]
+    assert not watch.on and not run()[1]
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ class Watch:
         self.place, self.here, self.begun = None, "", time.time_ns()
         with contextlib.suppress(OSError):  # of a folder that is gone, Snakemake says so
             self.here, self.place = os.getcwd(), _place(words) if _plain(words) else None
-        self.on = self.sound = self.place is not None
+        self.on = self.place is not None  # until there is a doubt
         self.files: dict[str, State] = {}
         self.folders: dict[str, str | None] = {}
         self.written: set[str] = set()
@@ -89,9 +89,9 @@ class Watch:
 
     def keep(self) -> None:
         """Of a run that had nothing to do: for the next."""
-        self.on, place = False, self.place
-        if not self.sound or place is None:
+        if not self.on or (place := self.place) is None:
             return
+        self.on = False
         for module in list(sys.modules.values()):
             if path := getattr(module, "__file__", None):
                 self.note(path)
@@ -145,7 +145,7 @@ class Watch:
         name = "" if isinstance(path, int) else self._name(path, below)
         ours = name in self.written or f"{name}/".startswith(self.made)
         if not ours and name in self.files and _state(name) != self.files[name]:
-            self.sound = False
+            self._doubt(name)
 
     def _audit(self, event: str, words: tuple) -> None:
         if not self.on:
@@ -183,12 +183,12 @@ class Watch:
                         self.note(os.path.join(name, one))
 
     def _say(self, text: str) -> None:
-        if self.on and self.sound:
+        if self.on:
             self.said += text
-            self.sound = len(self.said) < LONGEST
+            self.on = len(self.said) < LONGEST
 
     def _doubt(self, _why: str) -> None:
-        self.sound = False
+        self.on = False
 
     def _moves(self, state: State) -> bool:
         """Was it written to as we looked?  Then its times may not tell the next write from that one."""

@@ -58,10 +58,8 @@ def shadow(folder):
     (folder / "scripts/gguf/__init__.py").write_text("raise SystemExit('another gguf')\n")
 
 
-CHANGES = {
-    "an input, in place": lambda a: in_place(a / "models/demo/model-00001-of-00002.safetensors"),
+CHANGES = {  # beside those of test_cache.py
     "the artifact, in place": lambda a: in_place((a / IRPA).resolve()),
-    "the artifact is gone": lambda a: (a / IRPA).unlink(),
     "another file in its place": lambda a: ((a / IRPA).unlink(), (a / IRPA).write_bytes(b"mine")),
     "another link in its place": lambda a: (
         (a / IRPA).unlink(), (a / IRPA).symlink_to(a / "models.yaml")
@@ -76,7 +74,6 @@ CHANGES = {
     "a lock of a toolchain": lambda a: in_place(a / "envs/convert/requirements.lock"),
     "the profile": lambda a: (a / "profiles/default/config.v9+.yaml").write_text("cores: 1\n"),
     "a module before another": shadow,
-    "the records": lambda a: shutil.rmtree(a.parent / "store/actions"),
     "the checkpoint's folder": lambda a: (a / "models/demo").rename(a / "models/other"),
 }  # fmt: skip
 

@@ -234,7 +234,7 @@ def test_vllms_room_is_what_its_bundles_are_planned_by(catalogue):
 
 
 def test_on_cpus_weights_are_held_twice_and_requested_so(catalogue):
-    """2.36 and 3.58 GiB of weights with 1 GiB of cache took 7.06 and 9.5 GiB; a model of none 2.41."""
+    """2.36 and 3.58 GiB of weights with 1 GiB of cache took 7.1 and 9.2 GiB; a model of none 2.4."""
     from ingot.serving.vllm import plan
 
     model = fit_forms.Model("llama8b", catalogue, ROOT)

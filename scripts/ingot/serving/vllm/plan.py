@@ -30,8 +30,8 @@ BATCHED_NAME = "max-num-batched-tokens"
 CPU_CACHE = GIB  # bytes per rank, where the catalogue names none
 PER_GPU_CPUS, HOST_GB = 8, 16  # cores and GB of a node for each GPU, beside what is read
 CPU_RANK_GB = 5  # of a rank on CPUs, beside weights and cache: 1.5 resident, 3 while it is loaded
-# of weights on CPUs: as they were loaded, and as oneDNN reads them.  Of 2.36, 3.58 and 0.01 GiB with 1 GiB
-# of cache a server of vLLM 0.32.0 held 7.06, 9.5 and 2.41 GiB, after an answer too (AVX-512, no AMX).
+# of weights on CPUs, nearly: as they were loaded, and as oneDNN reads them.  Of 2.36, 3.58 and 0.01 GiB
+# with 1 GiB of cache vLLM 0.32.0 held 7.1, 9.2 and 2.4 GiB, after an answer too (AVX-512, no AMX).
 CPU_COPIES = 2
 SHM_PER_RANK = 512 << 20  # bytes; two ranks of the demo took 420 MB each
 MOST_STAGES = 16

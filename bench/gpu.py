@@ -25,8 +25,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from ingot.base.refused import Refused  # noqa: E402
-from ingot.model.checkpoint.quantised.schemes import ALL  # noqa: E402
-from ingot.serving.vllm.schemes import no_kernel  # noqa: E402
 
 HARDWARE = {"cuda": "sm80", "hip": "gfx942", "local-task": "cpu"}  # of models.yaml, by driver
 PROGRAM = {"sm80": ".decomposed", "cpu": ".f32"}  # that it needs
@@ -166,6 +164,13 @@ class Kit:
     triton = vllm = libllama
 
 
+def schemes() -> list[str]:
+    """Of quantised weights; a kit's Python has no numpy, which their table imports."""
+    from ingot.model.checkpoint.quantised.schemes import ALL
+
+    return [*ALL]
+
+
 def checks_of(record: Path) -> dict:
     return json.loads(record.read_bytes())["checks"]
 
@@ -231,14 +236,17 @@ def measure(where, driver: str, hardware: str, vllm: Path | None) -> Iterator[di
         def by_vllm(scheme: str = "") -> dict:
             if not vllm:
                 raise Impossible("--vllm names no interpreter")
-            if scheme and mine == "local-task" and (reason := no_kernel(scheme, None)):
-                raise Impossible(reason)
+            if scheme and mine == "local-task":
+                from ingot.serving.vllm.schemes import no_kernel
+
+                if reason := no_kernel(scheme, None):
+                    raise Impossible(reason)
             return where.vllm(folder, vllm, scheme)
 
         for tp in (1, 2):
             yield checked(f"demo_tp{tp} for {kind or 'a GPU'}", lambda tp=tp: on(tp))
         yield checked("vLLM beside transformers and the plan", by_vllm)
-        for scheme in ALL if vllm else ():
+        for scheme in schemes() if vllm else ():
             yield checked(f"demo.{scheme} by vLLM", lambda scheme=scheme: by_vllm(scheme))
         yield checked("GGUF by libllama's GPU backend", lambda: where.libllama(folder))
         yield checked("TensorRT-LLM's engine in Triton", lambda: where.triton(folder))

@@ -114,9 +114,7 @@ class Here:
         place = self.artifacts(["demo.reading.json", f"demo{dot}.reference.npz", *made], folder)
         checkpoint = place / made[0] if made else ROOT / "models/demo"
         words = [checkpoint, place / "demo.reading.json", place / f"demo{dot}.reference.npz"]
-        words += (
-            ["--dtype", "bfloat16"] if scheme else []
-        )  # what the kernels of a scheme compute in
+        words += ["--dtype", "bfloat16"] if scheme else []  # that its kernels compute in
         found = json.loads(said([python, ROOT / "tests/doubles/vllm_answers.py", *words]))
         if why := found.get("why"):
             raise RuntimeError(why)

@@ -154,7 +154,7 @@ def test_what_another_run_puts_in_place_meanwhile_is_not_known(still):
 
 
 @pytest.mark.slow
-def test_a_folder_in_memory_and_one_named_like_bytecode_are_looked_at(rested, store, snakemake):
+def test_a_folder_that_is_named_like_bytecode_is_looked_at(rested, store, snakemake):
     folder = rested("a.pyc")
     file = folder / "models/demo/model-00001-of-00002.safetensors"
     words = ("-s", folder / "Snakefile", "--", IRPA)
@@ -171,9 +171,14 @@ def test_a_link_is_no_folder_and_memory_no_disk(tmp_path):
     (tmp_path / "parts").rename(tmp_path / "elsewhere")
     (tmp_path / "parts").symlink_to("elsewhere")
     assert noop._state(str(tmp_path / "parts")) != before
-    assert not noop.PASSED_OVER.fullmatch("/dev/shm/model") and noop.PASSED_OVER.fullmatch(
-        "/proc/stat"
-    )
+    for path in (
+        "/dev/shm/model",
+        "/a/artifacts/x/y.pyc",
+        "/a/artifacts/x/__pycache__",
+        "/a.pyc/b",
+    ):
+        assert not noop.PASSED_OVER.fullmatch(path), path
+    assert noop.PASSED_OVER.fullmatch("/proc/stat") and noop.PASSED_OVER.fullmatch("/a/b.pyc")
 
 
 @pytest.mark.slow

@@ -21,9 +21,8 @@ NAMES_TARGETS = {  # options whose values are targets or files
 
 def main() -> int | None:
     for name in ("stdout", "stderr"):
-        if (
-            getattr(sys, name) is None
-        ):  # closed: what is said goes nowhere, and nothing fails for it
+        # closed: what is said goes nowhere, and nothing fails for it
+        if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     if noop.known(asked := sys.argv[1:]):
         return 0

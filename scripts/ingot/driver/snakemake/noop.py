@@ -21,35 +21,28 @@ from pathlib import Path
 from typing import Any
 
 FORM = 1
-HOLDS = (
-    6 * 3600
-)  # seconds: at least once a day a run has to tell the store that its records are of use
+HOLDS = 6 * 3600  # seconds: once a day a run has to tell the store that its records are of use
 MOST, LARGEST = 100, 64 << 20  # that are kept; bytes of one
 NAME = re.compile(r"[0-9a-f]{64}(\.\d+)?")
 LONGEST = 10_000  # characters that such a run says
-TICK, SECOND = (
-    20_000_000,
-    10**9,
-)  # ns, in which a kernel's clock of files moves; some file systems count those
+# ns, in which a kernel's clock of files moves; some file systems count seconds
+TICK, SECOND = 20_000_000, 10**9
 CORES = re.compile(r"(-c|-j|--cores=|--jobs=)(\d+|all)")
 ALONE = ("--", "-k", "--keep-going", "-q", "--quiet", "-c", "-j", "--cores", "--jobs")
 WITH_VALUE = ("-c", "-j", "--cores", "--jobs", "-s", "--snakefile", "--configfile", "--config")
 TARGET = re.compile(r"artifacts/[\w./+-]+|[A-Za-z_]\w*=[\w./:+-]*|[\w./+-]+")
 PASSING = ("_", "SHLVL", "OLDPWD", "INGOT_RUN", "COLUMNS", "LINES", "WINDOWID")  # variables
 BYTECODE = "PYTHONPYCACHEPREFIX"
-# of no content that stands; and bytecode: the source that it was made of is looked at
-PASSED_OVER = re.compile(r"/(proc|sys)/.*|.*\.pyc|.*/__pycache__")
+# of no content that stands; and bytecode, but in artifacts: the source that it was made of is looked at
+PASSED_OVER = re.compile(r"/(proc|sys)/.*|(?!.*/artifacts/)(.*\.pyc|.*/__pycache__)")
 # what a decision cannot rest on: there is no telling whether it would be the same again
 UNSOUND = re.compile(
     r"subprocess\.Popen|os\.(chdir|exec|fork|posix_spawn|system)|socket\.(connect|getaddrinfo)|sqlite3\.connect"
 )
 HARMLESS = ("uname", ["uname", "-p"])  # Snakemake's platform.uname()
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-STAT, LSTAT, READLINK = (
-    os.stat,
-    os.lstat,
-    os.readlink,
-)  # the kernel's, whoever notes what is asked of them
+# the kernel's, whoever notes what is asked of them
+STAT, LSTAT, READLINK = os.stat, os.lstat, os.readlink
 
 State = list | str | None  # of a file or link: its numbers; an error, or what is no file; not there
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -233,17 +234,26 @@ def test_on_a_cluster_it_serves_and_harms_nobody(bundle, python, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stopped, until", [(1, "ready after"), (9, "never"), (9, "at once")])
+@pytest.mark.parametrize(
+    "stopped, until", [(1, "ready after"), (9, "never"), (9, "0"), (0, "later")]
+)
 def test_a_raylet_that_gives_up_is_started_again_or_said(bundle, python, stopped, until):
-    """On a busy machine its agents take longer than its own 15 s; here they are stopped."""
+    """On a busy machine its agents take longer than its own 15 s; here they are stopped.
+
+    Told to end while Ray starts, at any moment, it ends as at any other.
+    """
+    if (
+        until == "later"
+    ):  # Ray's start took 3 to 20 s; whatever it was doing, SIGTERM hit it there once
+        until = str(random.uniform(1, 12))
     short = Path(tempfile.mkdtemp(prefix="r", dir="/tmp"))
     own = {**os.environ, "PYTHON": str(python("rayserve")), "TMPDIR": str(short),
            **({"INGOT_RAYSERVE_TRY": "2"} if until == "never" else {})}  # fmt: skip
     client = ROOT / "tests/doubles/rayserve_slow.py"
     done = apart(sys.executable, client, bundle, stopped, until, env=own)
     assert done.returncode == 0, done.stderr
-    status, said, took, left = json.loads(done.stdout)
-    assert not left, said
+    status, said, left = json.loads(done.stdout)
+    assert not left, (until, said)
     logs = list(short.glob("*"))
     if until == "never":
         assert status == 1, said
@@ -252,10 +262,9 @@ def test_a_raylet_that_gives_up_is_started_again_or_said(bundle, python, stopped
         assert [str(path) for path in logs] == re.findall("Ray's own logs: (.*)", said)
         assert list(logs[0].glob("raylet*"))
     else:
-        assert status == 0 and not logs, (said, logs)
-        assert said.splitlines()[-1].endswith(" stopped")
-        assert took < 60, "it is ended without its help after 40 s"
-        assert until == "at once" or "is started again (2 of 3)" in said
+        assert status == 0 and not logs, (until, said, logs)
+        assert said.splitlines()[-1].endswith(" stopped"), (until, said)
+        assert until != "ready after" or "is started again (2 of 3)" in said
     shutil.rmtree(short)
 
 

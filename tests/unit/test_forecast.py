@@ -118,6 +118,17 @@ def test_jobs_that_run_at_once_add_their_memory():
     assert (found.memory, found.seconds) == (10, 20)
 
 
+def test_jobs_wait_for_memory_and_what_takes_more_than_there_is_runs_alone():
+    jobs = [
+        Task(name, [], {name: 1}, 10, size) for name, size in zip("abc", (6, 6, 2), strict=True)
+    ]
+    found = schedule(jobs, set("abc"), 2, rolling=False, most=9)
+    assert (found.memory, found.seconds, found.started) == (8, 20, {"a": 0, "c": 0, "b": 10})
+    huge = [Task("d", [], {"d": 1}, 10, 60), *jobs]
+    found = schedule(huge, set("abcd"), 3, rolling=False, most=9)
+    assert (found.memory, found.seconds) == (60, 30)
+
+
 def test_one_question_has_one_total_in_whatever_order_the_jobs_come():
     """Snakemake's order is another in each process: three totals for the 367 targets of the matrix."""
 

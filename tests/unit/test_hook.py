@@ -23,6 +23,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from ingot.driver.snakemake import asks as snakemake_asks
 from ingot.driver.snakemake import hook as hook
+from ingot.driver.snakemake import memory
 from ingot.driver.snakemake import says as says
 from ingot.driver.snakemake.cluster import jobs
 
@@ -131,6 +132,17 @@ def test_what_a_cluster_asks_still_goes_by_these_names():
     source = inspect.getsource(jobs.ORIGINAL.get("handle_error") or JobScheduler._handle_error)
     assert "job.restart_times > job.attempt - 1" in source, "jobs.handle_error decides by these"
     assert '"_resources"' in inspect.getsource(Job), "jobs.resources sets them"
+
+
+def test_what_runs_at_once_still_goes_by_these_names():
+    original = memory.ORIGINAL.get("scheduler_resources") or Job.scheduler_resources
+    assert isinstance(original, property), (
+        "Job.scheduler_resources: snakemake/memory.py replaces it"
+    )
+    source = inspect.getsource(JobScheduler)
+    assert "workflow.global_resources" in source and source.count("job.scheduler_resources") >= 2, (
+        "memory.limit sets the first, memory.asked says the second"
+    )
 
 
 def test_named_files_still_come_with_their_names_and_flags():

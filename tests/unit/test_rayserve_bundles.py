@@ -271,7 +271,14 @@ def test_rays_logs_outlive_a_start_that_failed(tmp_path):
     logs.mkdir(parents=True)
     (logs / "raylet.err").write_text("the reason")
     (tmp_path / "scratch/session_latest").symlink_to("session_1")
-    code = "import sys; from pathlib import Path; import start; start.keep_logs(Path(sys.argv[1]))"
+    code = """
+import sys
+from pathlib import Path
+from program import Program
+one = object.__new__(Program)
+one.scratch = Path(sys.argv[1])
+one.keep_logs()
+"""
     done = subprocess.run(
         [sys.executable, "-B", "-c", code, tmp_path / "scratch"],
         capture_output=True, text=True, check=True,

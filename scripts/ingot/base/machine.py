@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 LIMIT = Path("/sys/fs/cgroup/memory.max")
-PROCESSOR = Path("/proc/cpuinfo")
+PROCESSOR, FREE = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 
 
 def memory() -> int:
@@ -16,6 +16,15 @@ def memory() -> int:
         return min(whole, int(LIMIT.read_text()))
     except (OSError, ValueError):  # none, or `max`
         return whole
+
+
+def available() -> int:
+    """Bytes of it that nobody holds now."""
+    try:
+        said = re.search(r"^MemAvailable:\s*(\d+) kB$", FREE.read_text(), re.M)
+    except OSError:
+        said = None
+    return min(memory(), int(said[1]) << 10) if said else memory()
 
 
 def cores() -> int:

@@ -233,7 +233,7 @@ def cost(root: Path, wanted: list[str]) -> str:
     jobs = dry_run(root, wanted)
     if any(job["action"] == "run" and not job.get("forecast") for job in jobs):
         return "how long is known once config.json is here"
-    found = plan.of_build(jobs, {*wanted}, os.cpu_count(), Past(Store()))
+    found = plan.of_build(jobs, {*wanted}, None, Past(Store()))
     if not found["jobs"]:
         return "on record already"
     way = found["keep"]["all"]

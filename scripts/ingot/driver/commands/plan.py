@@ -4,6 +4,7 @@ For a model not yet fetched, only config.json (1 kB) and the hub's list of files
 """
 
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from ingot.base import machine
 from ingot.base.refused import Refused
 from ingot.driver.cache.dry_run import dry_run
 from ingot.driver.catalogue import schema, targets
@@ -82,7 +84,7 @@ def run(root: Path, options: Namespace) -> None:
         wanted = {target.rstrip("/") for target in built}
         found = {
             "targets": options.target,
-            "build": of_build(jobs, wanted, options.cores or os.cpu_count(), costs.past),
+            "build": of_build(jobs, wanted, options.cores, costs.past),
             "serving": [
                 of_serving(name, costs, built, options) for name in names if known(name, costs)
             ],
@@ -140,9 +142,14 @@ def _quoted(words) -> str:
     return " ".join(shlex.quote(str(word)) for word in words)
 
 
-def of_build(jobs: list[dict], wanted: set[str], cores: int, past: Past) -> dict:
-    """The jobs, the totals, and the disk over time for both ways of keeping."""
-    ways = schedule.both(jobs, wanted, cores)
+def of_build(jobs: list[dict], wanted: set[str], cores: int | None, past: Past) -> dict:
+    """The jobs, the totals, and the disk over time for both ways of keeping.
+
+    On so many `cores`; None: on those of this machine, in its memory.
+    """
+    most = math.inf if cores else machine.available()
+    cores = cores or os.cpu_count() or 1
+    ways = schedule.both(jobs, wanted, cores, most)
     running = [job for job in jobs if job["action"] == "run" and job.get("forecast")]
     rows = [
         {

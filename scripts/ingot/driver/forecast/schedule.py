@@ -4,6 +4,7 @@ A file counts in full from the start of the job that writes it, once for artifac
 together.  With `keep=targets` an intermediate goes when its last reader is done.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -12,6 +13,8 @@ from typing import Any
 from ingot.driver.catalogue.formats.rows import chart_of, row_of
 from ingot.driver.catalogue.formats.table import CHART
 from ingot.driver.catalogue.job import Graph, Job
+
+LOOK = 50  # jobs that are too large now, before none is taken to fit
 
 
 @dataclass
@@ -42,8 +45,13 @@ class Schedule:
     timeline: list[tuple[float, dict[str, int]]] = field(default_factory=list)
 
 
-def schedule(tasks: list[Task], targets: set[str], cores: int, rolling: bool) -> Schedule:
-    """Run the tasks in their order, as many at once as there are cores."""
+def schedule(
+    tasks: list[Task], targets: set[str], cores: int, rolling: bool, most: float = math.inf
+) -> Schedule:
+    """Run the tasks in their order, as many at once as there are cores, in `most` bytes of memory.
+
+    What takes more than that runs alone, as Snakemake does it (snakemake/memory.py).
+    """
     made = {path: task for task in tasks for path in task.files}
     readers: dict[str, set[str]] = {}
     for task in tasks:
@@ -69,6 +77,20 @@ def schedule(tasks: list[Task], targets: set[str], cores: int, rolling: bool) ->
         reads = (path for path in tasks[number].reads if path in made)
         heappush(ready, (-sum(made[path].files.get(path, 0) for path in reads), number))
 
+    def fitting() -> int | None:
+        """The first that can start now."""
+        larger: list[tuple[int, int]] = []
+        while ready and threads < cores and len(larger) < LOOK:
+            one = heappop(ready)
+            if not running or memory + tasks[one[1]].memory <= most:
+                break
+            larger.append(one)
+        else:
+            one = None
+        for other in larger:
+            heappush(ready, other)
+        return one and one[1]
+
     def mark() -> None:
         found.timeline.append((now, dict(here)))
         found.disk = max(found.disk, sum(here.values()))
@@ -78,8 +100,8 @@ def schedule(tasks: list[Task], targets: set[str], cores: int, rolling: bool) ->
         if not names:
             wait(number)
     while ready or running:
-        while ready and threads < cores:
-            task = tasks[heappop(ready)[1]]
+        while (number := fitting()) is not None:
+            task = tasks[number]
             heappush(running, (now + task.seconds, len(found.started), task))
             threads += task.threads
             memory += task.memory
@@ -137,7 +159,9 @@ def tasks_of(described: list[dict[str, Any]]) -> Iterator[Task]:
             )
 
 
-def summary(described: list[dict[str, Any]], targets: set[str], cores: int) -> str:
+def summary(
+    described: list[dict[str, Any]], targets: set[str], cores: int, most: float = math.inf
+) -> str:
     """One line for a dry run."""
     unknown = [one for one in described if one["action"] == "run" and not one.get("forecast")]
     if unknown:
@@ -145,7 +169,7 @@ def summary(described: list[dict[str, Any]], targets: set[str], cores: int) -> s
         return (
             f"what it takes is known once config.json is here ({models}); `ingot plan` fetches it"
         )
-    found = both(described, targets, cores)
+    found = both(described, targets, cores, most)
     everything, rolling = found["all"], found["targets"]
     return (
         f"takes about {duration(everything.seconds)}, {size(everything.memory)} of memory, "
@@ -173,10 +197,12 @@ def size(count: float) -> str:
     return f"{count / 1e3:.0f} kB"
 
 
-def both(described: list[dict[str, Any]], targets: set[str], cores: int) -> dict[str, Schedule]:
+def both(
+    described: list[dict[str, Any]], targets: set[str], cores: int, most: float = math.inf
+) -> dict[str, Schedule]:
     """The course of a build that keeps all, and of one that keeps the targets only."""
     return {
-        keep: schedule(list(tasks_of(described)), targets, cores, keep == "targets")
+        keep: schedule(list(tasks_of(described)), targets, cores, keep == "targets", most)
         for keep in ("all", "targets")
     }
 

@@ -41,8 +41,8 @@ def table(decision: Decision, costs: Costs, asks: Callable[[Job], str]) -> Itera
         yield f"run      {numbers}  {names}  ({job.rule}: {why}){asks(job)}"
 
 
-def plan(graph: Graph, decision: Decision, costs: Costs, keeps: str) -> dict[str, Any]:
-    """What the run will take as a whole, and how its disk will fill: [seconds, bytes]."""
+def plan(graph: Graph, decision: Decision, costs: Costs, keeps: str, most: float) -> dict[str, Any]:
+    """What the run takes in all, in `most` bytes of memory; how its disk fills: [seconds, bytes]."""
     found = [
         {"action": "run", "outputs": job.writes, "inputs": job.reads,
          "forecast": {"files": one.files, "seconds": one.seconds, "memory": one.memory,
@@ -50,7 +50,7 @@ def plan(graph: Graph, decision: Decision, costs: Costs, keeps: str) -> dict[str
         for job in decision.run if job.writes and (one := costs.of(job))
     ]  # fmt: skip
     cores, asked = os.cpu_count() or 1, graph.asked()
-    way = schedule(list(tasks_of(found)), asked, cores, keeps == "targets")
+    way = schedule(list(tasks_of(found)), asked, cores, keeps == "targets", most)
     known = len(found) == len(decision.run)
     line = [[at, sum(sizes.values())] for at, sizes in way.timeline]
     return {"seconds": way.seconds, "memory": way.memory, "disk": way.disk, "disk_at": line,

@@ -34,7 +34,7 @@ from ingot.driver.forecast.past import Past
 from ingot.driver.show import decided
 from ingot.driver.show.status import Status
 from ingot.driver.snakemake import asks as snakemake_asks
-from ingot.driver.snakemake import report
+from ingot.driver.snakemake import memory, report
 from ingot.driver.snakemake import says as snakemake_says
 from ingot.driver.snakemake.cluster import ask
 from ingot.driver.snakemake.cluster import jobs as cluster
@@ -78,8 +78,7 @@ def install(catalogue: dict, root: Path) -> None:
         DAG.cleanup_workdir = cleanup_workdir
         ORIGINAL["metadata"] = PersistenceBase.metadata
         PersistenceBase.metadata = metadata
-        if cluster.used():
-            cluster.install()
+        (cluster if cluster.used() else memory).install()
         snakemake_says.install_lines()
         snakemake_asks.install_lint()
     methods = (
@@ -247,8 +246,8 @@ class Session:
         jobs = list(self.decision.run)
         self.status.targets = sorted(self.contents.graph.asked())
         self.status.restored = sum(map(len, self.decision.restore.values()))
-        graph, keeps = self.contents.graph, self.catalogue["keep"]
-        self.status.expect(jobs, decided.plan(graph, self.decision, self.costs, keeps))
+        graph, keeps, free = self.contents.graph, self.catalogue["keep"], memory.free(self.cluster)
+        self.status.expect(jobs, decided.plan(graph, self.decision, self.costs, keeps, free))
         self.foresee(jobs)
 
     def foresee(self, left: Iterable[Job]) -> None:
@@ -547,6 +546,8 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
                 machine.stop_where_it_cannot_run(session.decision.run, dry)
             if session.cluster:
                 doctor.look(session.cluster, session.decision.run, dry)
+            elif session.decision.run:
+                memory.limit(dag.workflow)
         if dry or not snakemake_says.quiet():
             report.tell(session.contents, session.decision, session.costs, dry, session.cluster)
         if not dry:

@@ -19,6 +19,7 @@ from ingot.driver.catalogue.job import Job
 from ingot.driver.forecast import schedule
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.show import decided
+from ingot.driver.snakemake import memory
 from ingot.driver.snakemake.cluster.jobs import Cluster
 
 LINES = 40  # of a dry run, that are shown
@@ -44,6 +45,9 @@ def tell(
         print(
             f"total: {restored} files to restore, {len(decision.run)} jobs to run", file=sys.stderr
         )
+    needs = [(job.writes[0], one.memory) for job in decision.run if (one := costs.of(job))]
+    if not cluster and (line := memory.larger(needs)):
+        print(line, file=sys.stderr)
     if answer := os.environ.get(ANSWER):
         found = described(contents, decision, costs, cluster)
         for job, one in zip(contents.graph.jobs, found, strict=True):
@@ -56,7 +60,8 @@ def tell(
         Path(answer).write_text(json.dumps(found))
     elif dry and decision.run:
         jobs = described(contents, decision, costs)
-        print(schedule.summary(jobs, contents.graph.asked(), os.cpu_count()), file=sys.stderr)
+        asked, free = contents.graph.asked(), memory.free(cluster)
+        print(schedule.summary(jobs, asked, os.cpu_count() or 1, free), file=sys.stderr)
 
 
 def _news(decision: Decision) -> Iterator[str]:

@@ -14,6 +14,7 @@ from ingot.base.atomic import replacing
 from ingot.base.console import stderr_to_log
 from ingot.base.fields import read_json
 from ingot.base.options import ReadingFile, step
+from ingot.base.progress import Progress
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.parity import quantised_model, transformers_model
@@ -37,7 +38,7 @@ def generate_reference(
         import numpy as np
 
         asked = read_prompts(checkpoint, reading_of.outline(reading), prompts)
-        tokens, logits = greedy(checkpoint, asked)
+        tokens, logits = greedy(checkpoint, asked, Progress(reference.name, total(asked), "tokens"))
     with replacing(reference) as partial, partial.open("wb") as file:
         np.savez(
             file,
@@ -77,7 +78,12 @@ def read_prompts(
     return ids
 
 
-def greedy(checkpoint: Checkpoint, prompts: list[list[int]]):
+def total(prompts: list[list[int]]) -> int:
+    """Tokens that are run."""
+    return sum(len(prompt) + STEPS for prompt in prompts)
+
+
+def greedy(checkpoint: Checkpoint, prompts: list[list[int]], progress: Progress):
     """For each prompt the greedy tokens, up to the end token, and the logits each came from."""
     import torch
 
@@ -89,7 +95,7 @@ def greedy(checkpoint: Checkpoint, prompts: list[list[int]]):
     # Mamba takes its state by another name, and begins again without a word: then all is read each time
     cached = "past_key_values" in inspect.signature(model.forward).parameters
     tokens, logits = [], []
-    for number, prompt in enumerate(prompts, 1):
+    for prompt in prompts:
         said, rows = [], []
         ids, cache = torch.tensor([prompt]), None
         with torch.no_grad():
@@ -102,7 +108,7 @@ def greedy(checkpoint: Checkpoint, prompts: list[list[int]]):
                 ids = torch.tensor([[said[-1]] if cached else [*prompt, *said]])
         tokens.append(said)
         logits.append(rows)
-        print(f"prompt {number} of {len(prompts)}: {len(prompt)} tokens", flush=True)
+        progress.add(len(prompt) + STEPS)
     return tokens, logits
 
 

@@ -11,6 +11,7 @@ from ingot.base import stream
 from ingot.base.atomic import replacing
 from ingot.base.console import stderr_to_log
 from ingot.base.options import TextsFile, step
+from ingot.base.progress import Progress
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.parity import texts as texts_of
 
@@ -38,11 +39,12 @@ def score_corpus(
             }
             np.lib.format.write_array_header_1_0(file, head)
             stream.allocate(file.fileno(), file.tell() + rows * vocab * 4, scores)
-            for number, ids in enumerate(windows, 1):
+            progress = Progress(scores.name, len(windows), "windows")
+            for ids in windows:
                 with torch.no_grad(), transformers_model.understood(checkpoint["config.json"]):
                     logits = model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :-1]
                 file.write(torch.log_softmax(logits, dim=-1).numpy().data)
-                print(f"window {number} of {len(windows)}", flush=True)
+                progress.add(1)
 
 
 if __name__ == "__main__":

@@ -70,6 +70,21 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
 
 
+def processor_times():
+    """Seconds of all cores since the machine started: all, and idle ones."""
+    numbers = [int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+    return sum(numbers), numbers[3] + numbers[4]
+
+
+BEGAN = processor_times()
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What more processes at once could still use."""
+    whole, idle = (now - then for now, then in zip(processor_times(), BEGAN, strict=True))
+    terminalreporter.write_line(f"of the cores' time {idle / max(whole, 1):.0%} was idle")
+
+
 @pytest.fixture(scope="session")
 def python():
     """python("iree") is the interpreter of that toolchain, built if it is not there yet."""

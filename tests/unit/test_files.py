@@ -1,6 +1,7 @@
 """Bytes to disk: whole under their names, hashed once, in any number of threads."""
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,23 @@ def test_a_toolchains_words_go_to_the_log_and_come_back_afterwards(capfd):
     os.write(2, b"ours\n")
     out, err = capfd.readouterr()
     assert "from C" in out and "its output" in out and err == "ours\n"
+
+
+def test_long_work_says_how_far_it_is(capfd, monkeypatch):
+    """Its progress goes to the log with all else: nobody saw how far an hour of work was."""
+    from ingot.base import console, progress
+
+    monkeypatch.setattr(console, "BEAT", 0.01)
+    said = {}
+    for name in ("uncounted", "counted"):
+        with console.stderr_to_log(name):
+            if name == "counted":
+                progress.Progress("windows", 4, "windows").add(1)
+            while name not in (text := capfd.readouterr().err):
+                pass
+        said[name] = text.splitlines()[0]
+    assert said["uncounted"] == "uncounted: 0 s so far"
+    assert re.fullmatch(r"counted:  25 %  1 of 4 windows  \d+ s left", said["counted"])
 
 
 def test_a_layout_knows_head_entries_and_size():

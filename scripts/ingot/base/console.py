@@ -16,7 +16,7 @@ BEAT = 30  # seconds between two signs of life
 def stderr_to_log(what: str) -> Iterator[None]:
     """Send file descriptor 2 to 1 meanwhile: libraries write there from C as well as from Python.
 
-    Long work shows that it lives: `what` and the time, every half minute, on the terminal.
+    Long work shows that it lives: `what` and how far it is, every half minute, on the terminal.
     """
     sys.stderr.flush()
     kept = os.dup(2)
@@ -33,14 +33,17 @@ def stderr_to_log(what: str) -> Iterator[None]:
 
 @contextmanager
 def heartbeat(what: str, terminal: int = 2) -> Iterator[None]:
-    """Write `what` and how long it has run to file descriptor `terminal`, now and then."""
-    done, start = threading.Event(), time.monotonic()
+    """Write `what`, and how far it is or how long it runs, to file descriptor `terminal`, now and then."""
+    done, start, before = threading.Event(), time.monotonic(), record.counter()
 
     def beat() -> None:
         while not done.wait(BEAT):
             if record.shown() == "board":
                 continue
-            os.write(terminal, f"{what}: {time.monotonic() - start:.0f} s so far\n".encode())
+            now, counter = time.monotonic(), record.counter()
+            counts = counter is not before and counter.done and counter.done < counter.total
+            state = counter.state(now) if counts else f"{now - start:.0f} s so far"
+            os.write(terminal, f"{what}: {state}\n".encode())
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

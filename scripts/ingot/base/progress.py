@@ -50,10 +50,14 @@ class Progress:
                 print(self._line(now), file=sys.stderr, flush=True)
 
     def _line(self, now: float) -> str:
+        return f"{self.what}: {self.state(now)}"
+
+    def state(self, now: float) -> str:
+        """How far it is, and how long it may still take."""
         speed = (self.done - self.first) / max(now - self.start, 1e-6)
         left = (self.total - self.done) / speed if speed else 0
         share = 100 * self.done // max(self.total, 1)
         count = f"{self.done / 1e6:.1f} of {self.total / 1e6:.1f} MB  {speed / 1e6:.0f} MB/s"
         if self.unit:
             count = f"{self.done} of {self.total} {self.unit}"
-        return f"{self.what}: {share:3d} %  {count}  {left:.0f} s left"
+        return f"{share:3d} %  {count}  {left:.0f} s left"

@@ -42,6 +42,11 @@ def counts(progress: Any) -> None:
     _counter = progress
 
 
+def counter() -> Any:
+    """The Progress that counts now, or None."""
+    return _counter
+
+
 def begin() -> None:
     """Record this process from now on, in a thread; where no run has started it, nothing."""
     global _shown

@@ -31,7 +31,7 @@ $(READY): envs/driver/requirements.lock pyproject.toml
 	@grep '^uv==' envs/driver/requirements.lock >$(VENV)/uv.lock
 	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --require-hashes $(OFFLINE) -r $(VENV)/uv.lock
 	@PYTHONPATH=scripts $(VENV)/bin/python -c "$$INSTALL"
-	@$(VENV)/bin/uv pip install --quiet --offline --python $(VENV)/bin/python --no-deps --no-build-isolation -e .
+	@$(VENV)/bin/uv pip install --quiet --no-config --no-cache --offline --python $(VENV)/bin/python --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/lib/python3.11/site-packages/ingot-plugins.pth # of an Ingot of before
 	@touch $@
 

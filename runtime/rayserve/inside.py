@@ -1,12 +1,13 @@
 """What speaks to Ray: ./serve's child.  It starts Ray or joins a cluster, deploys, and ends with its input.
 
-Run by program.py, with a folder of its own, in which it says that Ray is up, and why it failed.
+Run by program.py, with a folder of its own, in which it says that Ray has come up, and why it failed.
 """
 
 import contextlib
 import json
 import os
 import secrets
+import signal
 import sys
 import threading
 import time
@@ -22,8 +23,8 @@ STORE = 100 << 20  # bytes of Ray's object store: requests are small
 VENDORS = {"amd_cpu": "AuthenticAMD", "intel_cpu": "GenuineIntel"}
 
 
-class Ended(Exception):
-    """Its input has."""
+class Ended(BaseException):
+    """Its input has, or it was told to by a signal.  No Exception: what asks a server catches those."""
 
 
 def say(text: str) -> None:
@@ -93,7 +94,7 @@ def states() -> dict[str, tuple[str, str]]:
     return found
 
 
-def wait(names: list[str], limit: float, ending: threading.Event) -> None:
+def wait(names: list[str], limit: float) -> None:
     began = said = time.monotonic()
     while True:
         found = states()
@@ -110,8 +111,7 @@ def wait(names: list[str], limit: float, ending: threading.Event) -> None:
             said = now
             each = ", ".join(f"{name} {state.lower()}" for name, (state, _) in found.items())
             say(f"loading, {now - began:.0f} s: {each}")
-        if ending.wait(0.3):
-            raise Ended
+        time.sleep(0.3)
 
 
 def telling(why: str) -> str:
@@ -123,30 +123,30 @@ def telling(why: str) -> str:
     return (errors or lines or ["failed without a word"])[-1][:500]
 
 
-def watch(names: list[str], ending: threading.Event) -> None:
+def watch(names: list[str]) -> None:
     """Say when an application is down, and when it is back."""
     down: set[str] = set()
-    while not ending.wait(1):
+    while True:
+        time.sleep(1)
         found = states()
         for name in names:
             state, why = found.get(name, ("GONE", ""))
             if (state == "RUNNING") == (name in down):
                 say(f"{name}: {state.lower()}{'' if state == 'RUNNING' else f': {telling(why)}'}")
                 down ^= {name}
-    raise Ended
 
 
-def serve(asked: dict, began: float, ending: threading.Event) -> None:
-    """Until `ending`: then Ended is raised."""
+def serve(asked: dict, began: float) -> None:
+    """Until Ended is raised."""
     config = asked["config"]
     deploy(config)
     names = [one["name"] for one in config["applications"]]
-    wait(names, asked["seconds"], ending)
+    wait(names, asked["seconds"])
     url = f"http://{asked['host']}:{asked['port']}"
     for line in asking.each(url, "", json.loads((FOLDER / "smoke.json").read_bytes())):
         say(line)
     say(f"ready after {time.monotonic() - began:.0f} s: {url}")
-    watch(names, ending)
+    watch(names)
 
 
 def end(ours: bool) -> None:
@@ -161,22 +161,34 @@ def end(ours: bool) -> None:
         ray.shutdown()
 
 
-def hear(ending: threading.Event) -> None:
+def hear(input_ended: int) -> None:
+    """In a thread: the main one waits for Ray, or for an answer."""
     while os.read(0, 64):
         pass
-    ending.set()
+    signal.pthread_kill(threading.main_thread().ident, input_ended)
+
+
+def stop(*_) -> None:
+    listen(lambda *_: None)  # once
+    raise Ended
+
+
+def listen(handler) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, handler)
 
 
 def main(scratch: Path) -> int:
     asked = json.loads((scratch / ASKED).read_bytes())
-    ending, ours, error = threading.Event(), False, ""
-    threading.Thread(target=hear, args=(ending,), daemon=True).start()
-    began = time.monotonic()
+    ours, error, began = False, "", time.monotonic()
     try:
+        listen(stop)
         begin(asked["asks"], asked["host"], asked["address"], scratch)
+        listen(stop)  # Ray has put a handler of its own there
         (scratch / UP).touch()
+        threading.Thread(target=hear, args=(signal.SIGUSR1,), daemon=True).start()
         ours = True
-        serve(asked, began, ending)
+        serve(asked, began)
     except Ended:
         pass
     except Refused as why:
@@ -185,6 +197,7 @@ def main(scratch: Path) -> int:
         error = f"Ray ended this program with exit status {why.code}"
     except Exception as why:
         error = telling(str(why)) if str(why) else type(why).__name__
+    listen(lambda *_: None)
     if error:
         (scratch / ERROR).write_text(error)
     end(ours)

@@ -17,7 +17,8 @@ from pathlib import Path
 
 from leftovers import Leftovers
 
-ASKED, UP, ERROR = "asked.json", "up", "error"  # what it is given; whether Ray runs; why it ended
+# in its folder: what it is given; that Ray has come up; why it failed
+ASKED, UP, ERROR = "asked.json", "up", "error"
 LOOK = 1.0  # seconds
 PATIENCE = 40  # seconds from the end of its input until it is killed
 SHORT = 24  # letters of a folder, so that the names of sockets in it are within 107 bytes
@@ -43,16 +44,21 @@ class Program:
 
     @property
     def up(self) -> bool:
-        """Does Ray run?"""
+        """Has Ray come up?"""
         return (self.scratch / UP).exists()
 
+    @property
+    def failed(self) -> bool:
+        """Has it said why?"""
+        return (self.scratch / ERROR).exists()
+
     def ended(self) -> str:
-        """Why it ended, once it has."""
-        while self.process.poll() is None and not self._lost():
+        """Wait until it has failed, or is gone: why."""
+        while self.process.poll() is None and not self.failed and not self._lost():
             time.sleep(LOOK)
             self.left.look(every=5)
-        time.sleep(LOOK)  # a signal to all, which ended it, comes to this process as well
-        return self._last_words() or self._error()
+        time.sleep(LOOK)  # where a signal to all processes ended it, ours may be a moment behind
+        return self.why()
 
     def _lost(self) -> bool:
         """Is its raylet gone?"""
@@ -61,22 +67,20 @@ class Program:
         self.raylet = next(filter(is_raylet, self.left.processes()), 0)
         return False
 
-    def _last_words(self) -> str:
-        """Why its raylet gave up, by what that said."""
-        text = "".join(
+    def why(self) -> str:
+        """Its raylet gave up; or its own reason, the raylet's last words, or how it ended."""
+        said = "".join(
             path.read_text(errors="replace")
             for path in self.scratch.glob("session_2*/logs/raylet.err")
         )
-        if "WaitForDashboardAgentPorts" in text:
+        if "WaitForDashboardAgentPorts" in said:
             return SLOW
-        return next((f"{GONE} {line[:500]}" for line in text.splitlines() if " C " in line), "")
-
-    def _error(self) -> str:
         with contextlib.suppress(OSError):
             return (self.scratch / ERROR).read_text()
+        critical = [line[:500] for line in said.splitlines() if " C " in line]
         code = self.process.poll()
-        if code is None:
-            return f"{GONE} without a word"
+        if critical or code is None:
+            return f"{GONE} {critical[0] if critical else 'without a word'}"
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit status {code}"
         return f"the program that speaks to Ray {how}"
 

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from importlib import metadata
+from typing import NoReturn
 
 import sums
 from inside import STORE, say
@@ -31,6 +32,10 @@ QUIET = {
 
 class Stopped(Exception):
     """By SIGTERM or Ctrl-C."""
+
+
+class Failed(Exception):
+    """It has been said why."""
 
 
 def configuration(bundle: dict, options: argparse.Namespace) -> dict:
@@ -77,21 +82,32 @@ def served(bundle: dict, options: argparse.Namespace, number: int) -> bool:
         "seconds": bundle["start_seconds"],
         "host": options.host, "port": options.port, "address": options.address,
     }  # fmt: skip
-    program = Program(asked, environment(bundle))
+    program, again = Program(asked, environment(bundle)), False
     try:
         why = program.ended()
-        if why == SLOW and not program.up and number < TRIES:
-            return False
-        program.keep_logs()
-        raise Refused(why)
+        again = why == SLOW and not program.up and number < TRIES
+        if not again:
+            fail(program, why)
+        return False
     except Stopped:
+        if program.up and program.failed:  # before it was told to end
+            fail(program, program.why())
         if program.up:
             say("stopping")
         raise
     finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)  # one that comes now is heard after it
+        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
         program.stop()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+        if again:  # else it ends, whatever comes now
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+
+
+def fail(program: Program, why: str) -> NoReturn:
+    """Say it, whatever signal comes now."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+    print(f"error: {why}", flush=True)
+    program.keep_logs()
+    raise Failed
 
 
 def stop(*_) -> None:
@@ -125,7 +141,9 @@ def main() -> int:
             say(f"{SLOW}; Ray is started again ({number} of {TRIES})")
     except Stopped:
         say("stopped")
-        return 0
+        os._exit(0)  # a thread may be reading the bundle's files still
+    except Failed:
+        pass
     except (Refused, OSError, RuntimeError) as why:  # the last: sums.hold's
         print(f"error: {why}", flush=True)
     return 1

@@ -4,10 +4,18 @@ import re
 
 import pytest
 
-from ingot.base import machine
-from ingot.driver.snakemake import memory
-
 TWO = ("artifacts/demo.bf16.gguf", "artifacts/demo.f32.gguf")  # of 40 MB each, by forecast
+SIDE_BY_SIDE = ["start", "start", "done", "done"]
+IN_TURN = ["start", "done", "start", "done"]
+OWN = """
+rule both:
+    input: "a.txt", "b.txt"
+rule own:
+    output: "{n,[ab]}.txt"
+    resources: mem_mb=90000000
+    params: heap=lambda wildcards, resources: resources.mem_mb
+    shell: "sleep 1; echo {params.heap} {resources.mem_mb} >{output}"
+"""
 
 
 def order(said):
@@ -15,48 +23,49 @@ def order(said):
     return re.findall(r"^(start|done) +artifacts/demo\.(?:bf16|f32)\.gguf ", said, re.M)
 
 
-@pytest.mark.parametrize("most, wanted", [
-    ([], ["start", "start", "done", "done"]),
-    (["--resources", "mem_mb=60"], ["start", "done", "start", "done"]),
-    (["--resources", "mem_mb=5"], ["start", "done", "start", "done"]),  # less than one takes
+@pytest.mark.parametrize("words, wanted", [
+    ([], SIDE_BY_SIDE),
+    (["--resources", "mem_mb=60"], IN_TURN),
+    (["--resources", "mem=5MB"], IN_TURN),  # less than one takes
+    (["--resources", "mem_mb=60", "--default-resources", "mem_mb=1"], IN_TURN),  # as profiles have them
+    (["--resources", "mem_mb=60", "--set-resources", "safetensors_to_gguf:mem_mb=10"], SIDE_BY_SIDE),
 ])  # fmt: skip
-def test_jobs_that_do_not_fit_side_by_side_wait(clone, build, most, wanted):
-    folder = clone("a")
-    assert order(build(folder, *most, "--", *TWO)) == wanted
+def test_jobs_that_do_not_fit_side_by_side_run_in_turn(clone, build, words, wanted):
+    said = build(clone("a"), *words, "--", *TWO)
+    assert order(said) == wanted, said
 
 
-def test_a_small_machine_does_one_after_another_and_says_what_is_too_large(
-    clone, store, tmp_path, snakemake, monkeypatch
-):
-    """As on a machine of 60 MB, and of 30: by the files that the kernel has."""
-    for megabytes, alone in ((60, False), (30, True)):
-        (tmp_path / "free").write_text(f"MemAvailable: {megabytes * 1000} kB\n")
-        (tmp_path / "limit").write_text(f"{megabytes * 10**6}\n")
+def test_a_small_machine_does_one_after_another_and_says_so(clone, tmp_path, snakemake):
+    """As in a control group of 60 MB, and of 30: by the files that the kernel has."""
+    for megabytes, said in (
+        (60, "60 MB of memory are free: jobs that take more together run in turn"),
+        (30, "takes some 40 MB of memory, and this machine has 30 MB; the kernel may end it"),
+    ):
+        groups = tmp_path / f"groups{megabytes}"
+        groups.mkdir()
+        (groups / "memory.max").write_text(f"{megabytes * 10**6}\n")
         patch = f"""
 from pathlib import Path
 from ingot.base import machine
-machine.FREE, machine.LIMIT = Path({str(tmp_path / "free")!r}), Path({str(tmp_path / "limit")!r})
+machine.GROUPS, machine.OWN = Path({str(groups)!r}), Path("/none")
 """
         folder = clone(f"m{megabytes}")
         snakefile = folder / "Snakefile"
         snakefile.write_text(patch + snakefile.read_text())
         place = {"INGOT_STORE": str(tmp_path / f"store{megabytes}")}
-        done = snakemake(folder, "-s", snakefile, "--", *TWO, environment=place)
-        assert done.returncode == 0, done.stderr
-        assert order(done.stderr) == ["start", "done", "start", "done"]
-        said = re.search(
-            r"demo\.\w+\.gguf: takes some 40 MB of memory, and this machine has 30", done.stderr
-        )
-        assert bool(said) == alone, done.stderr
+        words = ("-s", snakefile, "--", *TWO)
+        done = snakemake(folder, *words[:2], "-n", *words[2:], environment=place)
+        assert done.returncode == 0 and said in done.stderr, done.stderr
+        done = snakemake(folder, *words, environment=place)
+        assert done.returncode == 0 and said in done.stderr, done.stderr
+        assert order(done.stderr) == IN_TURN
 
 
-def test_what_a_machine_has_free_is_within_its_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "LIMIT", tmp_path / "none")
-    assert 0 < machine.available() <= machine.memory()
-    (tmp_path / "limit").write_text("1000000\n")
-    monkeypatch.setattr(machine, "LIMIT", tmp_path / "limit")
-    assert machine.available() == machine.memory() == 1_000_000
-    monkeypatch.setattr(machine, "FREE", tmp_path / "none")
-    assert machine.available() == 1_000_000
-    assert memory.larger([]) == memory.larger([("a", 10**6)]) == ""
-    assert memory.larger([("a", 1), ("b", 3 * 10**6)]).startswith("b: takes some 3 MB of memory")
+def test_what_a_rule_of_ones_own_says_of_memory_is_as_its_author_wrote_it(clone, build):
+    """A limit under Snakemake's own name would cap it, in the shell and not in the key."""
+    folder = clone("a")
+    with (folder / "Snakefile").open("a") as file:
+        file.write(OWN)
+    said = build(folder, "--", "both")
+    assert re.findall("^(start|done) +[ab].txt", said, re.M) == SIDE_BY_SIDE, said
+    assert (folder / "a.txt").read_text() == "90000000 90000000\n"

@@ -7,7 +7,6 @@ import pytest
 
 import checkpoints
 from conftest import ROOT, planned
-from ingot.base import machine
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.quantised import schemes
@@ -29,14 +28,6 @@ def test_a_model_that_memory_cannot_hold_is_refused_before_it_is_loaded(step, mo
         Refused, match=r"would need 1\.0 GB of memory, and this machine has 1\.0 GB"
     ):
         held(Checkpoint([checkpoints.DEMO]))
-
-
-def test_the_memory_of_a_machine_is_its_limits(tmp_path, monkeypatch):
-    whole = machine.memory()
-    monkeypatch.setattr(machine, "LIMIT", tmp_path / "limit")
-    for said, found in (("1000", 1000), ("max", None), (str(1 << 60), None)):
-        (tmp_path / "limit").write_text(said)
-        assert machine.memory() == (found or whole)
 
 
 def test_a_text_that_cannot_be_read_is_named(step, tmp_path):

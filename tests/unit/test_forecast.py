@@ -11,9 +11,10 @@ import yaml
 import checkpoints
 from conftest import ROOT
 from ingot.base.refused import Refused
+from ingot.driver.catalogue.job import Graph, Job, Output
 from ingot.driver.catalogue.model import Model
 from ingot.driver.forecast import past
-from ingot.driver.forecast.schedule import Task, schedule, tasks_of
+from ingot.driver.forecast.schedule import Task, length, schedule, tasks_of
 from ingot.formats.iree import tensor_parallel
 from ingot.model import gpu_layout
 from ingot.model.config import read_config
@@ -127,6 +128,13 @@ def test_jobs_wait_for_memory_and_what_takes_more_than_there_is_runs_alone():
     huge = [Task("d", [], {"d": 1}, 10, 60), *jobs]
     found = schedule(huge, set("abcd"), 3, rolling=False, most=9)
     assert (found.memory, found.seconds) == (60, 30)
+
+
+def test_jobs_that_must_run_in_turn_end_no_sooner():
+    two = [Job("r", outputs=(Output("", str(n)),)) for n in range(2)]
+    for share, wanted in ((0.4, 100), (0.9, 180), (3.0, 200)):
+        found = length(Graph(two), two, lambda job: 100.0, 8, lambda job, share=share: share)
+        assert found == wanted
 
 
 def test_one_question_has_one_total_in_whatever_order_the_jobs_come():

@@ -140,9 +140,11 @@ def test_what_runs_at_once_still_goes_by_these_names():
         "Job.scheduler_resources: snakemake/memory.py replaces it"
     )
     source = inspect.getsource(JobScheduler)
-    assert "workflow.global_resources" in source and source.count("job.scheduler_resources") >= 2, (
-        "memory.limit sets the first, memory.asked says the second"
-    )
+    assert (
+        "for name in self.global_resources" in source and "self.resources[name] -= sum(" in source
+    ), "memory.limit adds a name to both"
+    assert source.count("job.scheduler_resources") >= 2, "memory.asked says it"
+    assert isinstance(Workflow.local_exec, property), "memory.free asks it who works"
 
 
 def test_named_files_still_come_with_their_names_and_flags():

@@ -54,7 +54,11 @@ def add_options(parser: ArgumentParser) -> None:
         "--json", "machine-readable: the plan as JSON, in bytes and seconds", action="store_true"
     )
     add_catalogue(parser)
-    option("--cores", "parallel jobs (default: all cores)", type=int)
+    option(
+        "--cores",
+        "parallel jobs, whatever memory they take (default: this machine's cores and memory)",
+        type=int,
+    )
     option("--context", "tokens of one request (default: the model's context)", type=int)
     option("--gpu-memory", "GiB of one GPU (default: of the model's hardware)", type=float)
     option("--kv-heads", "in place of config.json's number of KV heads", type=int, default=0)

@@ -14,7 +14,7 @@ from ingot.driver.catalogue.formats.rows import chart_of, row_of
 from ingot.driver.catalogue.formats.table import CHART
 from ingot.driver.catalogue.job import Graph, Job
 
-LOOK = 50  # jobs that are too large now, before none is taken to fit
+LOOK = 50  # jobs that are asked whether they fit now, at most
 
 
 @dataclass
@@ -86,10 +86,10 @@ def schedule(
                 break
             larger.append(one)
         else:
-            one = None
+            one = (0, None)
         for other in larger:
             heappush(ready, other)
-        return one and one[1]
+        return one[1]
 
     def mark() -> None:
         found.timeline.append((now, dict(here)))
@@ -208,9 +208,16 @@ def both(
 
 
 def length(
-    graph: Graph, jobs: Iterable[Job], takes: Callable[[Job], float | None], cores: int | None
+    graph: Graph,
+    jobs: Iterable[Job],
+    takes: Callable[[Job], float | None],
+    cores: int | None,
+    share: Callable[[Job], float] = lambda job: 0.0,
 ) -> float | None:
-    """How long the jobs take: the longest way through them; on `cores`, their sum over these at least."""
+    """How long the jobs take: the longest way through them; on `cores`, their sum over these at least.
+
+    `share` is what a job takes of the memory there is: all of it, at most.
+    """
     waiting = set(jobs)
     ends: dict[Job, float] = {}
     for start in waiting:
@@ -227,5 +234,8 @@ def length(
                 return None
             ends[job] = max((ends[one] for one in before), default=0.0) + own
     longest = max(ends.values(), default=0.0)
-    whole = sum(takes(job) or 0.0 for job in waiting if job.writes)
-    return max(longest, whole / cores) if cores else longest
+    if not cores:
+        return longest
+    parts = [(takes(job) or 0.0, min(1.0, share(job))) for job in waiting if job.writes]
+    whole = sum(seconds for seconds, _ in parts)
+    return max(longest, whole / cores, sum(seconds * of for seconds, of in parts))

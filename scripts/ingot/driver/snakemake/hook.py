@@ -7,11 +7,11 @@ a job is a plain value (job.py).  tests/unit/test_hook.py says which name change
 
 import contextlib
 import fcntl
+import math
 import os
 import secrets
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from ingot.driver.cache.restore import make_way, restore
 from ingot.driver.catalogue import machine
 from ingot.driver.catalogue.job import Graph, Input, Job, Output
 from ingot.driver.catalogue.rules.sources import sources_of
-from ingot.driver.forecast import schedule
-from ingot.driver.forecast.costs import CONFIGS, Costs, Forecast
+from ingot.driver.forecast.costs import CONFIGS, Costs
+from ingot.driver.forecast.ending import Ending
 from ingot.driver.forecast.past import Past
 from ingot.driver.show import decided
 from ingot.driver.show.status import Status
@@ -172,9 +172,12 @@ def schedule_all(scheduler) -> bool:
     # all that was asked is answered: a sixth of the time of a matrix of all targets
     if scheduler.workflow.dryrun and os.environ.get(ANSWER):
         return True
+    dag, workflow = scheduler.workflow.dag, scheduler.workflow
     try:
+        if decides(dag) and not workflow.dryrun:
+            memory.limit(scheduler, memory.free(workflow, dag.ingot.cluster))
         done = ORIGINAL["schedule"](scheduler)
-        if decides(dag := scheduler.workflow.dag) and (remote := dag.ingot.contents.shared.remote):
+        if decides(dag) and (remote := dag.ingot.contents.shared.remote):
             remote.close()
         return done
     finally:
@@ -198,7 +201,7 @@ class Session:
         self.owners: dict[Job, str] = {}  # the run whose step may put the job's outputs in place
         self.adopted: set[Job] = set()  # taken in from a run that was killed
         self.status = Status()
-        self.forecasts: dict[Job, Forecast | None] = {}
+        self.ending: Any = None  # once it is known what has to run
         self.cluster: Any = None  # once it is known what has to run
 
     def begin(self, graph: Graph, dry: bool, by_user: dict) -> None:
@@ -241,29 +244,15 @@ class Session:
         expected = self.costs.of(job)
         self.status.started(job, log_of(theirs), expected)
 
-    def expect(self) -> None:
-        """Note what is to be done and what it will take."""
+    def expect(self, most: float) -> None:
+        """Note what is to be done and what it will take, in `most` bytes of memory."""
+        self.ending = Ending(self.costs, bool(self.cluster), most)
         jobs = list(self.decision.run)
         self.status.targets = sorted(self.contents.graph.asked())
         self.status.restored = sum(map(len, self.decision.restore.values()))
-        graph, keeps, free = self.contents.graph, self.catalogue["keep"], memory.free(self.cluster)
-        self.status.expect(jobs, decided.plan(graph, self.decision, self.costs, keeps, free))
-        self.foresee(jobs)
-
-    def foresee(self, left: Iterable[Job]) -> None:
-        """When the run will end, as it goes: on a cluster, after the longest way."""
-        now, running = time.time(), self.status.running
-
-        def seconds(job: Job) -> float | None:
-            begun = running.get(job.writes[0])
-            one = self.forecasts[job] = self.forecasts.get(job) or self.costs.of(job)
-            if one is None:
-                return None
-            return max(0.0, one.seconds - (now - begun["since"])) if begun else one.seconds
-
-        cores = None if self.cluster else os.cpu_count()
-        length = schedule.length(self.contents.graph, left, seconds, cores)
-        self.status.ends = None if length is None else now + length
+        graph, keeps = self.contents.graph, self.catalogue["keep"]
+        self.status.expect(jobs, decided.plan(graph, self.decision, self.costs, keeps, most))
+        self.status.ends = self.ending.at(graph, jobs, self.status.running)
 
     def size(self, job: Job) -> int:
         """Bytes of what a finished job wrote, where the store has them; else 0."""
@@ -546,10 +535,11 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
                 machine.stop_where_it_cannot_run(session.decision.run, dry)
             if session.cluster:
                 doctor.look(session.cluster, session.decision.run, dry)
-            elif session.decision.run:
-                memory.limit(dag.workflow)
         if dry or not snakemake_says.quiet():
-            report.tell(session.contents, session.decision, session.costs, dry, session.cluster)
+            most = memory.free(dag.workflow, session.cluster) if session.decision.run else math.inf
+            report.tell(
+                session.contents, session.decision, session.costs, dry, most, session.cluster
+            )
         if not dry:
             if session.contents.writable:
                 keys = filter(None, map(session.contents.known_key, session.contents.graph.jobs))
@@ -565,7 +555,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             others = dag.workflow.main_snakefile != str(Session.root / "Snakefile")
             Session.idle = not (did or others or session.contents.shared.remote or cluster.used())
             if session.decision.run:
-                session.expect()
+                session.expect(memory.free(dag.workflow, session.cluster))
                 snakemake_says.begin(session.status)
             # ours is kept in the store; Snakemake's would fail a finished job on a full disk
             object.__setattr__(dag.workflow.execution_settings, "keep_metadata", False)
@@ -587,7 +577,8 @@ async def finish(dag, job, *arguments, **options):
     waiting = (set(session.decision.run) | running) - finished
     if session.catalogue["keep"] == "targets":
         drop(session.contents, session.ingest, waiting)
-    session.foresee(waiting)
+    begun = session.status.running
+    session.status.ends = session.ending.at(session.contents.graph, waiting, begun)
     for member in members([job]):
         ours = session.job(member)
         session.status.finished(ours, len(waiting), session.size(ours))

@@ -1,6 +1,7 @@
 """Jobs here at once: as many as this machine's memory holds, by their forecasts.
 
-Two verifications that take half of it and more ran side by side, and the kernel killed one.
+Two verifications that take half of it and more ran side by side, and the kernel killed one.  Snakemake's
+scheduler counts it as it counts cores, under a name of ours: a rule's own mem_mb is what its author says.
 """
 
 import math
@@ -10,7 +11,8 @@ from typing import Any
 from ingot.base import machine
 from ingot.driver.forecast.schedule import size
 
-NAME = "mem_mb"  # Snakemake's word: --resources mem_mb=64000 sets another limit
+NAME = "_ingot_mb"
+THEIRS = "mem_mb"  # of --resources, which sets another limit, and of --set-resources, for one rule
 MB = 10**6
 ORIGINAL: dict[str, Any] = {}  # Snakemake's own, by name
 TAKES: dict[Any, int] = {}  # MB, by Snakemake's job: the scheduler gives back what it took
@@ -24,35 +26,47 @@ def install() -> None:
     Job.scheduler_resources = property(asked)
 
 
-def limit(workflow: Any) -> None:
-    """What is free as the run begins, unless the command line says."""
-    if NAME not in workflow.global_resources:
-        workflow.global_resources[NAME] = machine.available() // MB
+def free(workflow: Any, cluster: Any) -> float:
+    """Bytes for all jobs at once: free here, or as the command line says; inf: they are done elsewhere."""
+    if cluster or not workflow.local_exec:
+        return math.inf
+    said = workflow.global_resources.get(THEIRS)
+    return said.value * MB if said and said.value is not None else machine.available()
 
 
-def free(cluster: Any) -> float:
-    """Bytes for all jobs at once: those of this machine, unless they are done on a cluster."""
-    return math.inf if cluster else machine.available()
+def limit(scheduler: Any, most: float) -> None:
+    """`most`: bytes for all jobs of this scheduler at once."""
+    if most < math.inf:
+        for known in (scheduler.global_resources, scheduler.resources):
+            known[NAME] = int(most // MB)
 
 
 def asked(job: Any) -> dict[str, Any]:
-    """A job's resources, and its memory: all there is, where it takes more, so that it runs alone."""
-    found, session = ORIGINAL["scheduler_resources"].fget(job), getattr(job.dag, "ingot", None)
-    most = job.dag.workflow.global_resources.get(NAME)
-    if session is None or most is None or most.value is None or not job.output:
+    """A job's resources and its memory; one that takes more than there is has all of it."""
+    found = ORIGINAL["scheduler_resources"].fget(job)
+    scheduler = job.dag.workflow.scheduler
+    most = scheduler and scheduler.global_resources.get(NAME)
+    if most is None:
         return found
     if job not in TAKES:
-        forecast = session.costs.of(session.job(job))
-        TAKES[job] = found.get(NAME, forecast.memory // MB if forecast else 0)
-    return {**found, NAME: min(TAKES[job], most.value)}
+        session = job.dag.ingot
+        said = job.dag.workflow.resource_settings.overwrite_resources.get(job.rule.name, {})
+        forecast = session.costs.of(session.job(job)) if job.output else None
+        TAKES[job] = found[THEIRS] if THEIRS in said else forecast.memory // MB if forecast else 0
+    return {**found, NAME: min(TAKES[job], most)}
 
 
-def larger(jobs: Iterable[tuple[str, int]]) -> str:
-    """A line where the largest job, a name and bytes, takes more than this machine has; else empty."""
-    name, needed = max(jobs, key=lambda one: one[1], default=("", 0))
-    if needed <= (here := machine.memory()):
+def said(jobs: Iterable[tuple[str, int]], cores: int, most: float) -> str:
+    """A line where jobs, by name and bytes, may wait for memory, or one takes more than there is."""
+    if most == math.inf:
         return ""
-    return (
-        f"{name}: takes some {size(needed)} of memory, and this machine has {size(here)}: it may be "
-        "killed; build it on a larger one, or on a cluster"
-    )
+    largest = sorted(jobs, key=lambda one: one[1], reverse=True)[:cores]
+    name, needed = largest[0] if largest else ("", 0)
+    if needed > (here := machine.memory()):
+        return (
+            f"{name}: takes some {size(needed)} of memory, and this machine has {size(here)}; the kernel "
+            "may end it: build it on a larger one, or on a cluster"
+        )
+    if len(largest) > 1 and sum(bytes_ for _, bytes_ in largest) > most:
+        return f"{size(most)} of memory are free: jobs that take more together run in turn"
+    return ""

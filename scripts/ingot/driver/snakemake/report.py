@@ -28,11 +28,17 @@ EXPECTED = re.compile(r"new|.* will be decided once .*|.* is missing")
 
 
 def tell(
-    contents: Contents, decision: Decision, costs: Costs, dry: bool, cluster: Cluster | None = None
+    contents: Contents,
+    decision: Decision,
+    costs: Costs,
+    dry: bool,
+    most: float,
+    cluster: Cluster | None = None,
 ) -> None:
     """The decisions: of a dry run as a table; as JSON too when an `ingot` command asks.
 
-    Where there is a cluster, a dry run also says what each job would ask of it.
+    `most`: bytes of memory for all jobs at once.  Where there is a cluster, a dry run also says what each
+    job would ask of it.
     """
     if dry:
         lines = list(decided.table(decision, costs, cluster.described if cluster else lambda _: ""))
@@ -45,8 +51,8 @@ def tell(
         print(
             f"total: {restored} files to restore, {len(decision.run)} jobs to run", file=sys.stderr
         )
-    needs = [(job.writes[0], one.memory) for job in decision.run if (one := costs.of(job))]
-    if not cluster and (line := memory.larger(needs)):
+    needs = ((job.writes[0], one.memory) for job in decision.run if (one := costs.of(job)))
+    if line := memory.said(needs, os.cpu_count() or 1, most):
         print(line, file=sys.stderr)
     if answer := os.environ.get(ANSWER):
         found = described(contents, decision, costs, cluster)
@@ -60,8 +66,8 @@ def tell(
         Path(answer).write_text(json.dumps(found))
     elif dry and decision.run:
         jobs = described(contents, decision, costs)
-        asked, free = contents.graph.asked(), memory.free(cluster)
-        print(schedule.summary(jobs, asked, os.cpu_count() or 1, free), file=sys.stderr)
+        asked = contents.graph.asked()
+        print(schedule.summary(jobs, asked, os.cpu_count() or 1, most), file=sys.stderr)
 
 
 def _news(decision: Decision) -> Iterator[str]:

@@ -70,8 +70,14 @@ def until(found, seconds=60):
 
 
 @pytest.fixture
+def seen(tmp_path):
+    """seen("shutdown"): was Ray asked to do that?"""
+    return lambda name: (tmp_path / name).exists()
+
+
+@pytest.fixture
 def serve(tmp_path):
-    """serve(**variables) starts ./serve; .seen(name) is whether Ray was asked to do that."""
+    """serve(**variables) starts ./serve."""
     parts = tmp_path / "b/parts"
     parts.mkdir(parents=True)
     for path in (ROOT / "runtime/rayserve").glob("*.py"):
@@ -100,7 +106,6 @@ def serve(tmp_path):
             env={**os.environ, "SEEN": str(tmp_path), "TMPDIR": "/tmp", **variables},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
-        process.seen = lambda name: (tmp_path / name).exists()
         started.append(process)
         return process
 
@@ -111,39 +116,43 @@ def serve(tmp_path):
             process.wait()
 
 
-def test_told_to_end_while_an_answer_is_awaited_it_takes_its_applications_from_the_cluster(serve):
+def test_told_to_end_while_an_answer_is_awaited_it_takes_its_applications_from_the_cluster(
+    serve, seen
+):
     """It was killed after 40 s, and what it had deployed stayed there."""
     one = serve(ANSWERS="300")
-    until(lambda: one.seen("asked"))
+    until(lambda: seen("asked"))
     one.terminate()
     out, err = one.communicate(timeout=90)
     assert one.returncode == 0 and out.splitlines()[-1].endswith(" stopped") and not err, out + err
-    assert one.seen("shutdown") and one.seen("down")
+    assert seen("shutdown") and seen("down")
 
 
-def test_told_to_end_when_it_serves_it_does_so(serve):
+def test_told_to_end_when_it_serves_it_does_so(serve, seen):
     one = serve()
     until(lambda: "ready after" in one.stdout.readline())
     one.send_signal(signal.SIGINT)
     out, err = one.communicate(timeout=90)
     assert one.returncode == 0 and out.splitlines()[-1].endswith(" stopped") and not err, out + err
-    assert one.seen("shutdown")
+    assert seen("shutdown")
 
 
-def test_a_failure_is_said_at_once_and_by_the_exit_status_whatever_comes_then(serve):
+def test_a_failure_is_said_at_once_and_by_the_exit_status_whatever_comes_then(serve, seen):
     one = serve(STATE="DEPLOY_FAILED", SLOW="5")
     until(lambda: one.stdout.readline() == "error: a: it lacks a part\n")
-    assert not one.seen("shutdown"), "who waits for the reason has it before all is taken down"
+    assert not seen("shutdown"), "who waits for the reason has it before all is taken down"
     one.terminate()
     out, err = one.communicate(timeout=90)
     assert one.returncode == 1 and not out and not err, out + err
-    assert one.seen("shutdown")
+    assert seen("shutdown")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_all_of_its_processes_takes_the_applications_down_too(serve, number, tmp_path):
+def test_a_signal_to_all_of_its_processes_takes_the_applications_down_too(
+    serve, seen, number, tmp_path
+):
     one = serve(ANSWERS="300")
-    until(lambda: one.seen("asked"))
+    until(lambda: seen("asked"))
     words = subprocess.run(
         ["pgrep", "-P", str(one.pid), "-f", "inside.py"], capture_output=True, text=True, check=True
     )
@@ -151,10 +160,10 @@ def test_a_signal_to_all_of_its_processes_takes_the_applications_down_too(serve,
     one.send_signal(number)
     out, err = one.communicate(timeout=90)
     assert one.returncode == 0 and not err, out + err
-    assert one.seen("shutdown")
+    assert seen("shutdown")
 
 
-def test_told_to_end_while_files_are_read_it_waits_for_none(serve, tmp_path):
+def test_told_to_end_while_files_are_read_it_waits_for_none(serve, seen, tmp_path):
     """A shard of many gigabytes on a slow disk; here a pipe that nobody writes to."""
     os.mkfifo(tmp_path / "b/weights")
     with (tmp_path / "b/SHA256SUMS").open("a") as file:
@@ -163,4 +172,4 @@ def test_told_to_end_while_files_are_read_it_waits_for_none(serve, tmp_path):
     time.sleep(2)
     one.terminate()
     out, _ = one.communicate(timeout=60)
-    assert one.returncode == 0 and out.endswith(" stopped\n") and not one.seen("init")
+    assert one.returncode == 0 and out.endswith(" stopped\n") and not seen("init")

@@ -95,6 +95,17 @@ def test_after_any_change_of_what_it_looked_at_snakemake_decides(still, change):
 
 
 @pytest.mark.slow
+def test_bytecode_that_somebody_else_leaves_beside_the_code_is_no_change(still):
+    """Two tests failed by it: another process had imported from the same folders meanwhile."""
+    run, folder = still
+    for place in ("rules", "scripts", "envs"):
+        (folder / place / "__pycache__").mkdir()
+    assert not run()[1]
+    (folder / "scripts/gguf.py").write_text("")
+    assert run()[1]
+
+
+@pytest.mark.slow
 def test_another_command_or_variable_is_not_known(still):
     run, folder = still
     for words, more in (

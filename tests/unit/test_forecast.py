@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import random
 
@@ -13,7 +14,8 @@ from conftest import ROOT
 from ingot.base.refused import Refused
 from ingot.driver.catalogue.job import Graph, Job, Output
 from ingot.driver.catalogue.model import Model
-from ingot.driver.forecast import past
+from ingot.driver.forecast import ending, past
+from ingot.driver.forecast.costs import Forecast
 from ingot.driver.forecast.schedule import Task, length, schedule, tasks_of
 from ingot.formats.iree import tensor_parallel
 from ingot.model import gpu_layout
@@ -135,6 +137,24 @@ def test_jobs_that_must_run_in_turn_end_no_sooner():
     for share, wanted in ((0.4, 100), (0.9, 180), (3.0, 200)):
         found = length(Graph(two), two, lambda job: 100.0, 8, lambda job, share=share: share)
         assert found == wanted
+
+
+def test_the_end_of_a_run_counts_what_its_jobs_have_taken_and_their_memory(monkeypatch):
+    class Costs:
+        known = True
+
+        def of(self, job):
+            return Forecast("s", "", 1.0, 100.0, 6 * 10**8, {}) if self.known else None
+
+    monkeypatch.setattr(ending.time, "time", lambda: 1000.0)
+    monkeypatch.setattr(ending.os, "cpu_count", lambda: 8)
+    two = [Job("r", outputs=(Output("", str(n)),)) for n in range(2)]
+    graph, running = Graph(two), {"0": {"since": 970.0}}
+    assert ending.Ending(Costs(), False, 10**9).at(graph, two, running) == 1000 + 0.6 * (70 + 100)
+    assert ending.Ending(Costs(), False, math.inf).at(graph, two, running) == 1100
+    assert ending.Ending(Costs(), True, math.inf).at(graph, two, {}) == 1100
+    Costs.known = False
+    assert ending.Ending(Costs(), False, 10**9).at(graph, two, {}) is None
 
 
 def test_one_question_has_one_total_in_whatever_order_the_jobs_come():

@@ -311,8 +311,12 @@ def _file(state: State) -> list | None:
 
 
 def _names(path: str) -> str | None:
+    """But those that are passed over: where code lies, bytecode appears as others import it."""
     try:
-        said = "\0".join(sorted(os.listdir(path)))
+        found = os.listdir(path)
     except OSError:
         return None
+    ends = ("__pycache__", ".pyc")
+    left = {one for one in found if one.endswith(ends) and PASSED_OVER.fullmatch(f"{path}/{one}")}
+    said = "\0".join(sorted({*found} - left))
     return hashlib.sha256(os.fsencode(said)).hexdigest()

@@ -139,7 +139,7 @@ ROWS = (
         steps=make("onnx", Cost(0.6, 3.0, 60))
         | {"build_onnx": build}
         | dict.fromkeys(
-            ("verify_onnx", "verify_built_onnx"), table.run_through(Cost(3, 400, 200, 5000))
+            ("verify_onnx", "verify_built_onnx"), table.run_through(Cost(3, 250, 200, 1100))
         ),
         whole="an ONNX graph holds the whole model",
         variants=lambda catalogue, tp: VARIANTS,

@@ -118,7 +118,7 @@ ROWS = (
         steps={
             "quantize_safetensors": quantised,
             "compress_safetensors": compressed,
-            "verify_safetensors": table.run_through(Cost(8, 400, 1200, 8000)),
+            "verify_safetensors": table.run_through(Cost(8, 200, 1200, 1300)),
         },
         varies={
             "compress_safetensors": (

@@ -4,11 +4,13 @@ Two verifications that take half of it and more ran side by side, and the kernel
 scheduler counts it as it counts cores, under a name of ours: a rule's own mem_mb is what its author says.
 """
 
+import contextlib
 import math
 from collections.abc import Iterable
 from typing import Any
 
 from ingot.base import machine
+from ingot.base.refused import Refused
 from ingot.driver.forecast.schedule import size
 
 NAME = "_ingot_mb"
@@ -49,11 +51,18 @@ def asked(job: Any) -> dict[str, Any]:
     if most is None:
         return found
     if job not in TAKES:
-        session = job.dag.ingot
-        said = job.dag.workflow.resource_settings.overwrite_resources.get(job.rule.name, {})
-        forecast = session.costs.of(session.job(job)) if job.output else None
-        TAKES[job] = found[THEIRS] if THEIRS in said else forecast.memory // MB if forecast else 0
+        TAKES[job] = takes(job, found)
     return {**found, NAME: min(TAKES[job], most)}
+
+
+def takes(job: Any, found: dict[str, Any]) -> int:
+    """MB: what the command line says of its rule, or its forecast."""
+    if THEIRS in job.dag.workflow.resource_settings.overwrite_resources.get(job.rule.name, {}):
+        return found[THEIRS]
+    with contextlib.suppress(Refused):  # by a config.json just fetched: said as the job starts
+        forecast = job.dag.ingot.costs.of(job.dag.ingot.job(job)) if job.output else None
+        return forecast.memory // MB if forecast else 0
+    return 0
 
 
 def said(jobs: Iterable[tuple[str, int]], cores: int, most: float) -> str:

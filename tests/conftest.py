@@ -64,7 +64,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if (needs := item.get_closest_marker("root")) and os.geteuid():
             item.add_marker(pytest.mark.skip(reason=f"needs root: {needs.args[0]}"))
-        theirs = {"peers", "reading", "forked"} & {*getattr(item, "fixturenames", ())}
+        used = {*getattr(item, "fixturenames", ())}
+        theirs = {"peers", "reading", "forked", "snakemake"} & used
         if theirs or {"pipeline", "servers", "cluster", "ci"} & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))

@@ -27,6 +27,8 @@ def test_a_target_is_taken_in_the_fields_spelling(word, wanted):
         ("org/name", ("org/name", "")),
         ("https://huggingface.co/org/name", ("org/name", "")),
         ("https://huggingface.co/org/name/tree/main?a=b", ("org/name", "main")),
+        ("https://huggingface.co/org/name/blob/main/config.json", ("org/name", "main")),
+        ("hf.co/org/name/", ("org/name", "")),
         ("hf://org/name/", ("org/name", "")),
         ("https://example.com/org/name", None),
         ("name", None),

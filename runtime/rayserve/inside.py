@@ -14,21 +14,16 @@ import time
 from pathlib import Path
 
 import asking
-from program import ASKED, ERROR, UP
+from program import ASKED, ERROR, STORE, UP, say
 
 from place import FOLDER, Refused
 
 EACH = 10  # seconds between lines of progress
-STORE = 100 << 20  # bytes of Ray's object store: requests are small
 VENDORS = {"amd_cpu": "AuthenticAMD", "intel_cpu": "GenuineIntel"}
 
 
 class Ended(BaseException):
     """Its input has, or it was told to by a signal.  No Exception: what asks a server catches those."""
-
-
-def say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
 def begin(asks: dict[str, float], host: str, address: str | None, scratch: Path) -> None:
@@ -161,11 +156,11 @@ def end(ours: bool) -> None:
         ray.shutdown()
 
 
-def hear(input_ended: int) -> None:
-    """In a thread: the main one waits for Ray, or for an answer."""
+def hear() -> None:
+    """Tell the main thread that the input has ended: it waits for Ray, or for an answer."""
     while os.read(0, 64):
         pass
-    signal.pthread_kill(threading.main_thread().ident, input_ended)
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
 
 def stop(*_) -> None:
@@ -186,7 +181,7 @@ def main(scratch: Path) -> int:
         begin(asked["asks"], asked["host"], asked["address"], scratch)
         listen(stop)  # Ray has put a handler of its own there
         (scratch / UP).touch()
-        threading.Thread(target=hear, args=(signal.SIGUSR1,), daemon=True).start()
+        threading.Thread(target=hear, daemon=True).start()
         ours = True
         serve(asked, began)
     except Ended:

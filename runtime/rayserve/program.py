@@ -21,9 +21,14 @@ from leftovers import Leftovers
 ASKED, UP, ERROR = "asked.json", "up", "error"
 LOOK = 1.0  # seconds
 PATIENCE = 40  # seconds from the end of its input until it is killed
+STORE = 100 << 20  # bytes of Ray's object store: requests are small
 SHORT = 24  # letters of a folder, so that the names of sockets in it are within 107 bytes
 GONE = "Ray's raylet ended:"
 SLOW = f"{GONE} its agents took longer than the 15 s that it gives them, as on a busy machine"
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
 class Program:

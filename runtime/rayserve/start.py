@@ -11,9 +11,8 @@ from importlib import metadata
 from typing import NoReturn
 
 import sums
-from inside import STORE, say
 from network import free
-from program import SLOW, Program
+from program import SLOW, STORE, Program, say
 
 from place import FOLDER, Refused, read_bundle
 

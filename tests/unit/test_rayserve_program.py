@@ -34,7 +34,6 @@ def status():
     one = N(status=state, deployments={}, message="it lacks a part")
     return N(proxies={}, applications={"a": one} if here else {})
 def shutdown():
-    Path(os.environ["SEEN"], "shutdown begins").touch()
     time.sleep(float(os.environ.get("SLOW", 0)))
     Path(os.environ["SEEN"], "shutdown").touch()
 """,
@@ -148,9 +147,7 @@ def test_a_failure_is_said_at_once_and_by_the_exit_status_whatever_comes_then(se
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_all_of_its_processes_takes_the_applications_down_too(
-    serve, seen, number, tmp_path
-):
+def test_a_signal_to_all_of_its_processes_takes_the_applications_down_too(serve, seen, number):
     one = serve(ANSWERS="300")
     until(lambda: seen("asked"))
     words = subprocess.run(

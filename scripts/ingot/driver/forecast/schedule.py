@@ -50,7 +50,7 @@ def schedule(
 ) -> Schedule:
     """Run the tasks in their order, as many at once as there are cores, in `most` bytes of memory.
 
-    What takes more than that runs alone, as Snakemake does it (snakemake/memory.py).
+    Beside what takes more than that nothing starts that takes any (snakemake/memory.py).
     """
     made = {path: task for task in tasks for path in task.files}
     readers: dict[str, set[str]] = {}

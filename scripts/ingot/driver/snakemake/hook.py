@@ -7,7 +7,6 @@ a job is a plain value (job.py).  tests/unit/test_hook.py says which name change
 
 import contextlib
 import fcntl
-import math
 import os
 import secrets
 import sys
@@ -172,10 +171,10 @@ def schedule_all(scheduler) -> bool:
     # all that was asked is answered: a sixth of the time of a matrix of all targets
     if scheduler.workflow.dryrun and os.environ.get(ANSWER):
         return True
-    dag, workflow = scheduler.workflow.dag, scheduler.workflow
+    dag = scheduler.workflow.dag
     try:
-        if decides(dag) and not workflow.dryrun:
-            memory.limit(scheduler, memory.free(workflow, dag.ingot.cluster))
+        if decides(dag) and dag.ingot.ending:  # of a run that does something
+            memory.limit(scheduler, dag.ingot.ending.most)
         done = ORIGINAL["schedule"](scheduler)
         if decides(dag) and (remote := dag.ingot.contents.shared.remote):
             remote.close()
@@ -535,8 +534,8 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
                 machine.stop_where_it_cannot_run(session.decision.run, dry)
             if session.cluster:
                 doctor.look(session.cluster, session.decision.run, dry)
+        most = memory.free(dag.workflow, session.cluster)  # once: what is said is what holds
         if dry or not snakemake_says.quiet():
-            most = memory.free(dag.workflow, session.cluster) if session.decision.run else math.inf
             report.tell(
                 session.contents, session.decision, session.costs, dry, most, session.cluster
             )
@@ -555,7 +554,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             others = dag.workflow.main_snakefile != str(Session.root / "Snakefile")
             Session.idle = not (did or others or session.contents.shared.remote or cluster.used())
             if session.decision.run:
-                session.expect(memory.free(dag.workflow, session.cluster))
+                session.expect(most)
                 snakemake_says.begin(session.status)
             # ours is kept in the store; Snakemake's would fail a finished job on a full disk
             object.__setattr__(dag.workflow.execution_settings, "keep_metadata", False)

@@ -317,6 +317,6 @@ def _names(path: str) -> str | None:
     except OSError:
         return None
     ends = ("__pycache__", ".pyc")
-    left = {one for one in found if one.endswith(ends) and PASSED_OVER.fullmatch(f"{path}/{one}")}
-    said = "\0".join(sorted({*found} - left))
+    passed = {one for one in found if one.endswith(ends) and PASSED_OVER.fullmatch(f"{path}/{one}")}
+    said = "\0".join(sorted({*found} - passed))
     return hashlib.sha256(os.fsencode(said)).hexdigest()

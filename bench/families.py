@@ -24,6 +24,7 @@ from ingot.driver.toolchains import toolchains  # noqa: E402
 
 NAMES = (
     "Qwen2", "Qwen3", "Qwen3-MoE", "Mixtral", "Gemma 2", "Gemma 3", "SmolLM3", "Granite", "OLMo 2",
+    "Phi-3",
 )  # fmt: skip
 LEAST, MOST = 3, 100  # times fewer seconds of CPU than the peer; MB
 WIDE = {
@@ -73,7 +74,8 @@ def row(name: str, gigabytes: float, dtype: str, folder: Path) -> bool:
     if name in families.PIECED:
         script, texts = ROOT / "tests/doubles/sentencepieces.py", ROOT / "models/corpus.txt"
         python = toolchains.python(ROOT, "llamacpp-hf")
-        cost([python, script, folder / "pieces", texts, "--plain"], folder)
+        more = ["--plain"] if families.PIECED[name] == "plain" else []
+        cost([python, script, folder / "pieces", texts, *more], folder)
         for path in (folder / "pieces").iterdir():
             path.replace(checkpoint / path.name)
     cost(ours, folder)  # once before: then the input's digest is on record, as after a fetch

@@ -27,7 +27,7 @@ from ingot.formats.gguf.quants import Imatrix
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.rows import Rows
 from ingot.model.config import read_config
-from ingot.model.specs import TensorSpec, rope_freqs
+from ingot.model.specs import TensorSpec, computed
 
 
 @dataclass
@@ -124,7 +124,7 @@ def jobs(
 
     for spec in specs:
         if spec.source is None:
-            factors = rope_freqs(rows.config)
+            factors = computed(rows.config, spec.name)
             data = struct.pack(f"<{len(factors)}f", *factors)
             yield functools.partial(whole, data, [one.file.ticket() for one in outputs], spec)
             continue

@@ -5,6 +5,7 @@ Refused where a number is not the one that Ingot's own reader finds: one of them
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from ingot.model import config as config_of
 from ingot.model import features
 from ingot.model.config import ModelConfig
 from ingot.model.outline import read_outline
-from ingot.model.rope import LinearRope, Llama3Rope, YarnRope
+from ingot.model.rope import LinearRope, Llama3Rope, LongRope, YarnRope
 from ingot.model.specs import rope_freqs
 from ingot.parity import transformers_model
 from ingot.parity.reading import Reading
@@ -52,7 +53,7 @@ def compare(config: Path, found: dict, theirs: Reading) -> None:
     """Refused at the first number that differs, with both."""
     for name, value in found.items():
         other = theirs[name]
-        if name == "frequencies":
+        if name.endswith("frequencies"):
             near = (math.isclose(a, b, rel_tol=EQUAL) for a, b in zip(value, other, strict=False))
             at = next((n for n, same in enumerate(near) if not same), None)
             if at is None and len(value) == len(other):
@@ -79,6 +80,8 @@ def ours(config: ModelConfig) -> dict:
     scale, experts, sliding = 1.0, config.experts, config.sliding
     if isinstance(config.rope, YarnRope):
         scale = config.rope.attention_factor or 0.1 * math.log(max(config.rope.factor, 1)) + 1
+    if isinstance(config.rope, LongRope):
+        scale = config.rope.attention_factor
     return {
         **{name: getattr(config, name) for name in same},
         "activation": config.family.activation,
@@ -96,17 +99,20 @@ def ours(config: ModelConfig) -> dict:
         "expert_ffn": experts.ffn if experts else 0,
         "rope_scale": scale,
         "frequencies": frequencies(config),
+        "far_frequencies": far_frequencies(config),
     }
 
 
 def frequencies(config: ModelConfig) -> list[float]:
     """Rope's, in radians by token, as libllama computes them from what our formats say."""
-    dim, theta, rope = config.head_dim, config.rope_theta, config.rope
+    dim, theta, rope = config.rope_dim, config.rope_theta, config.rope
     plain = [theta ** (-i / dim) for i in range(0, dim, 2)]
     if isinstance(rope, Llama3Rope):
         return [f / by for f, by in zip(plain, rope_freqs(config), strict=True)]
     if isinstance(rope, LinearRope):
         return [f / rope.factor for f in plain]
+    if isinstance(rope, LongRope):
+        return [f / by for f, by in zip(plain, rope.short, strict=True)]
     if not isinstance(rope, YarnRope):
         return plain
 
@@ -121,6 +127,14 @@ def frequencies(config: ModelConfig) -> list[float]:
         kept = 1 - min(1, max(0, (n - low) / max(0.001, high - low)))
         found.append(f / rope.factor * (1 - kept) + f * kept)
     return found
+
+
+def far_frequencies(config: ModelConfig) -> list[float]:
+    """Rope's of a text that is longer than the context that it was trained on, where they are others."""
+    if not isinstance(config.rope, LongRope):
+        return []
+    turned = replace(config, rope=replace(config.rope, short=config.rope.long))
+    return frequencies(turned)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from ingot.formats.gguf.file import layout as gguf_layout
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.rows import Rows
 from ingot.model.config import read_config
-from ingot.model.specs import rope_freqs
+from ingot.model.specs import computed
 
 
 def safetensors_to_gguf(
@@ -45,7 +45,7 @@ def safetensors_to_gguf(
             out.put(layout.head, 0)
             for spec, info in zip(specs, layout.entries, strict=True):
                 if spec.source is None:  # computed ones come first
-                    factors = rope_freqs(config)
+                    factors = computed(config, spec.name)
                     out.put(struct.pack(f"<{len(factors)}f", *factors), info.offset)
             stream.in_threads(jobs(rows, specs, layout.entries, out), [rows.turns, out.turns])
         finally:

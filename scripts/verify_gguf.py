@@ -54,7 +54,6 @@ READ = {  # of its header, behind the architecture's name -> of transformers' re
     "attention.value_length": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_eps",
     "rope.freq_base": "rope_theta",
-    "rope.dimension_count": "head_dim",
     "vocab_size": "vocab",
 }
 MORE = {  # that few families have: by what libllama takes where they are not said
@@ -69,13 +68,17 @@ MORE = {  # that few families have: by what libllama takes where they are not sa
     "expert_count": "experts",
     "expert_used_count": "experts_used",
     "expert_feed_forward_length": "expert_ffn",
+    "rope.dimension_count": "turned",
+    "rope.scaling.attn_factor": "factor",
+    "rope.scaling.original_context_length": "original",
 }
+WINDOWLESS = ("phi3",)  # whose header says a window that libllama does not go by
 ONES = ("embedding_scale", "residual_scale", "logit_scale")  # to libllama, where they are not said
 BASE = "rope.freq_base"
+FAR = "rope_factors_long.weight"  # for texts beyond the context that it was trained on
 DEFAULTS = (
     BASE,
     "vocab_size",
-    "rope.dimension_count",
     "attention.key_length",
     "attention.value_length",
 )
@@ -106,9 +109,10 @@ def verify_gguf(
     if dtype in quantisations.ROWS:
         types = planned(record, kvs, specs, dtype, matrix)
         kvs = quants.header(kvs, dtype, matrix)
-    checks = {"metadata_pairs": len(kvs), **compared(checkpoint, config, gguf, kvs, types, matrix)}
-    said = {name: field.contents() for name, field in opened(gguf).fields.items()}
     model = reading_of.read(reading)
+    found = compared(checkpoint, config, gguf, kvs, types, matrix, model)
+    checks = {"metadata_pairs": len(kvs), **found}
+    said = {name: field.contents() for name, field in opened(gguf).fields.items()}
     as_read(gguf, said, model)
     as_tokenized(gguf, said, texts_of.read(texts).vocabulary)
     computed = computed_in(dtype, model)
@@ -154,14 +158,27 @@ def as_read(gguf: Path, said: dict, model: Reading) -> None:
         value = np.float32(model[name]) if isinstance(said.get(key), float) else model[name]
         if said.get(key) != value:
             raise Refused(f"{gguf}: {key} is {said.get(key)}, expected {value} by transformers")
-    unsaid = dict.fromkeys(ONES, 1) | {"attention_scale": _scale(model)}
+    longer = model["rope_type"] == "longrope"
+    model = model | {
+        "turned": 2 * len(model["frequencies"]),
+        "factor": model["rope_scale"] if longer else 1,
+        # of others, libllama goes by it in no way, or a run shows it
+        "original": model["original_context"]
+        if longer
+        else said.get(f"{architecture}.rope.scaling.original_context_length"),
+        "window": model["window"] or (model["every_window"] if architecture in WINDOWLESS else 0),
+    }
+    unsaid = dict.fromkeys(ONES, 1) | {"attention_scale": _scale(model), "factor": 1}
+    unsaid["turned"] = model["head_dim"]
     if model["experts"]:
         unsaid["expert_ffn"] = model["ffn"]
     for word, name in MORE.items():
         found, wanted = said.get(f"{architecture}.{word}", unsaid.get(name, 0)), model[name] or 0
         if np.float32(found) != np.float32(wanted):
             raise Refused(f"{gguf}: {word} is {found}, expected {wanted} by transformers")
-    kind = {"default": None, "llama3": None}.get(model["rope_type"], model["rope_type"])
+    kind = {"default": None, "llama3": None, "longrope": None}.get(
+        model["rope_type"], model["rope_type"]
+    )
     if (found := said.get(f"{architecture}.rope.scaling.type")) != kind:
         raise Refused(f"{gguf}: rope scaling is {found}, expected {kind} by transformers")
 
@@ -179,6 +196,7 @@ def compared(
     kvs: list,
     types: dict,
     matrix: Imatrix | None,
+    model: Reading,
 ) -> dict:
     """What a record says of the header and of every value."""
     sources = sources_of(checkpoint)
@@ -197,13 +215,13 @@ def compared(
         if kind != types[spec.name].name:
             raise Refused(f"{gguf}: tensor {spec.name} is {kind}, expected {types[spec.name].name}")
         shape = [int(size) for size in reversed(tensor.shape)]
-        wanted = [config.head_dim // 2]
+        wanted = [len(model["frequencies"])]
         if spec.source:
             wanted = [*[len(spec.sources)] * spec.stacked, *sources[spec.sources[0]].shape]
         if shape != wanted:
             raise Refused(f"{gguf}: tensor {spec.name} has shape {shape}, expected {wanted}")
         if spec.source is None:
-            check_rope(gguf, config, tensor.data)
+            check_rope(gguf, spec.name, tensor.data, model)
             comparison.equal()
         for number, name in enumerate(spec.sources):
             source = sources[name]
@@ -262,15 +280,12 @@ def requantised(
     return error
 
 
-def check_rope(gguf: Path, config: ModelConfig, factors) -> None:
-    """Llama 3.1's divisors, by the formula of transformers' modeling_rope_utils in float64."""
-    rope, half = config.rope, config.head_dim // 2
-    turns = rope.original_context * config.rope_theta ** -(np.arange(half) / half) / (2 * np.pi)
-    blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
-    blend = np.clip(blend, 0, 1)  # 0: all of the factor, 1: none
-    wanted = 1 / ((1 - blend) / rope.factor + blend)
-    if not np.allclose(factors, wanted, rtol=1e-5, atol=0):
-        raise Refused(f"{gguf}: tensor rope_freqs.weight is not config.json's scaling")
+def check_rope(gguf: Path, name: str, factors: np.ndarray, model: Reading) -> None:
+    """Refuse divisors of rope's frequencies that are not those that transformers divides by."""
+    turned = np.array(model["far_frequencies" if name == FAR else "frequencies"])
+    plain = model["rope_theta"] ** -(np.arange(len(turned)) / len(turned))
+    if not np.allclose(factors, plain / turned, rtol=1e-5, atol=0):
+        raise Refused(f"{gguf}: tensor {name} is not the scaling of rope that transformers has")
 
 
 def dequantized(tensor, order):

@@ -434,15 +434,14 @@ def sentencepiece(python):
 
 
 @pytest.fixture(scope="session")
-def plain_pieces(python, tmp_path_factory):
-    """A folder with a SentencePiece tokenizer that puts no blank before a text."""
-    with once(tmp_path_factory, "plain_pieces") as (place, done):
-        if not done:
-            script, texts = ROOT / "tests/doubles/sentencepieces.py", ROOT / "models/corpus.txt"
-            words = (script, place / "it", texts)
-            command = [python("llamacpp-hf"), *words, "--plain"]
+def pieces(python, tmp_path_factory):
+    """A folder of two SentencePiece tokenizers: one that puts a blank before a text, one that puts none."""
+    with once(tmp_path_factory, "pieces") as (place, done):
+        script, texts = ROOT / "tests/doubles/sentencepieces.py", ROOT / "models/corpus.txt"
+        for name, more in (("plain", ["--plain"]), ("prefixed", [])) if not done else ():
+            command = [python("llamacpp-hf"), script, place / name, texts, *more]
             subprocess.run([*map(str, command)], capture_output=True, check=True)
-    return place / "it"
+    return place
 
 
 def shared_folder(factory):

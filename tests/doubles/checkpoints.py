@@ -9,6 +9,8 @@ import numpy as np
 import families
 
 DEMO = Path(__file__).resolve().parents[2] / "models/demo"
+# llama.cpp's converter tells a Phi-4 by its class, which adds an unknown token where none is said
+PHI4 = {"tokenizer_class": "GPT2Tokenizer", "unk_token": "<|begin_of_text|>"}
 LLAMA3_ROPE = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -344,7 +346,7 @@ def variant(
     dtype: str = "BF16",
     **more,
 ) -> Path:
-    """`tokenizer` is the folder of a SentencePiece vocabulary, of those that have one: families.PIECED.
+    """`tokenizer` is the folder of SentencePiece vocabularies, of those that have one: families.PIECED.
 
     `more` is what config.json says besides.
     """
@@ -355,10 +357,10 @@ def variant(
     sees = name in families.SEES
     write_json(folder / "config.json", families.seeing(config) if sees else config)
     if tokenizer and name in families.PIECED:
-        for path in tokenizer.iterdir():
+        for path in (tokenizer / families.PIECED[name]).iterdir():
             (folder / path.name).write_bytes(path.read_bytes())
     else:
-        tokenizer_of_demo(folder)
+        tokenizer_of_demo(folder, **(PHI4 if name.startswith("Phi-4") else {}))
     write_weights(folder, config, dtype, dtype, shards=2, tame=tame, inside=sees)
     return folder
 

@@ -69,6 +69,18 @@ GEMMA3_5 = GEMMA3 | {
     },
     "rope_theta": None, "rope_local_base_freq": None, "sliding_window_pattern": None, "layer_types": KINDS,
 }  # fmt: skip
+PHI3 = {
+    "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "head_dim": None, "rope_scaling": None,
+    "sliding_window": None, "max_position_embeddings": 2048, "original_max_position_embeddings": 1024,
+    "resid_pdrop": 0.0, "embd_pdrop": 0.0, "partial_rotary_factor": 1.0, "pad_token_id": 0,
+}  # fmt: skip
+PHI4 = {**PHI3}  # of a byte-level vocabulary
+PHI3 |= {"vocab_size": 1000, "bos_token_id": 1, "eos_token_id": 2}
+LONG = {  # of 128 values of four heads
+    "type": "longrope",
+    "short_factor": [1.0 + n / 64 for n in range(16)],
+    "long_factor": [1.0 + n / 4 for n in range(16)],
+}
 OUTER = ("architectures", "bos_token_id", "eos_token_id", "torch_dtype")
 
 
@@ -88,7 +100,7 @@ def seeing(config: dict) -> dict:
     }  # fmt: skip
 
 
-BASES = (QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, SMOLLM3, GRANITE, OLMO2, GEMMA2, GEMMA3)
+BASES = (QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, SMOLLM3, GRANITE, OLMO2, GEMMA2, GEMMA3, PHI3)
 SEES = ("Gemma 3 that sees",)  # names of SHAPES
 SHAPES: dict[str, dict] = {
     "Qwen2": QWEN2,
@@ -136,8 +148,37 @@ SHAPES: dict[str, dict] = {
     "Gemma 3, linear": GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}},
     "Gemma 3, transformers 5": GEMMA3_5,
     "Gemma 3 that sees": GEMMA3,
+    "Phi-3": PHI3,
+    "Phi-3, LongRoPE": PHI3 | {"rope_scaling": LONG, "rope_theta": 1e4},
+    "Phi-4-mini": (
+        PHI4
+        | TIED
+        | {
+            "partial_rotary_factor": 0.75,
+            "num_key_value_heads": 1,
+            "sliding_window": 262144,
+            "rope_scaling": LONG | {key: LONG[key][:12] for key in ("short_factor", "long_factor")},
+        }
+    ),
+    "Phi-4, transformers 5": PHI4
+    | VERSION_5
+    | {
+        "layer_types": None,
+        "partial_rotary_factor": None,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "rope_theta": 250000.0,
+            "original_max_position_embeddings": 1024,
+            "partial_rotary_factor": 1.0,
+            **{key: LONG[key] for key in LONG if key != "type"},
+        },
+    },
 }
-PIECED = [name for name in SHAPES if name.startswith("Gemma")]  # with a SentencePiece vocabulary
+PIECED = {  # with a SentencePiece vocabulary, and which
+    name: "plain" if name.startswith("Gemma") else "prefixed"
+    for name in SHAPES
+    if name.startswith(("Gemma", "Phi-3"))
+}
 
 
 def block(config: dict, plain: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
@@ -154,6 +195,13 @@ def block(config: dict, plain: dict[str, tuple[int, ...]]) -> dict[str, tuple[in
     if kind == "olmo2":
         plain = plain | {"self_attn.q_norm": (head,), "self_attn.k_norm": (kv,)}
         plain["post_feedforward_layernorm"] = plain.pop("input_layernorm")
+    if kind == "phi3":
+        ffn = plain["mlp.gate_proj"][0]
+        plain = {
+            "input_layernorm": (hidden,), "self_attn.qkv_proj": (head + 2 * kv, hidden),
+            "self_attn.o_proj": (hidden, head), "post_attention_layernorm": (hidden,),
+            "mlp.gate_up_proj": (2 * ffn, hidden), "mlp.down_proj": (hidden, ffn),
+        }  # fmt: skip
     names = {
         "qwen3_moe": ("mlp.gate", "mlp.experts.{}.", ("gate_proj", "up_proj", "down_proj")),
         "mixtral": ("block_sparse_moe.gate", "block_sparse_moe.experts.{}.", ("w1", "w3", "w2")),

@@ -402,6 +402,23 @@ def _of_gguf_alone() -> Iterator[Forgery]:
     yield of("OLMo 2", families.format("olmo2"), "the norms behind are exchanged", *swap)
     swap = exchanged("attn_q_norm", "attn_k_norm")
     yield of("OLMo 2", families.format("olmo2"), "the norms of q and k are exchanged", *swap)
+    long, short = "rope_factors_long.weight", "rope_factors_short.weight"
+    yield of(
+        "Phi-3, LongRoPE", "model/specs.py", "the factors for long texts are those for short ones",
+        (f'if name == "{long}"', f'if name == "{short}"'),
+    )  # fmt: skip
+    yield of(
+        "Phi-3, LongRoPE", numbers, "sines and cosines are not scaled",
+        ('"f32", config.rope.attention_factor', '"f32", 1.0'),
+    )  # fmt: skip
+    yield of(
+        "Phi-3, LongRoPE", numbers, "the long factors begin later",
+        ('_context_length": c.original_context', '_context_length": 2 * c.original_context'),
+    )  # fmt: skip
+    yield of(
+        "Phi-4-mini", numbers, "rope turns whole heads",
+        ('"rope.dimension_count": c.rope_dim', '"rope.dimension_count": c.head_dim'),
+    )  # fmt: skip
 
 
 def _of_graphs() -> Iterator[Forgery]:
@@ -426,6 +443,9 @@ def _of_graphs() -> Iterator[Forgery]:
             ('"post_attention_layernorm" if', '"post_feedforward_layernorm" if'),
             ('"behind_mlp": "post_feedforward', '"behind_mlp": "post_attention'),
         )  # fmt: skip
+    yield of(
+        "Phi-3", graph, "gate and up are exchanged", ("gate, up = _parts", "up, gate = _parts")
+    )
     plain = ("if c.family.norm_plus:", "if False:")
     yield of("Gemma 3", graph, "norms are as they are stored", plain)
     yield of(

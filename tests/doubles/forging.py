@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import families
 from forgeries import Forgery
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,7 +47,7 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
         # rounded, a random router chooses other experts
         dtype = "f32" if one.of in ("Qwen3-MoE", "Mixtral") else "f16"
         header = [*HEADER]
-        if one.of.startswith("Gemma"):
+        if one.of in families.PIECED:
             header[3] = "default"
         made = [*checkpoint, *gguf, "--dtype", dtype, *header]
         yield "convert", "safetensors_to_gguf.py", made

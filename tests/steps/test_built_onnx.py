@@ -145,3 +145,8 @@ def test_a_config_for_genai_that_says_another_end_is_refused(tmp_path):
     in_genai.as_read(tmp_path, {"context": 512, "vocab": 1088}, [1, 2])
     with pytest.raises(Refused, match=r"eos_token_id is \[1, 2\], expected \[1, 3\]"):
         in_genai.as_read(tmp_path, {"context": 512, "vocab": 1088}, [1, 3])
+    said["eos_token_id"] = 2  # one end need be in no list
+    (tmp_path / "genai_config.json").write_text(json.dumps({"model": said}))
+    in_genai.as_read(tmp_path, {"context": 512, "vocab": 1088}, [2])
+    with pytest.raises(Refused, match=r"eos_token_id is \[2\], expected \[1, 2\]"):
+        in_genai.as_read(tmp_path, {"context": 512, "vocab": 1088}, [1, 2])

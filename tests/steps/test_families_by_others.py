@@ -14,18 +14,19 @@ from ingot.model.families.table import FAMILIES
 from ingot.model.features import ALL
 from ingot.model.specs import specs_of
 
+PIECED = ("Gemma", "Phi3")  # with a SentencePiece vocabulary
 CASES = [(name, bias) for name, one in FAMILIES.items() for bias in (None, *one.biases)]
 
 
 @pytest.fixture(scope="module")
-def made(forked, plain_pieces, tmp_path_factory):
+def made(forked, pieces, tmp_path_factory):
     """made(case): a checkpoint of transformers' own names, random, and llama.cpp's GGUF file of it."""
 
     def make(case):
         with once(tmp_path_factory, "families") as (folder, filled):
             places = {one: folder / f"{one[0]}-{one[1]}" for one in CASES}
             if not filled:
-                fill(places, forked, plain_pieces)
+                fill(places, forked, pieces)
         return places[case], json.loads((places[case] / "tensors.json").read_bytes())
 
     return make
@@ -44,8 +45,8 @@ def fill(places, forked, pieces):
         config = checkpoints.llama_config(**{"pad_token_id": 1016, **said, **size, **more})
         config = {key: value for key, value in config.items() if value is not None}
         checkpoints.write_json(place / "config.json", families.seeing(config) if sees else config)
-        if name.startswith("Gemma"):
-            for path in pieces.iterdir():
+        if name.startswith(PIECED):
+            for path in (pieces / "plain").iterdir():
                 (place / path.name).write_bytes(path.read_bytes())
         else:
             checkpoints.tokenizer_of_demo(place)
@@ -74,5 +75,5 @@ def test_its_tensors_are_those_of_transformers_own_modules(case, made):
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_its_gguf_file_is_llama_cpps_byte_for_byte(case, made, ok, tmp_path):
     place, _ = made(case)
-    convert(ok, place, tmp_path / "m.gguf", pre="default" if case[0].startswith("Gemma") else None)
+    convert(ok, place, tmp_path / "m.gguf", pre="default" if case[0].startswith(PIECED) else None)
     assert (tmp_path / "m.gguf").read_bytes() == (place / "f16.gguf").read_bytes()

@@ -53,10 +53,20 @@ def test_every_type_of_one_read_is_what_llama_quantize_writes(ok, tool, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["Qwen3-MoE", "Mixtral", "SmolLM3", "Granite", "OLMo 2", "Gemma 2", "Gemma 3"]
+    "name",
+    [
+        "Qwen3-MoE",
+        "Mixtral",
+        "SmolLM3",
+        "Granite",
+        "OLMo 2",
+        "Gemma 2",
+        "Gemma 3",
+        "Phi-3, LongRoPE",
+    ],
 )
-def test_each_family_has_llama_quantizes_bytes(name, ok, tool, plain_pieces, tmp_path):
-    checkpoint = checkpoints.variant(tmp_path / "m", name, tokenizer=plain_pieces)
+def test_each_family_has_llama_quantizes_bytes(name, ok, tool, pieces, tmp_path):
+    checkpoint = checkpoints.variant(tmp_path / "m", name, tokenizer=pieces)
     pre = "default" if name in families.PIECED else "llama-bpe"
     convert(ok, checkpoint, tmp_path / "f32.gguf", "f32", pre)
     types = ("q4_k_m", "q6_k", "iq4_xs")

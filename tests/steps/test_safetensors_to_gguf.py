@@ -52,13 +52,13 @@ def test_writes_the_bytes_of_llama_cpps_converter(kind, dtype, oracle, ok, tmp_p
 
 
 @pytest.fixture(scope="module")
-def variants(forked, plain_pieces, tmp_path_factory):
+def variants(forked, pieces, tmp_path_factory):
     """A folder per variant: its checkpoint, and llama.cpp's files of it."""
     with once(tmp_path_factory, "variants") as (folder, filled):
         if not filled:
             places = {name: folder / name for name in SHAPES}
             for name, place in places.items():
-                checkpoints.variant(place / "checkpoint", name, tokenizer=plain_pieces)
+                checkpoints.variant(place / "checkpoint", name, tokenizer=pieces)
             asked = [[f"{place}/checkpoint", str(place), "llama-bpe"] for place in places.values()]
             done = llama_cpp(forked, asked, DTYPES)
             assert (places["long context"] / "q8_0.gguf").exists(), done.stderr[-3000:]
@@ -285,7 +285,7 @@ DAMAGE = {
     ),
     "unknown rope scaling": (
         lambda d: edit_json(d / "config.json", rope_scaling={"rope_type": "dynamic", "factor": 4}),
-        r"config.json: rope_type is dynamic, expected llama3, linear, yarn or default",
+        r"config.json: rope_type is dynamic, expected llama3, linear, yarn, longrope or default",
     ),
     "other architecture": (
         lambda d: edit_json(d / "config.json", architectures=["MambaForCausalLM"]),

@@ -39,7 +39,7 @@ def test_a_sample_of_every_kinds_faults_is_caught(tmp_path):
 
 
 @pytest.fixture
-def references(forked, plain_pieces, tmp_path_factory):
+def references(forked, pieces, tmp_path_factory):
     """references("demo") is what transformers makes of it: made once a run, by makers nobody touched."""
 
     def made(name):
@@ -49,7 +49,7 @@ def references(forked, plain_pieces, tmp_path_factory):
     def told_of(name, place, done):
         checkpoint = checkpoints.DEMO if name == "demo" else place / "checkpoint"
         if name != "demo" and not done:
-            checkpoints.variant(checkpoint, name, tame=True, tokenizer=plain_pieces)
+            checkpoints.variant(checkpoint, name, tame=True, tokenizer=pieces)
         paths = {name: place / name for name in ("reading", "reference", "texts", "scores")}
         told = {name: [f"--{name}", str(path)] for name, path in paths.items()}
         whole = ["--checkpoint", checkpoint]
@@ -106,6 +106,8 @@ RIGHT += [
 ]
 RIGHT += [("Qwen3-MoE", kind) for kind in ("fp8", "mlx")]
 RIGHT += [("SmolLM3, transformers 5", "8bit"), ("Qwen2", "mlx")]
+RIGHT += [("Phi-3, LongRoPE", "gguf"), ("Phi-4-mini", "gguf")]
+RIGHT += [("Phi-3", kind) for kind in ("onnx", "fused", "mlx", "fp8")]
 RIGHT += [(name, "fused") for name in ("SmolLM3", "Gemma 2", "Gemma 3")]
 
 

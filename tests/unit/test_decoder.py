@@ -14,7 +14,8 @@ from ingot.model.specs import specs_of
 
 NAMES = [
     name for name, said in families.SHAPES.items()
-    if not features.lacking(FAMILIES[said["architectures"][0]].needs, weights.CAN) and "YaRN" not in name
+    if not features.lacking(FAMILIES[said["architectures"][0]].needs, weights.CAN) 
+    and not any(word in name for word in ("YaRN", "LongRoPE", "Phi-4"))
 ]  # fmt: skip
 
 

@@ -14,11 +14,12 @@ from ingot.formats.gguf import metadata
 from ingot.model.config import read_config
 from ingot.model.families.family import KEYS
 from ingot.model.families.gemma2 import GEMMA2
+from ingot.model.families.phi3 import PHI3
 from ingot.model.families.table import FAMILIES
 from ingot.model.features import ALL, FEATURES
 from ingot.model.specs import specs_of
 
-SIZES = {"hidden", "ffn", "head", "q", "kv", "experts", "expert"}
+SIZES = {"hidden", "ffn", "head", "q", "kv", "qkv", "gate_up", "experts", "expert"}
 
 
 @pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
@@ -51,14 +52,16 @@ def test_each_tensor_has_one_name_in_gguf_and_its_size(family, tmp_path):
     assert len({spec.name for spec in found}) == len(found) == len({spec.source for spec in found})
     of = {spec.source: spec.shape for spec in found}
     said = config(family, tmp_path)
-    assert of["model.layers.0.self_attn.q_proj.weight"] == (said.heads * said.head_dim, said.hidden)
+    q, kv = said.heads * said.head_dim, said.kv_heads * said.head_dim
+    name, rows = ("qkv", q + 2 * kv) if "joined" in family.needs else ("q", q)
+    assert of[f"model.layers.0.self_attn.{name}_proj.weight"] == (rows, said.hidden)
 
 
 def test_its_header_has_its_own_name_and_lacks_what_the_table_says(family, tmp_path):
     keys = [kv.key for kv in metadata.hyperparameters(config(family, tmp_path), "f16")]
     own = [key for key in keys if not key.startswith("general.")]
     assert all(key.startswith(f"{family.gguf}.") for key in own)
-    known = {*KEYS, *GEMMA2.gguf_keys, "rope.freq_base_swa"}
+    known = {*KEYS, *GEMMA2.gguf_keys, *PHI3.gguf_keys, "rope.freq_base_swa"}
     assert {*family.gguf_keys} <= known and len({*family.gguf_keys}) == len(family.gguf_keys)
     assert not {f"{family.gguf}.{word}" for word in known if word not in family.gguf_keys} & {*keys}
 
@@ -99,6 +102,7 @@ def test_what_it_must_say_is_refused_otherwise(family, tmp_path):
                 config(family, tmp_path, **{key: other})
 
 
+LONG, PART = families.LONG, {"rope_type": "default"}
 NUMBERS = {  # of families: what they read, another value, and what is wrong with it
     "MixtralForCausalLM": [
         ("num_local_experts", None, "num_experts and num_local_experts are missing"),
@@ -114,6 +118,25 @@ NUMBERS = {  # of families: what they read, another value, and what is wrong wit
         ("logits_scaling", None, "logits_scaling is null"),
         ("head_dim", 16, "head_dim is 16, expected 32"),
         ("attention_multiplier", -1.0, "attention_multiplier is -1.0"),
+    ],
+    "Phi3ForCausalLM": [
+        ("head_dim", 64, "head_dim is 64, expected 32"),
+        ("partial_rotary_factor", 1.5, "partial_rotary_factor is 1.5, expected 1.0"),
+        ("partial_rotary_factor", 0.01, "leaves 0 of 32 values, expected an even number"),
+        ("partial_rotary_factor", 0.35, "leaves 11 of 32 values, expected an even number"),
+        ("partial_rotary_factor", 0.5, None), ("sliding_window", 64, None),
+        ("rope_scaling", LONG | {"long_factor": [1.0] * 15}, "long_factor has 15 numbers, expected 16"),
+        ("rope_scaling", LONG | {"factor": 3.0}, "rope_scaling's factor is 3.0, expected 2 by its"),
+        ("rope_scaling", LONG | {"attention_factor": 2.0}, "attention_factor is 2.0, expected 1.0"),
+        ("rope_scaling", {"type": "longrope"}, "lacks 'short_factor', expected a number; add it"),
+        ("rope_scaling", LONG | {"short_factor": [0.0] * 16}, "short_factor"),
+        ("rope_scaling", LONG | {"type": "su"}, None),
+        ("rope_scaling", {"type": "yarn", "factor": 2.0}, "rope's yarn has no place"),
+    ],
+    "LlamaForCausalLM": [
+        ("rope_scaling", LONG, "rope's longrope has no place in GGUF of a llama"),
+        ("rope_parameters", PART | {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        ("rope_parameters", PART | {"partial_rotary_factor": 1.0}, None),
     ],
     "Olmo2ForCausalLM": [("head_dim", 64, "head_dim is 64, expected 32")],
 }  # fmt: skip

@@ -128,6 +128,8 @@ SHORT = {  # what transformers 4 leaves out as it is the default, and transforme
     "Gemma 2": (("attn_logit_softcapping", "head_dim", "sliding_window"), {"head_dim": 256, "tied": True}),
     "Gemma 3": (("rope_theta", "rope_local_base_freq"), {"rope_theta": 1e6, "tied": True}),
     "Granite": (("residual_multiplier",), {"tied": False}),
+    "Phi-3": (("original_max_position_embeddings", "partial_rotary_factor", "num_key_value_heads"),
+              {"original_context": 4096, "rope_dim": 32, "kv_heads": 8, "window": None}),
 }  # fmt: skip
 
 

@@ -185,6 +185,10 @@ def test_ranks_share_whole_groups(config):
     assert served.cut_group(config, "fp8", 4) is None
     few = replace(config, kv_heads=1, head_dim=128, heads=8, ffn=2048, hidden=1024)
     assert served.cut_group(few, "fp8_block", 2) is None  # a KV head on each
+    joined = replace(few, architecture="Phi3ForCausalLM", kv_heads=2)
+    assert served.cut_group(joined, "fp8_block", 2) is None
+    said = served.cut_group(replace(joined, head_dim=64, heads=16), "fp8_block", 2)
+    assert "would hold 64 channels of self_attn.qkv_proj" in (said or "")
 
 
 @pytest.mark.parametrize(

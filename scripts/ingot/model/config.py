@@ -10,7 +10,7 @@ from ingot.model import features, known_fields, layers, rope
 from ingot.model.families.family import Family
 from ingot.model.families.table import FAMILIES
 from ingot.model.layers import Experts, Sliding
-from ingot.model.rope import LinearRope, Rope, YarnRope
+from ingot.model.rope import LinearRope, LongRope, Rope, YarnRope
 
 MOST_LAYERS = 10_000  # each is listed before the weights are looked at
 SIZE, EXPERTS = Whole(high=1 << 24), Whole(0, 4096)  # each expert of each layer is listed
@@ -36,6 +36,7 @@ FIELDS = {  # what is read of a config.json; shapes are those of `fields.held`
     "attention_bias?": (bool, None),
     "mlp_bias?": (bool, None),
     "original_max_position_embeddings?": (Whole(), None),
+    "partial_rotary_factor?": (Number(above=0), None),
     "rope_local_base_freq?": (Number(above=0), None),
     "sliding_window_pattern?": (SIZE, None),
     "_sliding_window_pattern?": (SIZE, None),
@@ -80,6 +81,10 @@ class ModelConfig:
     experts: Experts | None = None
     sliding: Sliding | None = None  # where some layers have a window
     scales: tuple[tuple[str, float], ...] = ()  # by the keys of its family's `scales`
+    original_context: int | None = (
+        None  # tokens that it was trained on before its context was made longer
+    )
+    turned: int = 0  # of each head's values, those that rope turns, the first; 0: all
 
     @property
     def family(self) -> Family:
@@ -88,6 +93,11 @@ class ModelConfig:
     def scale(self, key: str, usual: float = 1.0) -> float:
         """The number of its family's `scales` by that key."""
         return dict(self.scales).get(key, usual)
+
+    @property
+    def rope_dim(self) -> int:
+        """How many values of each head rope turns."""
+        return self.turned or self.head_dim
 
     @property
     def score_scale(self) -> float:
@@ -113,6 +123,8 @@ class ModelConfig:
             "mlp_bias": self.mlp_bias,
             "linear": isinstance(self.rope, LinearRope),
             "yarn": isinstance(self.rope, YarnRope),
+            "longrope": isinstance(self.rope, LongRope),
+            "part_rope": self.rope_dim < self.head_dim,
         }
         return (*self.family.needs, *(word for word, has in said.items() if has))
 
@@ -163,6 +175,12 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
     layers.hold_scores(path, config, family, head_dim)
     theta, scaling = rope.read(path, config, family.default_theta)
     rope.hold_said(path, theta, scaling, family)
+    turned = int(head_dim * rope.part(path, config, family))
+    if turned % 2 or not turned:
+        raise Refused(
+            f"{path}: partial_rotary_factor leaves {turned} of {head_dim} values, expected an even number"
+        )
+    rope.hold_long(path, scaling, turned)
     found = ModelConfig(
         architecture=architecture,
         vocab=config["vocab_size"],
@@ -184,6 +202,8 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
         scales=tuple(
             (key, layers.given(path, config, said)) for key, said in family.scales.items()
         ),
+        original_context=rope.original_context(path, config) if family.long_rope else None,
+        turned=0 if turned == head_dim else turned,
         **biases,
     )
     if lacks := features.lacking(found.needs, can):

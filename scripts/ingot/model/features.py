@@ -18,9 +18,12 @@ FEATURES = {  # word -> as config.json says it
     "windows": "some of its layers see a window",
     "scales": "it scales what its layers add, and its logits",
     "norms_behind": "its layers norm what they add",
+    "joined": "q, k and v are one weight of its layers",
     "own_gguf": "GGUF has an architecture of its own for its family",
     "linear": "rope_type is linear",
     "yarn": "rope_type is yarn",
+    "longrope": "rope_type is longrope",
+    "part_rope": "rope turns a part of each head",
     "no_table": "config.json is of a family that Ingot has no table of",
     "adapter": "an adapter is merged into it",  # as its catalogue's entry says
 }

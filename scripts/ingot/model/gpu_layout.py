@@ -141,6 +141,8 @@ def _matrices(config: ModelConfig, tp: int) -> float:
             held += sizes["experts"] * whole / tp
         elif "kv" in one.shape:
             held += whole // sizes["kv"] * kept
+        elif "qkv" in one.shape:
+            held += whole // sizes["qkv"] * (sizes["q"] / tp + 2 * kept)
         else:
             held += whole if "experts" in one.shape else whole / tp
     return held

@@ -25,6 +25,9 @@ SCALING = (
         "beta_fast?": Number(above=0),
         "beta_slow?": Number(above=0),
         "attention_factor?": (Number(above=0), None),
+        "short_factor?": ([Number(above=0)], None),
+        "long_factor?": ([Number(above=0)], None),
+        "partial_rotary_factor?": (Number(above=0), None),
     },
     None,
 )
@@ -58,14 +61,49 @@ class YarnRope:
     beta_slow: float | None = None
 
 
-Rope = Llama3Rope | LinearRope | YarnRope
+@dataclass(frozen=True)
+class LongRope:
+    """Each frequency is divided by one of `short`, of texts beyond `original_context` of `long`."""
+
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+    original_context: int  # tokens
+    attention_factor: float  # of sines and cosines
+
+
+Rope = Llama3Rope | LinearRope | YarnRope | LongRope
+KINDS = {Llama3Rope: "llama3", LinearRope: "linear", YarnRope: "yarn", LongRope: "longrope"}
+SAID = ("rope_parameters", "rope_scaling")  # where config.json says it
+ORIGINAL = "original_max_position_embeddings"
+LONG = ("longrope", "su")  # rope_type, by its name and by that of before
+
+
+def part(path: Path, config: dict, family: Family) -> float:
+    """The part of each head's values that rope turns, the first ones."""
+    key = "partial_rotary_factor"
+    said = {f"{one}.{key}": (config.get(one) or {}).get(key) for one in SAID} | {
+        key: config.get(key)
+    }
+    found = agree(path, {name: float(one) for name, one in said.items() if one is not None})
+    found = 1.0 if found is None else found
+    if found != 1 and (found > 1 or not family.turns_part):
+        raise Beyond(f"{path}: {key} is {found}, expected 1.0; it would be left out")
+    return found
+
+
+def original_context(path: Path, config: dict) -> int | None:
+    """Tokens; None where config.json leaves it out."""
+    said = {f"{one}.{ORIGINAL}": (config.get(one) or {}).get(ORIGINAL) for one in SAID}
+    return agree(
+        path, {key: one for key, one in {ORIGINAL: config.get(ORIGINAL), **said}.items() if one}
+    )
 
 
 def read(path: Path, config: dict, usual: float) -> tuple[float, Rope | None]:
     """Its base, `usual` where none is said, and its scaling if it has one."""
-    named = {
-        key: dict(config[key]) for key in ("rope_parameters", "rope_scaling") if config.get(key)
-    }
+    named = {key: dict(config[key]) for key in SAID if config.get(key)}
+    for one in named.values():
+        one.pop("partial_rotary_factor", None)
     for key, one in named.items():
         agree(path, {f"{key}.{word}": one[word] for word in ("rope_type", "type") if word in one})
         if "type" in one:
@@ -85,14 +123,17 @@ def read(path: Path, config: dict, usual: float) -> tuple[float, Rope | None]:
                 f"{path}: rope_scaling has a factor and no rope_type, expected both; add it"
             )
         return theta, None
-    if kind not in ("llama3", "linear", "yarn"):
+    if kind not in ("llama3", "linear", "yarn", *LONG):
         raise Beyond(
-            f"{path}: rope_type is {kind}, expected llama3, linear, yarn or default; it would be dropped"
+            f"{path}: rope_type is {kind}, expected llama3, linear, yarn, longrope or default; it would be "
+            "dropped"
         )
-    name = "original_max_position_embeddings"
-    originals = {name: config.get(name), f"rope_scaling.{name}": scaling.get(name)}
-    original = agree(path, {key: value for key, value in originals.items() if value})
+    original = original_context(path, config)
     try:
+        if kind in LONG:
+            return theta, _long(
+                path, config, scaling, original or config["max_position_embeddings"]
+            )
         if kind == "linear":
             rope = LinearRope(float(scaling["factor"]))
         elif kind == "yarn":
@@ -101,7 +142,7 @@ def read(path: Path, config: dict, usual: float) -> tuple[float, Rope | None]:
             rope = YarnRope(float(scaling["factor"]), original, *more)
         else:
             numbers = ("factor", "low_freq_factor", "high_freq_factor")
-            rope = Llama3Rope(*(float(scaling[key]) for key in numbers), scaling[name])
+            rope = Llama3Rope(*(float(scaling[key]) for key in numbers), scaling[ORIGINAL])
     except KeyError as key:
         raise Refused(f"{path}: rope_scaling lacks {key}, expected a number; add it") from None
     if kind == "yarn" and rope.attention_factor:
@@ -119,14 +160,39 @@ def read(path: Path, config: dict, usual: float) -> tuple[float, Rope | None]:
     return theta, rope
 
 
+def _long(path: Path, config: dict, scaling: dict, original: int) -> LongRope:
+    """Refused: numbers by which libllama, which goes by the contexts alone, computes another."""
+    times = config["max_position_embeddings"] / original
+    own = math.sqrt(1 + math.log(times) / math.log(original)) if times > 1 and original > 1 else 1.0
+    for key, wanted in (("factor", times), ("attention_factor", own)):
+        if scaling.get(key) and abs(scaling[key] - wanted) > 1e-6 * wanted:
+            raise Beyond(
+                f"{path}: rope_scaling's {key} is {scaling[key]}, expected {wanted:.6g} by its contexts: "
+                "llama.cpp computes its own"
+            )
+    short, long = (tuple(map(float, scaling[key] or ())) for key in ("short_factor", "long_factor"))
+    return LongRope(short, long, original, own)
+
+
+def hold_long(path: Path, scaling: Rope | None, turned: int) -> None:
+    """Refused: other than one number for each of the frequencies of `turned` values."""
+    if not isinstance(scaling, LongRope):
+        return
+    for key, found in (("short_factor", scaling.short), ("long_factor", scaling.long)):
+        if len(found) != turned // 2:
+            raise Refused(
+                f"{path}: {key} has {len(found)} numbers, expected {turned // 2}, one for each "
+                "frequency of rope"
+            )
+
+
 def hold_said(path: Path, theta: float, scaling: Rope | None, family: Family) -> None:
     """Refused: what GGUF of the family has no place for."""
     base = "rope.freq_base" in family.gguf_keys or theta == GGML_BASE
     scaled = isinstance(scaling, LinearRope | YarnRope) and "rope.scaling" not in family.gguf_keys
+    scaled |= isinstance(scaling, LongRope) and not family.long_rope
     if not base or scaled or (isinstance(scaling, Llama3Rope) and not family.llama3_rope):
-        found = (
-            f"base {theta:g}" if not base else type(scaling).__name__.removesuffix("Rope").lower()
-        )
+        found = f"base {theta:g}" if not base else KINDS[type(scaling)]
         raise Beyond(
             f"{path}: rope's {found} has no place in GGUF of a {family.gguf}, expected none"
         )

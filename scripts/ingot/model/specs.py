@@ -10,7 +10,7 @@ import struct
 from dataclasses import dataclass
 
 from ingot.model.config import ModelConfig
-from ingot.model.rope import Llama3Rope
+from ingot.model.rope import Llama3Rope, LongRope
 from ingot.model.tensors.dtypes import TYPES, TensorType
 
 DROPPED = (".attention.masked_bias", ".attention.bias", ".rotary_emb.inv_freq")
@@ -63,6 +63,9 @@ def _specs(config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
     sizes = sizes_of(c)
     if isinstance(c.rope, Llama3Rope):
         found.append(TensorSpec(None, "rope_freqs.weight", (c.head_dim // 2,), TYPES["F32"]))
+    if isinstance(c.rope, LongRope):
+        names = ("rope_factors_long.weight", "rope_factors_short.weight")
+        found += [TensorSpec(None, name, (c.rope_dim // 2,), TYPES["F32"]) for name in names]
 
     def add(source: str, name: str, shape: tuple[int, ...], heads=None, float32=False) -> None:
         kind = TYPES["F32"] if float32 else dtype_of(shape, dtype)
@@ -90,9 +93,10 @@ def _specs(config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
 def sizes_of(config: ModelConfig) -> dict[str, int]:
     """What the words of a family's shapes are of this model."""
     c = config
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
     return {
-        "hidden": c.hidden, "ffn": c.ffn, "head": c.head_dim,
-        "q": c.heads * c.head_dim, "kv": c.kv_heads * c.head_dim,
+        "hidden": c.hidden, "ffn": c.ffn, "head": c.head_dim, "q": q, "kv": kv, "qkv": q + 2 * kv,
+        "gate_up": 2 * c.ffn,
         "experts": c.experts.count if c.experts else 0, "expert": c.experts.ffn if c.experts else 0,
     }  # fmt: skip
 
@@ -115,6 +119,13 @@ def dtype_of(shape: tuple[int, ...], dtype: str) -> TensorType:
         return TYPES["F32"]
     wanted = TYPES[dtype.upper()]
     return TYPES["F16"] if shape[-1] % wanted.block else wanted
+
+
+def computed(config: ModelConfig, name: str) -> list[float]:
+    """The values of a tensor of GGUF that the checkpoint lacks, float32."""
+    if isinstance(config.rope, LongRope):
+        return [*(config.rope.long if name == "rope_factors_long.weight" else config.rope.short)]
+    return rope_freqs(config)
 
 
 def rope_freqs(config: ModelConfig) -> list[float]:

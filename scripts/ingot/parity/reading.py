@@ -41,10 +41,12 @@ FORM = {
     "without_rope": [COUNT],
     "slide": [COUNT],
     **dict.fromkeys(("experts", "experts_used", "expert_ffn"), COUNT),
+    **dict.fromkeys(("every_window", "original_context"), COUNT),
     "rope_type": str,
     "rope_theta": Number(above=0),
     "rope_scale": Number(above=0),
     "frequencies": [Number()],
+    "far_frequencies": [Number()],
 }
 
 
@@ -79,6 +81,7 @@ def hold_plain(path: Path, model: Reading, can: tuple[str, ...] = ()) -> None:
     odd += ["attention_scale"] if not math.isclose(model["attention_scale"], plain) else []
     odd += [name for name in CAPS if model[name]]
     odd += ["activation"] if model["activation"] != "silu" else []
+    odd += ["frequencies"] if 2 * len(model["frequencies"]) != model["head_dim"] else []
     if odd:
         raise Refused(
             f"{path}: its source has {odd[0]} of {model[odd[0]]}, expected none: this format cannot say it"

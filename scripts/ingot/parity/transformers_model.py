@@ -186,8 +186,7 @@ def reading(config: Path) -> Reading:
             "hidden": inner.embed_tokens.embedding_dim,
             "layers": len(inner.layers),
             "ffn": theirs.intermediate_size,
-            "heads": attention.q_proj.out_features // attention.head_dim,
-            "kv_heads": attention.k_proj.out_features // attention.head_dim,
+            **_heads(attention),
             "head_dim": attention.head_dim,
             "context": min(spans),
             "rms_eps": _epsilon(inner.norm),
@@ -206,6 +205,7 @@ def reading(config: Path) -> Reading:
             "without_rope": [n for n, one in enumerate(inner.layers) if not _turns(one)],
             "slide": slide,
             "window": window if slide else None,
+            "every_window": 0 if kinds else window or 0,
             **_experts(layer.mlp),
             **_rope(theirs.rope_parameters, rope, slide),
         }
@@ -228,14 +228,36 @@ def _rope(said: dict, rope, slide: list[int]) -> Reading:
     """Of the layers that see all; and the base of those that slide, where it is another."""
     apart = hasattr(rope, f"{FULL}_inv_freq")
     mine, at = (said[FULL], f"{FULL}_") if apart else (said, "")
+    original = mine.get("original_max_position_embeddings") or 0
     return {
         "rope_type": mine["rope_type"],
         "rope_theta": mine["rope_theta"],
         "rope_scale": float(getattr(rope, f"{at}attention_scaling")),
         "frequencies": getattr(rope, f"{at}inv_freq").tolist(),
+        "original_context": original,
+        "far_frequencies": _far(rope, original) if mine["rope_type"] == "longrope" else [],
         "sliding_theta": said[SLIDING]["rope_theta"] if apart and slide else 0,
         "sliding_rope": said[SLIDING]["rope_type"] if apart and slide else "default",
     }
+
+
+def _far(rope, original: int) -> list[float]:
+    """Rope's frequencies of a text that is longer than the context of before, by turning one."""
+    import torch
+
+    rope(torch.zeros(1), torch.tensor([[original]]))
+    return rope.inv_freq.tolist()
+
+
+def _heads(attention) -> Reading:
+    """How many of queries, and of keys and values, whether their weights are joined or not."""
+    size, joined = attention.head_dim, getattr(attention, "qkv_proj", None)
+    if joined is None:
+        rows = attention.q_proj.out_features, attention.k_proj.out_features
+    else:
+        queries = attention.o_proj.in_features
+        rows = queries, (joined.out_features - queries) // 2
+    return {"heads": rows[0] // size, "kv_heads": rows[1] // size}
 
 
 def _turns(layer) -> bool:

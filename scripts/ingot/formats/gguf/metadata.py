@@ -9,11 +9,11 @@ from typing import Any
 from ingot.base.fields import Number, Whole
 from ingot.formats.gguf.kv import KV
 from ingot.model.config import ModelConfig
-from ingot.model.rope import LinearRope, YarnRope
+from ingot.model.rope import LinearRope, LongRope, YarnRope
 from ingot.model.specs import f32, specs_of
 
 CAN = ("attention_bias", "mlp_bias", "own_gguf", "qkv_bias", "qk_norm", "linear", "yarn", "experts",
-       "rope_skips", "windows", "scales", "norms_behind")  # fmt: skip
+       "rope_skips", "windows", "scales", "norms_behind", "joined", "longrope", "part_rope")  # fmt: skip
 FILE_TYPE = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # dtype -> general.file_type
 
 
@@ -34,9 +34,10 @@ def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:
         "expert_feed_forward_length": c.experts.ffn if c.experts else None,
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
-        "attention.sliding_window": c.sliding.window if c.sliding else None,
+        "attention.sliding_window": c.sliding.window if c.sliding else c.window or 0,
+        "rope.scaling.original_context_length": c.original_context,
         "vocab_size": c.vocab,
-        "rope.dimension_count": c.head_dim,
+        "rope.dimension_count": c.rope_dim,
     }
     numbers: dict[str, float | None] = {
         "rope.freq_base": c.rope_theta,
@@ -110,6 +111,11 @@ def general(
         KV("general.architecture", "str", config.family.gguf),
         KV("general.type", "str", "model"),
     ]
+    if isinstance(
+        config.rope, LongRope
+    ):  # as its converter does, before all that it knows of a model
+        place = f"{config.family.gguf}.rope.scaling.attn_factor"
+        kvs.insert(1, KV(place, "f32", config.rope.attention_factor))
     for key, (word, code) in SAMPLING.items():
         if generation.get(key) is not None:
             kvs.append(KV(f"general.sampling.{word}", code, generation[key]))

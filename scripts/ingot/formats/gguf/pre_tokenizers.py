@@ -36,6 +36,7 @@ DIGITS = "digits, each alone"
 TAKEN = {  # that a GGUF file of ours can say
     "llama-bpe": (LLAMA, PLAIN),
     "tekken": (TEKKEN, PLAIN),
+    "gpt-4o": (GPT4O, PLAIN),
     "qwen2": (QWEN, PLAIN),
     "dbrx": (LLAMA, PLAIN),  # llama-bpe's, of whose words each is merged
     "gpt-2": (GPT2,),
@@ -51,7 +52,6 @@ OTHERS = {  # for a refusal that names them
         rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{SPACES}",
         PLAIN,
     ),
-    "gpt-4o": (GPT4O, PLAIN),
     "deepseek-v3": (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK, PLAIN),
     "minicpm5": (r"\p{N}{1,3}", rf"{APOSTROPHE}|{WORD}|\p{{N}}+|{SIGNS}|{SPACES}", PLAIN),
     "jais-2": (f"{LLAMA.removesuffix(SPACES)}{CASCADE}", PLAIN),

@@ -6,6 +6,7 @@ of the commit in envs/llamacpp).
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from ingot.base.fields import Whole, held
@@ -61,7 +62,7 @@ def vocabulary(checkpoint: Checkpoint, config: ModelConfig, pre_tokenizer: str) 
             "means SentencePiece"
         )
     if sentencepiece:
-        kvs += _sentencepiece(checkpoint, config, settings)
+        kvs += _sentencepiece(checkpoint, config, tokenizer, settings)
     elif fallback:
         kvs += _byte_fallback(checkpoint["tokenizer.json"], tokenizer, config)
     else:
@@ -200,7 +201,9 @@ def _added(token: dict) -> tuple[str, int]:
     return text.replace("\u2581", " "), USER_DEFINED
 
 
-def _sentencepiece(checkpoint: Checkpoint, config: ModelConfig, settings: dict) -> list[KV]:
+def _sentencepiece(
+    checkpoint: Checkpoint, config: ModelConfig, tokenizer: dict, settings: dict
+) -> list[KV]:
     from sentencepiece import SentencePieceProcessor
 
     model = SentencePieceProcessor()
@@ -226,11 +229,24 @@ def _sentencepiece(checkpoint: Checkpoint, config: ModelConfig, settings: dict) 
     for text, number in checkpoint.optional_json("added_tokens.json", {str: ID}).items():
         if number < count:
             tokens[number], scores[number], types[number] = text, -1000.0, USER_DEFINED
+    for number, token in _added_by_id(checkpoint, config, tokenizer, settings):
+        if number < count:
+            text, kind = _added(token)
+            if config.family.plain_added:
+                text, kind = token["content"], CONTROL if token.get("special") else USER_DEFINED
+            tokens[number], scores[number], types[number] = text, -1000.0, kind
+    return _scored(tokens, scores, types)
+
+
+def _added_by_id(
+    checkpoint: Checkpoint, config: ModelConfig, tokenizer: dict, settings: dict
+) -> Iterator[tuple[int, dict]]:
+    """Those of tokenizer_config.json; of some families then those of tokenizer.json too."""
     for number, token in settings.get("added_tokens_decoder", {}).items():
         if not (number.isascii() and number.isdigit()):
             path = checkpoint["tokenizer_config.json"]
             raise Refused(f"{path}: added_tokens_decoder names {number!r}, expected ids")
-        if int(number) < count:
-            text, kind = _added(token)
-            tokens[int(number)], scores[int(number)], types[int(number)] = text, -1000.0, kind
-    return _scored(tokens, scores, types)
+        yield int(number), token
+    if config.family.plain_added:
+        for token in tokenizer.get("added_tokens", []):
+            yield token["id"], token

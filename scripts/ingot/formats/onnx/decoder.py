@@ -67,7 +67,9 @@ def trunk(
         weights.begin(f"layers.{layer}")
         at = f"model.layers.{layer}"
         y = _normed(graph, weights, c, x, at, "before_attention")
-        q, k, v = (weights.linear(y, f"{at}.self_attn.{name}_proj.weight") for name in "qkv")
+        heads = c.heads * c.head_dim, c.kv_heads * c.head_dim
+        apart = [f"{at}.self_attn.{name}_proj" for name in "qkv"]
+        q, k, v = _parts(graph, weights, y, apart, f"{at}.self_attn.qkv_proj", (*heads, heads[1]))
         if "self_attn.q_norm" in c.family.layer:
             q = by_head(graph, weights, c, q, f"{at}.self_attn.q_norm", c.heads)
             k = by_head(graph, weights, c, k, f"{at}.self_attn.k_norm", c.kv_heads)
@@ -75,8 +77,8 @@ def trunk(
         y = _normed(graph, weights, c, y, at, "behind_attention")
         x = graph.node("Add", x, _times(graph, weights, y, c.scale("residual_scale")))
         y = _normed(graph, weights, c, x, at, "before_mlp")
-        gate = weights.linear(y, f"{at}.mlp.gate_proj.weight")
-        up = weights.linear(y, f"{at}.mlp.up_proj.weight")
+        apart = [f"{at}.mlp.{name}_proj" for name in ("gate", "up")]
+        gate, up = _parts(graph, weights, y, apart, f"{at}.mlp.gate_up_proj", (c.ffn, c.ffn))
         y = graph.node("Mul", _activated(graph, weights, c, gate), up)
         y = weights.linear(y, f"{at}.mlp.down_proj.weight")
         y = _normed(graph, weights, c, y, at, "behind_mlp")
@@ -86,6 +88,16 @@ def trunk(
     x = weights.linear(graph.node("Gather", x, rows, axis=0) if rows else x, weights.head)
     x = _times(graph, weights, x, 1 / c.scale("logit_scale"))
     return capped(graph, weights.form, x, c.scale("final_logit_softcapping", 0))
+
+
+def _parts(
+    graph: Graph, weights: Weights, x: str, apart: list[str], joined: str, rows: tuple[int, ...]
+) -> list[str]:
+    """x by each of the layers `apart`, or by the one that holds the rows of all, as its family has them."""
+    if f"{joined}.weight" not in weights.shapes:
+        return [weights.linear(x, f"{name}.weight") for name in apart]
+    y = weights.linear(x, f"{joined}.weight")
+    return graph.nodes_of("Split", [y, graph.constant([*rows])], len(rows), axis=-1)
 
 
 def norms_of(c: ModelConfig) -> dict[str, str]:

@@ -82,10 +82,10 @@ class Export:
 def hold_layers(source: Path, config: ModelConfig, form: Form) -> None:
     """Refused: a layer to be left in float32 that the model does not have."""
     layers = {"model.embed_tokens", "lm_head"} | {
-        f"model.layers.{n}.{part}.{name}_proj"
+        f"model.layers.{n}.{name}"
         for n in range(config.layers)
-        for part, names in (("self_attn", "qkvo"), ("mlp", ("gate", "up", "down")))
-        for name in names
+        for name, one in config.family.layer.items()
+        if len(one.shape) > 1
     }
     for name in form.float_layers:
         if not any(layer == name or layer.endswith(f".{name}") for layer in layers):

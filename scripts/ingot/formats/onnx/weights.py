@@ -17,7 +17,7 @@ from ingot.model.specs import specs_of
 # no rope but the usual one, Llama 3.1's and the linear
 CAN = (
     *features.BIASES, "own_gguf", "qkv_bias", "qk_norm", "linear", "rope_skips", "windows", "scales",
-    "norms_behind", features.ADAPTER,
+    "norms_behind", "joined", features.ADAPTER,
 )  # fmt: skip
 ALIGN = 64  # bytes; where each tensor begins
 MOST = 2 << 30  # bytes of a data file; a larger tensor has one of its own

@@ -6,7 +6,7 @@ What config.json says (config.py), which tensors a checkpoint and a GGUF file ho
 from dataclasses import dataclass, field
 
 # of a tensor [out, in]: hidden, ffn, head (head_dim), q (heads * head_dim), kv (kv_heads * head_dim),
-# experts (how many), expert (channels of each)
+# experts (how many), expert (channels of each); qkv and gate_up are the rows of joined weights
 Sizes = tuple[str, ...]
 
 # the keys of GGUF that its converter writes, below the architecture's name or whole, in their order
@@ -71,6 +71,7 @@ class Family:
     activation: str = "silu"
     experts: str = ""  # the key of config.json for the channels of each, of one that has them
     scales: dict[str, str] = field(default_factory=dict)  # GGUF's key -> that of config.json
+    turns_part: bool = False  # may rope turn a part of each head alone?
     rope_skips: int = 0  # of so many layers the last has no rope: no_rope_layers
     sliding_every: int = (
         0  # of so many layers the last sees all, the others `sliding_window` tokens
@@ -83,7 +84,9 @@ class Family:
     names_head_dim: bool = True  # does GGUF name it though config.json does not?
     says_prefix_space: bool = True  # does GGUF say add_prefix_space of tokenizer_config.json?
     no_prefix_space: bool = False  # does GGUF say that no space is put before a text?
+    plain_added: bool = False  # is an added token of a SentencePiece vocabulary just what it says?
     llama3_rope: bool = False  # has GGUF the tensor of Llama 3.1's scaling?
+    long_rope: bool = False  # has GGUF the two tensors of LongRoPE?
     divides_heads: bool = False  # is head_dim hidden / heads to libllama, whatever is said?
     wide_at: int = (
         0  # of so many layers libllama divides scores by hidden / heads, of others by head_dim
@@ -113,4 +116,5 @@ class Family:
                 "rope_local_base_freq",
             )
         scores = ("query_pre_attn_scalar",) if self.wide_at else ()
-        return (*self.says, *self.scales.values(), *counts, *ropes, *windows, *scores)
+        part = ("partial_rotary_factor",) if self.turns_part else ()
+        return (*self.says, *self.scales.values(), *counts, *ropes, *windows, *scores, *part)

@@ -8,6 +8,7 @@ from ingot.model.families.llama import LLAMA
 from ingot.model.families.mistral import MISTRAL
 from ingot.model.families.mixtral import MIXTRAL
 from ingot.model.families.olmo2 import OLMO2
+from ingot.model.families.phi3 import PHI3
 from ingot.model.families.qwen2 import QWEN2
 from ingot.model.families.qwen3 import QWEN3
 from ingot.model.families.qwen3_moe import QWEN3_MOE
@@ -15,6 +16,6 @@ from ingot.model.families.smollm3 import SMOLLM3
 
 _ALL = (
     LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA2, GEMMA3, GEMMA3_SEEING, SMOLLM3, GRANITE,
-    OLMO2,
+    OLMO2, PHI3,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {one.architecture: one for one in _ALL}

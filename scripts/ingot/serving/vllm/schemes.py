@@ -17,6 +17,10 @@ MOST = {"w8a8": 9.9}  # its CUTLASS kernel stops at the first token on newer one
 WIDE_SCALES = ("fp8", "fp8_block", "w8a8")  # whose scales it widens, as it holds them
 COLUMNS = ("q", "ffn", "expert")  # of a layer's weight, that ranks share among them
 ROWS = (*COLUMNS, "kv")
+JOINED = {
+    "qkv": ("q", "kv"),
+    "gate_up": ("ffn",),
+}  # rows of one weight, each kind of which ranks share
 
 
 def no_kernel(scheme: str, capability: str | None, experts: bool = False) -> str | None:
@@ -61,7 +65,8 @@ def cut_group(config: ModelConfig, scheme: str, tp: int) -> str | None:
         if len(one.shape) < 2 or one.float32:
             continue
         columns = (one.shape[1], COLUMNS, found.divides)
-        for word, shared, group in (columns, (one.shape[0], ROWS, found.rows)):
+        rows = [(word, ROWS, found.rows) for word in JOINED.get(one.shape[0], one.shape[:1])]
+        for word, shared, group in (columns, *rows):
             part = own[word] // tp
             if word == "kv":  # heads too few for the ranks are repeated
                 part = max(part, config.head_dim)

@@ -34,7 +34,8 @@ SHARD = 5 << 30  # bytes of a file at most
 CAN = tuple(  # of features.FEATURES: what mlx-lm's classes of the families in the table can
     word
     for word in (*features.ALL, features.ADAPTER)
-    if word not in ("no_table", "yarn", "attention_bias")
+    # of LongRoPE its class takes the long factors for texts of any length
+    if word not in ("no_table", "yarn", "attention_bias", "longrope")
 )
 BITS = {"": 0, "4bit": 4, "8bit": 8}
 # layers that mlx-lm's class of a family gives eight bits, whatever the others have

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import numpy as np
 
+from ingot.base.fields import read_json
 from ingot.base.options import (
     Limits,
     ReadingFile,
@@ -75,7 +76,10 @@ MORE = {  # that few families have: by what libllama takes where they are not sa
 WINDOWLESS = ("phi3",)  # whose header says a window that libllama does not go by
 ONES = ("embedding_scale", "residual_scale", "logit_scale")  # to libllama, where they are not said
 BASE = "rope.freq_base"
-FAR = "rope_factors_long.weight"  # for texts beyond the context that it was trained on
+SAID = {  # tensors -> of config.json's scaling
+    "rope_factors_long.weight": "long_factor",
+    "rope_factors_short.weight": "short_factor",
+}
 DEFAULTS = (
     BASE,
     "vocab_size",
@@ -109,10 +113,9 @@ def verify_gguf(
     if dtype in quantisations.ROWS:
         types = planned(record, kvs, specs, dtype, matrix)
         kvs = quants.header(kvs, dtype, matrix)
-    model = reading_of.read(reading)
-    found = compared(checkpoint, config, gguf, kvs, types, matrix, model)
-    checks = {"metadata_pairs": len(kvs), **found}
+    checks = {"metadata_pairs": len(kvs), **compared(checkpoint, config, gguf, kvs, types, matrix)}
     said = {name: field.contents() for name, field in opened(gguf).fields.items()}
+    model = reading_of.read(reading)
     as_read(gguf, said, model)
     as_tokenized(gguf, said, texts_of.read(texts).vocabulary)
     computed = computed_in(dtype, model)
@@ -196,7 +199,6 @@ def compared(
     kvs: list,
     types: dict,
     matrix: Imatrix | None,
-    model: Reading,
 ) -> dict:
     """What a record says of the header and of every value."""
     sources = sources_of(checkpoint)
@@ -215,13 +217,13 @@ def compared(
         if kind != types[spec.name].name:
             raise Refused(f"{gguf}: tensor {spec.name} is {kind}, expected {types[spec.name].name}")
         shape = [int(size) for size in reversed(tensor.shape)]
-        wanted = [len(model["frequencies"])]
+        wanted = [config.rope_dim // 2]
         if spec.source:
             wanted = [*[len(spec.sources)] * spec.stacked, *sources[spec.sources[0]].shape]
         if shape != wanted:
             raise Refused(f"{gguf}: tensor {spec.name} has shape {shape}, expected {wanted}")
         if spec.source is None:
-            check_rope(gguf, spec.name, tensor.data, model)
+            check_rope(gguf, spec.name, tensor.data, checkpoint, config)
             comparison.equal()
         for number, name in enumerate(spec.sources):
             source = sources[name]
@@ -280,12 +282,21 @@ def requantised(
     return error
 
 
-def check_rope(gguf: Path, name: str, factors: np.ndarray, model: Reading) -> None:
-    """Refuse divisors of rope's frequencies that are not those that transformers divides by."""
-    turned = np.array(model["far_frequencies" if name == FAR else "frequencies"])
-    plain = model["rope_theta"] ** -(np.arange(len(turned)) / len(turned))
-    if not np.allclose(factors, plain / turned, rtol=1e-5, atol=0):
-        raise Refused(f"{gguf}: tensor {name} is not the scaling of rope that transformers has")
+def check_rope(
+    gguf: Path, name: str, factors: np.ndarray, checkpoint: Checkpoint, config: ModelConfig
+) -> None:
+    """Llama 3.1's divisors by the formula of transformers' modeling_rope_utils, or what LongRoPE says."""
+    rope, half = config.rope, config.head_dim // 2
+    if name in SAID:
+        said = read_json(checkpoint["config.json"])
+        wanted = (said.get("rope_parameters") or said["rope_scaling"])[SAID[name]]
+    else:
+        turns = rope.original_context * config.rope_theta ** -(np.arange(half) / half) / (2 * np.pi)
+        blend = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+        blend = np.clip(blend, 0, 1)  # 0: all of the factor, 1: none
+        wanted = 1 / ((1 - blend) / rope.factor + blend)
+    if not np.allclose(factors, wanted, rtol=1e-5, atol=0):
+        raise Refused(f"{gguf}: tensor {name} is not config.json's scaling")
 
 
 def dequantized(tensor, order):

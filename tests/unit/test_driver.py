@@ -34,6 +34,7 @@ from ingot.driver.catalogue.rules.programs import Programs
 from ingot.driver.catalogue.schema import load
 from ingot.driver.commands import (  # fmt: skip
     ask,
+    cast,
     cli,
     demo,
     explain,
@@ -200,6 +201,35 @@ def test_a_config_that_is_fetched_meanwhile_is_found(catalogue, tmp_path, monkey
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(checkpoints.public_config("llama8b")))
     assert costs.expected(job)["step"] == "safetensors_to_gguf"
+
+
+def test_a_verification_over_fewer_tokens_is_forecast_to_take_less_time_and_the_same_memory():
+    catalogue = load(ROOT)  # which it changes
+    job = Job("verify_safetensors", outputs=(Output("", "r.json"),), wildcards={"model": "demo"})
+
+    def forecast(tokens):
+        catalogue["models"]["demo"]["corpus_tokens"] = tokens
+        return Costs(catalogue, ROOT, Past(None)).of(job)
+
+    whole, short = forecast(24576), forecast(1024)
+    cost = 8  # seconds of its start
+    assert (short.seconds - cost) / (whole.seconds - cost) == pytest.approx(5024 / 28576)
+    assert short.memory == whole.memory
+    # of a large vocabulary a GB holds few distributions, whatever is asked for
+    job = Job("verify_safetensors", outputs=job.outputs, wildcards={"model": "llama8b"})
+    costs = Costs(catalogue, ROOT, Past(None))
+    assert (costs.of(job).seconds - cost) / 200 == pytest.approx(8.03 * 4 * 5949 / 28576, rel=0.01)
+
+
+def test_a_long_proposal_says_what_shortens_it():
+    catalogue = load(ROOT)  # which it changes
+    for name, tokens, seconds, says in (
+        ("demo", 24576, 1801, f"set models.demo.corpus_tokens in {cast.schema.LOCAL}, now 24,576"),
+        ("demo", 24576, 1800, ""), ("demo", 1024, 9999, ""), ("llama8b", 24576, 9999, ""),
+    ):  # fmt: skip
+        catalogue["models"][name]["corpus_tokens"] = tokens
+        said = cast.shorter(Model(name, catalogue, ROOT), seconds)
+        assert (says in said) if says else said == "", (name, tokens, seconds)
 
 
 def test_pins_are_read_from_a_lock_and_not_from_what_builds_it(inputs, tmp_path):

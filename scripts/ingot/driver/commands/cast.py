@@ -25,6 +25,7 @@ from ingot.driver.cache.dry_run import build, dry_run
 from ingot.driver.catalogue import devices, schema, targets
 from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue.formats.rows import RECORD
+from ingot.driver.catalogue.formats.table import TOKENS, of_corpus
 from ingot.driver.catalogue.model import Model, folder_of
 from ingot.driver.commands import add, fit, numbers, plan
 from ingot.driver.commands.fit_forms import Form
@@ -33,6 +34,7 @@ from ingot.driver.forecast.schedule import duration, size
 from ingot.model.features import ADAPTER
 from ingot.store.records import Store
 
+LONG = 1800  # seconds
 NOTHING = 0.002  # nats per token: of the demo q6_k loses 0.0013, w8a8 0.0004, fp8 0.003
 SHOWN = 6  # forms of a proposal
 SERVERS = {  # command -> how it is installed
@@ -96,7 +98,11 @@ def run(root: Path, options: Namespace) -> None:
         rows = [form for form in forms if form.target in wanted]
         rows = rows if options.each else around(chosen, forms)
         print("\n".join([*fit.heading(place, asked), *fit.table(rows)]))
-        print(f"\nproposed: {title}, {cost(root, builds)}", flush=True)
+        said, seconds = cost(root, builds)
+        print(f"\nproposed: {title}, {said}")
+        if len(builds) > len(wanted):
+            print(shorter(Model(name, catalogue, root), seconds), end="")
+        sys.stdout.flush()
     take = not options.dry_run and (options.yes or options.json or agreed(title))
     made, missing = [], None
     if wanted and take:
@@ -226,20 +232,30 @@ def none_fits(name: str, place: str, forms: list[Form], to: str | None) -> str:
     return f"{name}: no form{f' of {to}' if to else ''} fits {place}{said}; `ingot fit {name}` shows all"
 
 
-def cost(root: Path, wanted: list[str]) -> str:
-    """What building takes, by the forecast of each job."""
+def cost(root: Path, wanted: list[str]) -> tuple[str, float]:
+    """What building takes, by the forecast of each job, and its seconds; 0 where nobody knows."""
     if not wanted:
-        return "the checkpoint as it is: nothing is built"
+        return "the checkpoint as it is: nothing is built", 0
     jobs = dry_run(root, wanted)
     if any(job["action"] == "run" and not job.get("forecast") for job in jobs):
-        return "how long is known once config.json is here"
+        return "how long is known once config.json is here", 0
     found = plan.of_build(jobs, {*wanted}, None, Past(Store()))
     if not found["jobs"]:
-        return "on record already"
+        return "on record already", 0
     way = found["keep"]["all"]
     return (
         f"in about {duration(way['seconds'])}: {size(way['memory'])} of memory, "
         f"{size(way['disk'])} of disk, {size(way['download'])} of downloads"
+    ), way["seconds"]
+
+
+def shorter(model: Model, seconds: float) -> str:
+    """A line of how a long verification takes less; nothing where it would not."""
+    if seconds <= LONG or not model.numbers or of_corpus(model) <= TOKENS:
+        return ""
+    return (
+        f"verifying over fewer tokens takes less: set models.{model.name}.corpus_tokens in {schema.LOCAL}, "
+        f"now {of_corpus(model):,.0f}\n"
     )
 
 

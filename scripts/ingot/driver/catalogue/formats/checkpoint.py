@@ -7,6 +7,7 @@ from ingot.driver.catalogue.formats.table import (
     Cost,
     Format,
     Work,
+    of_corpus,
     run_through,
     whole_model,
     written,
@@ -45,7 +46,7 @@ def scored(job: Job, model: Model) -> Work | None:
     """Unit: a thousand tokens times a billion weights."""
     if not model.numbers:
         return None
-    tokens = min(model.entry["corpus_tokens"], 1e9 / (4 * model.numbers.vocab))
+    tokens = of_corpus(model)
     size = tokens * model.numbers.vocab * 4
     memory = 1200 + 4800 * model.parameters() / 1e9  # MB: the model in float32
     return Work(Cost(4, 60, memory), tokens * model.parameters() / 1e12, {job.writes[0]: size})

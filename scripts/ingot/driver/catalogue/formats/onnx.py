@@ -139,7 +139,8 @@ ROWS = (
         steps=make("onnx", Cost(0.6, 3.0, 60))
         | {"build_onnx": build}
         | dict.fromkeys(
-            ("verify_onnx", "verify_built_onnx"), table.run_through(Cost(3, 250, 200, 1100))
+            ("verify_onnx", "verify_built_onnx"),
+            table.run_through(Cost(3, 250, 200, 1100), corpus=True),
         ),
         whole="an ONNX graph holds the whole model",
         variants=lambda catalogue, tp: VARIANTS,
@@ -155,7 +156,7 @@ ROWS = (
         | {"build_openvino": exported}
         | dict.fromkeys(
             ("verify_openvino", "verify_built_openvino"),
-            table.run_through(Cost(10, 700, 900, 8000)),
+            table.run_through(Cost(10, 700, 900, 8000), corpus=True),
         ),
         whole="an IR holds the whole model",
         variants=lambda catalogue, tp: EXPORTED,

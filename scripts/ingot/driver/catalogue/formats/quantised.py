@@ -97,7 +97,7 @@ ROWS = (
         variants=lambda catalogue, tp: BITS,
         steps={
             "quantize_mlx": for_mlx,
-            "verify_mlx": table.run_through(Cost(8, 2000, 700, 9000)),
+            "verify_mlx": table.run_through(Cost(8, 2000, 700, 9000), corpus=True),
         },
         record="mlx's own codes of the checkpoint, byte by byte; transformers in float32: tokens and "
         "distributions, by mlx-lm",
@@ -118,7 +118,7 @@ ROWS = (
         steps={
             "quantize_safetensors": quantised,
             "compress_safetensors": compressed,
-            "verify_safetensors": table.run_through(Cost(8, 200, 1200, 1300)),
+            "verify_safetensors": table.run_through(Cost(8, 200, 1200, 1300), corpus=True),
         },
         varies={
             "compress_safetensors": (

@@ -6,7 +6,7 @@ one rule and one script.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ingot.driver.catalogue.job import Job
@@ -129,14 +129,25 @@ def read_through(cost: Cost, read: Callable[[Job, Model], float] | None = None, 
 
 
 TOKENS = 4000  # that a verification runs: 26 prompts and their answers
+CORPUS = 24576  # tokens of the corpus that costs are measured with, the default of corpus_tokens
 
 
-def run_through(cost: Cost, size: float = 2000) -> Step:
-    """A step that runs the prompts: its unit is a thousand tokens times a billion weights."""
+def of_corpus(model: Model) -> float:
+    """How many tokens of the corpus are scored: no more than a GB holds distributions of."""
+    return min(model.entry["corpus_tokens"], 1e9 / (4 * model.numbers.vocab))
+
+
+def run_through(cost: Cost, size: float = 2000, corpus: bool = False) -> Step:
+    """A step that runs the prompts: its unit is a thousand tokens times a billion weights.
+
+    `corpus`: it runs the corpus too, and costs less of a shorter one.
+    """
 
     def work(job: Job, model: Model) -> Work | None:
         if not model.numbers:
             return None
-        return Work(cost, TOKENS * model.parameters() / 1e12, dict.fromkeys(job.writes, size))
+        share = (TOKENS + of_corpus(model)) / (TOKENS + CORPUS) if corpus else 1
+        mine = replace(cost, per_unit=cost.per_unit * share)  # its memory is the same
+        return Work(mine, TOKENS * model.parameters() / 1e12, dict.fromkeys(job.writes, size))
 
     return work

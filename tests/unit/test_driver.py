@@ -213,12 +213,12 @@ def test_a_verification_over_fewer_tokens_is_forecast_to_take_less_time_and_the_
 
     whole, short = forecast(24576), forecast(1024)
     cost = 8  # seconds of its start
-    assert (short.seconds - cost) / (whole.seconds - cost) == pytest.approx(5024 / 28576)
+    assert (short.seconds - cost) / (whole.seconds - cost) == pytest.approx(9024 / 32576)
     assert short.memory == whole.memory
     # of a large vocabulary a GB holds few distributions, whatever is asked for
     job = Job("verify_safetensors", outputs=job.outputs, wildcards={"model": "llama8b"})
     costs = Costs(catalogue, ROOT, Past(None))
-    assert (costs.of(job).seconds - cost) / 200 == pytest.approx(8.03 * 4 * 5949 / 28576, rel=0.01)
+    assert (costs.of(job).seconds - cost) / 200 == pytest.approx(8.03 * 4 * 9949 / 32576, rel=0.01)
 
 
 def test_a_long_proposal_says_what_shortens_it():

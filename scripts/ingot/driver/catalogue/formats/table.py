@@ -146,7 +146,8 @@ def run_through(cost: Cost, size: float = 2000, corpus: bool = False) -> Step:
     def work(job: Job, model: Model) -> Work | None:
         if not model.numbers:
             return None
-        share = (TOKENS + of_corpus(model)) / (TOKENS + CORPUS) if corpus else 1
+        one_by_one = 2 * TOKENS  # which cost twice as much
+        share = (one_by_one + of_corpus(model)) / (one_by_one + CORPUS) if corpus else 1
         mine = replace(cost, per_unit=cost.per_unit * share)  # its memory is the same
         return Work(mine, TOKENS * model.parameters() / 1e12, dict.fromkeys(job.writes, size))
 

@@ -10,6 +10,7 @@ import pytest
 import browser as chromium
 from conftest import ROOT, once
 from ingot.driver.release.pages import against, page, plots
+from ingot.driver.release.pages import words as in_words
 from ingot.driver.toolchains import toolchains
 
 pytestmark = pytest.mark.slow
@@ -78,12 +79,14 @@ def test_a_page_asks_nobody_and_a_checker_finds_nothing(name, reported, browser)
 @needs_chromium
 def test_the_figures_of_the_page_are_its_records(reported, browser):
     browser.open(reported / "reports/demo_tp1.shortfin.html")
-    rows = dict(browser.run(ROWS))
+    rows = browser.run(ROWS.replace("querySelectorAll('tr", "querySelectorAll('.said tr"))
+    assert not [what for what, _ in rows if re.search(r"_|\w\.\w", what)], "no keys of JSON"
+    shown = {one for _, found in rows for one in found.split(" of ")}
     record = json.loads((reported / f"{BUNDLE}.verified.json").read_text())
     numbers = against.flat({"verification": record})
     assert len(numbers) > 5
     for name, value in numbers.items():
-        assert "limits" in name or rows[name] == page.number(value), name
+        assert "limit" in name or page.number(value) in shown, name
     held = json.loads(browser.run("document.getElementById('report').textContent"))
     assert held == page.read(reported / "reports/demo_tp1.shortfin.html")
     assert held["verification"] == record
@@ -137,6 +140,34 @@ def test_the_line_joins_what_no_smaller_form_is_as_near_as():
 
     rows = [row("f16", 16, 0), row("q8", 8, 0.1), row("wide", 9, 0.1), row("worse", 8, 0.2)]
     assert plots.front([*rows, row("q4", 4, 0.5)]) == {"f16", "q8", "q4"}
+
+
+def test_a_record_is_in_words_each_number_beside_what_it_is_of_and_its_limit():
+    checks = {
+        "tensors": 30, "tensors_equal": 9, "limit": "the nearest value", "prompts": 26, "greedy_equal": 25,
+        "greedy_ties": 1, "first_limit": 0.5, "first_tokens_equal": 26, "errors": {"Q4_K": 0.07},
+        "error_limits": {"Q4_K": 0.15}, "numbers": {"same_top": 0.98, "limits": {"same_top": 0.97}},
+        "in_another": {"prompts": 3, "greedy_equal": 3}, "a_new_one": 7,
+    }  # fmt: skip
+    limits = {"errors.Q4_K": 0.15, "numbers.same_top": 0.97}
+    found = [
+        (one["what"], one["found"], one["of"], one["limit"])
+        for one in in_words.rows(checks, limits)
+    ]
+    assert [one[1:] for one in found] == [
+        (9, 30, "the nearest value"), (0.07, None, 0.15), (25, 26, None), (1, 26, None), (26, 26, 13.0),
+        (0.98, None, "97 %"), (7, None, None), (3, 3, None),
+    ]  # fmt: skip
+    names = [one[0] for one in found]
+    assert names[1] == "error of the weights in Q4_K, as a share of them"
+    assert names[-2:] == ["a new one", f"in another: {names[2]}"]
+
+
+def test_labels_leave_out_a_name_that_all_share():
+    assert plots.apart(["artifacts/m.q4_k_m.gguf", "artifacts/m.gguf"]) == ["q4_k_m.gguf", "gguf"]
+    assert plots.apart(["artifacts/m_tp2.vmfb", "artifacts/m.gguf"]) == ["tp2.vmfb", "gguf"]
+    for names in (["m.gguf"], ["m.gguf", "n.gguf"]):
+        assert plots.apart([f"artifacts/{name}" for name in names]) == names
 
 
 def test_a_page_says_how_to_make_it_again_and_to_check_its_digest(reported, shared, tmp_path):

@@ -59,7 +59,7 @@ def test_a_page_holds_its_data_and_stands_alone():
     (ids,) = [re.findall(r'\bid="([^"]+)"', text)]
     assert len(ids) == len(set(ids)), "each id once"
     assert "[1, 2, 4]" in text and "[1, 2, 3]" in text, "tokens that differ stand side by side"
-    assert re.search(r"numbers.mean_kl</th><td class=\"n\">0.25</td><td class=\"n\">0.5<", text)
+    assert re.search(r"nats per token</th><td class=\"n\">0.25</td><td>0.5<", text)
     assert "sha256:convertconve" in text and "mit, by LICENSE" in text
 
 
@@ -136,7 +136,7 @@ def test_196_fetches_are_one_box_and_the_page_stays_small():
 def test_a_limit_stands_beside_its_number():
     checks = {"errors": {"Q4_K": 0.01}, "error_limits": {"Q4_K": 0.02}, "first_limit": 0.5}
     text = shown(report(verification={"result": "passed", "reference": "x", "checks": checks}))
-    assert re.search(r'errors.Q4_K</th><td class="n">0.01</td><td class="n">0.02<', text)
+    assert re.search(r'weights in Q4_K, .*</th><td class="n">0.01</td><td>0.02<', text)
     assert "first_limit" in text
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.driver.forecast.schedule import duration, size
+from ingot.driver.release.pages import words
 from ingot.driver.release.pages.against import flat
 from ingot.model.gpu_layout import GIB
 
@@ -18,7 +19,7 @@ def page(report: dict[str, Any], pictures: dict[str, str], compared: dict[str, A
     wrong = [one for one in prompts if not one["equal"]]
     return _rendered(
         "report.html", report, chain=chain(report["actions"]), pictures=pictures, compared=compared,
-        numbers=flat(report), limits=_limits(report), wrong=wrong,
+        numbers=words.rows(report["verification"].get("checks", {}), _limits(report)), wrong=wrong,
     )  # fmt: skip
 
 
@@ -44,6 +45,7 @@ def _rendered(template: str, found: dict[str, Any], **more: Any) -> str:
         "size": size,
         "short": short,
         "number": number,
+        "said": words.said,
         "gib": gib,
     }
     data = json.dumps(found, sort_keys=True).replace("<", "\\u003c")

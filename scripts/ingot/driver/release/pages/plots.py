@@ -128,13 +128,21 @@ def quality(rows: list[dict[str, Any]]) -> str:
                 color=DONE if wanted else INK, label=words, linewidth=1, alpha=1 if wanted else 0.6,
             )  # fmt: skip
     panel.legend(loc="upper right")
-    for row in some:
-        panel.annotate(row["artifact"].rpartition("/")[2], (row["bytes"] / scale, row["mean_kl"]),
+    for row, name in zip(some, apart([row["artifact"] for row in some]), strict=True):
+        panel.annotate(name, (row["bytes"] / scale, row["mean_kl"]),
                        xytext=(6, 3), textcoords="offset points", fontsize=8)  # fmt: skip
     panel.set_yscale("log")
     panel.set_xlabel(unit)
     panel.set_ylabel("mean KL divergence, nats")
     return _svg(figure, "How far each artifact is from its model, over its size")
+
+
+def apart(paths: list[str]) -> list[str]:
+    """Names of files without the model's, where it is that of all."""
+    names = [path.rpartition("/")[2] for path in paths]
+    models = {re.split(r"[._]", name)[0] for name in names}
+    cut = len(models.pop()) + 1 if len(models) == 1 and len(names) > 1 else 0
+    return [name[cut:] for name in names]
 
 
 def front(rows: list[dict[str, Any]]) -> set[str]:

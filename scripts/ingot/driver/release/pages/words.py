@@ -1,0 +1,102 @@
+"""A record's numbers as a reader wants them: in words, "26 of 26", each beside its limit."""
+
+from collections.abc import Iterator
+from typing import Any
+
+COUNTED = {  # how many -> of how many, in the same place of a record
+    "tensors_equal": "tensors", "values_rounded": "values", "texts_equal": "texts",
+    "texts_equal_but_for_bos": "texts", "greedy_equal": "prompts", "greedy_ties": "prompts",
+    "prompts_equal": "prompts", "first_tokens_equal": "prompts", "tokens": "corpus_tokens",
+    "left_padded_equal": "left_padded_batches",
+}  # fmt: skip
+WORDS = {  # in the order in which they are read
+    "files_equal": "files with the digests that SHA256SUMS says",
+    "metadata_pairs": "keys of its header, all as they follow from the checkpoint",
+    "tensors_equal": "tensors whose values are all the checkpoint's",
+    "tensors": "tensors",
+    "layers_quantised": "layers of codes, each compared",
+    "values": "weights that were compared",
+    "values_rounded": "weights that its type rounds",
+    "largest_difference": "the most that a weight was rounded by",
+    "errors": "error of the weights in {}, as a share of them",
+    "largest_error": "error of the weights of a layer at most, as a share of them",
+    "mean_error": "error of the weights of a layer on average",
+    "texts_equal": "hard texts that become transformers' tokens",
+    "texts_equal_but_for_bos": "hard texts that do but for a token at their start",
+    "chats_equal": "dialogues that become transformers' tokens",
+    "greedy_equal": "prompts answered as transformers answers them, token by token",
+    "greedy_ties": "prompts where two tokens were as good",
+    "prompts_equal": "prompts answered as transformers answers them",
+    "first_tokens_equal": "prompts whose answer begins as transformers' does",
+    "streams_equal": "answers that are the same as a stream",
+    "largest_logit": "the largest logit",
+    "largest_logit_difference": "the most that a logit is off",
+    "largest_logprob_difference": "the most that a log probability is off",
+    "mean_kl_of_prompts": "mean KL over the prompts, nats per token",
+    "mean_kl": "mean KL over a text, nats per token",
+    "mean_kl_error": "standard error of that mean",
+    "median_kl": "median KL",
+    "kl_99": "KL that 99 % of the tokens stay below",
+    "kl_99_9": "KL that 99.9 % of the tokens stay below",
+    "largest_kl": "largest KL of a token",
+    "same_top": "tokens where both would say the same next one",
+    "rms_dp": "change of the next token's probability, root mean square",
+    "perplexity": "perplexity",
+    "perplexity_reference": "perplexity of the model itself",
+    "tokens": "tokens of the text that were compared",
+    "left_padded_equal": "batches with padding on the left that give the same",
+    "picture_tokens": "tokens of a picture",
+}
+PARTS = ("errors", "numbers")  # of a record, which is read as one with them
+SHARES = ("same_top",)
+ORDER = [*WORDS]
+# what is said with another row, or draws the picture above the table
+BESIDE = ("by_prompt", "prompt_tokens", "dtype")
+
+
+def said(name: str) -> str:
+    """What a number is, by its dotted name in a record's checks."""
+    *places, last = name.split(".")
+    own = [place.replace("_", " ") for place in places if place not in PARTS]
+    words = WORDS["errors"].format(last) if "errors" in places else WORDS.get(last)
+    found = words or last.replace("_", " ")
+    return f"{', '.join(own)}: {found}" if own else found
+
+
+def rows(checks: dict[str, Any], limits: dict[str, float], place: str = "") -> list[dict[str, Any]]:
+    """Rows of `what`, `found`, `of` and `limit`; `limits` are by dotted names."""
+    found, inside = list(_own(checks, limits, place)), []
+    for name, value in checks.items():
+        if isinstance(value, dict) and name in PARTS:
+            found += _own(value, limits, f"{place}{name}.")
+        elif isinstance(value, dict) and "limit" not in name:
+            inside += rows(value, limits, f"{place}{name}.")
+    found.sort(key=lambda row: ORDER.index(row["last"]) if row["last"] in ORDER else len(ORDER))
+    return found + inside
+
+
+def _own(checks: dict[str, Any], limits: dict[str, float], place: str) -> Iterator[dict[str, Any]]:
+    with_another = {COUNTED[name] for name in checks if name in COUNTED}
+    for name, value in checks.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or name in (*BESIDE, *with_another) or "limit" in name:
+            continue
+        yield {
+            "last": "errors" if place.endswith("errors.") else name,
+            "what": said(f"{place}{name}"),
+            "found": value,
+            "share": name in SHARES,
+            "of": checks.get(COUNTED.get(name, "")),
+            "limit": _limit(checks, name, limits.get(f"{place}{name}")),
+        }
+
+
+def _limit(checks: dict[str, Any], name: str, known: float | None) -> float | str | None:
+    """A number, or in words; None where any value is right."""
+    if name == "first_tokens_equal":
+        return checks.get("first_limit", 0) * checks.get("prompts", 0) or None
+    if name in ("tensors_equal", "layers_quantised") and isinstance(checks.get("limit"), str):
+        return checks["limit"]
+    if name == "same_top" and known is not None:
+        return f"{100 * known:.4g} %"
+    return known

@@ -13,13 +13,15 @@ and the tests' oracles.
 
 import hashlib
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SOURCE, ARCHIVE = "llama-cpp-python==0.3.36", "llama_cpp_python-0.3.36.tar.gz"
@@ -102,10 +104,10 @@ def compile_all(tree: Path, scratch: Path) -> Path:
     programs = {}
     for word in ("cc", "c++", "ar", "ranlib"):  # a bare Debian has none of them
         wrapper = scratch / word
-        lines = ["#!/bin/sh", f'exec "{sys.executable}" -m ziglang {word} "$@"']
+        lines = ["#!/bin/sh", f'exec {shlex.quote(sys.executable)} -m ziglang {word} "$@"']
         if word in ("cc", "c++"):
             lines[1] = f"{lines[1]} {' '.join(MACHINE)} $ONLY"
-            places = "|".join(f'*" -c {tree / name}/"*' for name in PLAINLY)
+            places = "|".join(f"*{shlex.quote(f' -c {tree / name}/')}*" for name in PLAINLY)
             lines.insert(1, f'case "$*" in {places}) set -- "$@" {UNOPTIMISED} ;; esac')
         wrapper.write_text("\n".join(lines) + "\n")
         wrapper.chmod(0o755)
@@ -119,11 +121,12 @@ def compile_all(tree: Path, scratch: Path) -> Path:
         "PATH": tools,
         "ZIG_GLOBAL_CACHE_DIR": str(scratch / "zig"),
         "ZIG_LOCAL_CACHE_DIR": str(scratch / "zig"),
+        "ONLY": "",  # of the wrappers: a flag more
     }
     out = scratch / "build"
     archivers = (f"CMAKE_AR={programs['ar']}", f"CMAKE_RANLIB={programs['ranlib']}")
     settings = [f"-D{flag}" for flag in (*FLAGS, *archivers)]
-    only = {**environment, "ONLY": "-c"}  # of the wrappers
+    only = {**environment, "ONLY": "-c"}
     run("cmake", "-G", "Ninja", "-S", tree, "-B", out, *settings, env=only)
     with libraries(programs["c++"], scratch, environment):
         run("cmake", "--build", out, "--target", *TOOLS, "mtmd", env=environment)
@@ -139,11 +142,14 @@ def libraries(compiler: str, scratch: Path, environment: dict) -> Iterator[None]
     """
     (scratch / "empty.cpp").write_text("int main() {}\n")
     words = [compiler, "-O3", "-s", scratch / "empty.cpp", "-o", scratch / "empty"]
-    with subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        words, env=environment, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
         try:
             yield
         finally:
-            process.terminate()
+            with suppress(ProcessLookupError):  # zig, and each clang that it started
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def bundle(compiler: str, tree: Path, out: Path, environment: dict) -> None:

@@ -86,7 +86,8 @@ def test_the_figures_of_the_page_are_its_records(reported, browser):
     numbers = against.flat({"verification": record})
     assert len(numbers) > 5
     for name, value in numbers.items():
-        assert "limit" in name or page.number(value) in shown, name
+        beside = re.search(r"(limits?|largest_logit)\b", name) or name.endswith("_limit")
+        assert beside or page.number(value) in shown, name
     held = json.loads(browser.run("document.getElementById('report').textContent"))
     assert held == page.read(reported / "reports/demo_tp1.shortfin.html")
     assert held["verification"] == record
@@ -145,22 +146,24 @@ def test_the_line_joins_what_no_smaller_form_is_as_near_as():
 def test_a_record_is_in_words_each_number_beside_what_it_is_of_and_its_limit():
     checks = {
         "tensors": 30, "tensors_equal": 9, "limit": "the nearest value", "prompts": 26, "greedy_equal": 25,
-        "greedy_ties": 1, "first_limit": 0.5, "first_tokens_equal": 26, "errors": {"Q4_K": 0.07},
+        "greedy_ties": 1, "tie_limit": {"prompts": 0.1, "logits": 0.002, "dtype": "f16"},
+        "first_limit": 0.5, "first_tokens_equal": 26, "errors": {"Q4_K": 0.07}, "values_rounded": 0,
         "error_limits": {"Q4_K": 0.15}, "numbers": {"same_top": 0.98, "limits": {"same_top": 0.97}},
-        "in_another": {"prompts": 3, "greedy_equal": 3}, "a_new_one": 7,
+        "in_another": {"prompts": 3, "greedy_equal": 3}, "a_new_one": 7, "packed_limit": 0.3,
+        "packed_logit_difference": 0.1, "in_one_batch": {"speed-limit": {"errors": {"greedy_ties": 4}}},
     }  # fmt: skip
     limits = {"errors.Q4_K": 0.15, "numbers.same_top": 0.97}
-    found = [
-        (one["what"], one["found"], one["of"], one["limit"])
-        for one in in_words.rows(checks, limits)
-    ]
+    rows = in_words.rows(checks, limits)
+    found = [(one["what"], one["found"], one["of"], one["limit"]) for one in rows]
     assert [one[1:] for one in found] == [
-        (9, 30, "the nearest value"), (0.07, None, 0.15), (25, 26, None), (1, 26, None), (26, 26, 13.0),
-        (0.98, None, "97 %"), (7, None, None), (3, 3, None),
+        (9, 30, "the nearest value"), (0.07, None, 0.15), (25, 26, None),
+        (1, 26, "at most 10% of them, 0.002 apart"), (26, 26, "at least 50%"), (0.98, None, "at least 97%"),
+        (7, None, None), (0.1, None, 0.3), (3, 3, None), (4, None, None),
     ]  # fmt: skip
     names = [one[0] for one in found]
     assert names[1] == "error of the weights in Q4_K, as a share of them"
-    assert names[-2:] == ["a new one", f"in another: {names[2]}"]
+    assert names[6:9] == ["a new one", "packed logit difference", f"in another: {names[2]}"]
+    assert names[9].startswith("in one batch, speed-limit")
 
 
 def test_labels_leave_out_a_name_that_all_share():

@@ -178,6 +178,15 @@ def test_more_experts_than_can_be_listed_are_refused(read):
         read({**QWEN3_30B, "num_experts": 5000})
 
 
+def test_what_it_was_trained_on_may_be_said_of_its_rope_alone(read):
+    said = families.PHI3 | {"original_max_position_embeddings": None}
+    said["rope_scaling"] = families.LONG | {"original_max_position_embeddings": 512}
+    found = read(
+        {key: one for key, one in checkpoints.llama_config(**said).items() if one is not None}
+    )
+    assert found.original_context == found.rope.original_context == 512
+
+
 ODD = (
     None, 0, -1, 5, 10**30, 1e-40, float("nan"), "x", "", [], [1], ["full_attention"], [{}], {}, True,
     {"full_attention": 5}, {"full_attention": {}, "sliding_attention": []},

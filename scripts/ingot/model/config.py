@@ -173,7 +173,7 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
         )
     layers.hold_rope_skips(path, config, family)
     layers.hold_scores(path, config, family, head_dim)
-    theta, scaling = rope.read(path, config, family.default_theta)
+    theta, scaling = rope.read(path, config, family)
     rope.hold_said(path, theta, scaling, family)
     turned = int(head_dim * rope.part(path, config, family))
     if turned % 2 or not turned:
@@ -202,7 +202,7 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
         scales=tuple(
             (key, layers.given(path, config, said)) for key, said in family.scales.items()
         ),
-        original_context=rope.original_context(path, config) if family.long_rope else None,
+        original_context=rope.original_context(path, config, family) if family.long_rope else None,
         turned=0 if turned == head_dim else turned,
         **biases,
     )

@@ -75,7 +75,7 @@ Rope = Llama3Rope | LinearRope | YarnRope | LongRope
 KINDS = {Llama3Rope: "llama3", LinearRope: "linear", YarnRope: "yarn", LongRope: "longrope"}
 SAID = ("rope_parameters", "rope_scaling")  # where config.json says it
 ORIGINAL = "original_max_position_embeddings"
-LONG = ("longrope", "su")  # rope_type, by its name and by that of before
+FACTORS = ("short_factor", "long_factor")
 
 
 def part(path: Path, config: dict, family: Family) -> float:
@@ -91,16 +91,15 @@ def part(path: Path, config: dict, family: Family) -> float:
     return found
 
 
-def original_context(path: Path, config: dict) -> int | None:
-    """Tokens; None where config.json leaves it out."""
-    said = {f"{one}.{ORIGINAL}": (config.get(one) or {}).get(ORIGINAL) for one in SAID}
-    return agree(
-        path, {key: one for key, one in {ORIGINAL: config.get(ORIGINAL), **said}.items() if one}
-    )
+def original_context(path: Path, config: dict, family: Family) -> int | None:
+    """Tokens that it was trained on, before its context was made longer; None where nobody says it."""
+    said = {ORIGINAL: config.get(ORIGINAL)}
+    said |= {f"{one}.{ORIGINAL}": (config.get(one) or {}).get(ORIGINAL) for one in SAID}
+    return agree(path, {key: one for key, one in said.items() if one}) or family.long_rope
 
 
-def read(path: Path, config: dict, usual: float) -> tuple[float, Rope | None]:
-    """Its base, `usual` where none is said, and its scaling if it has one."""
+def read(path: Path, config: dict, family: Family) -> tuple[float, Rope | None]:
+    """Its base, the family's usual one where none is said, and its scaling if it has one."""
     named = {key: dict(config[key]) for key in SAID if config.get(key)}
     for one in named.values():
         one.pop("partial_rotary_factor", None)
@@ -110,7 +109,8 @@ def read(path: Path, config: dict, usual: float) -> tuple[float, Rope | None]:
             one["rope_type"] = one.pop("type")
     thetas = {f"{key}.rope_theta": one.pop("rope_theta", None) for key, one in named.items()}
     thetas = {"rope_theta": config.get("rope_theta"), **thetas}
-    theta = agree(path, {key: float(value) for key, value in thetas.items() if value}) or usual
+    theta = agree(path, {key: float(value) for key, value in thetas.items() if value})
+    theta = theta or family.default_theta
     scaling = agree(path, named) or {}
     kind = scaling.get("rope_type", "default")
     if unknown := sorted(set(scaling) - {key.rstrip("?") for key in SCALING[0]}):
@@ -118,19 +118,27 @@ def read(path: Path, config: dict, usual: float) -> tuple[float, Rope | None]:
             f"{path}: {unknown[0]} in rope_scaling, expected no such field; it would be left out"
         )
     if kind == "default":
-        if "factor" in scaling:
+        if odd := [key for key in ("factor", *FACTORS) if scaling.get(key)]:
             raise Refused(
-                f"{path}: rope_scaling has a factor and no rope_type, expected both; add it"
+                f"{path}: rope_scaling has a {odd[0]} and no rope_type, expected both; add it"
             )
         return theta, None
-    if kind not in ("llama3", "linear", "yarn", *LONG):
+    if kind == "su":  # as which transformers 5 loads it where rope_scaling says all
+        raise Refused(
+            f"{path}: rope_type is su, expected longrope, as newer revisions of such models name it"
+        )
+    if kind not in ("llama3", "linear", "yarn", "longrope"):
         raise Beyond(
             f"{path}: rope_type is {kind}, expected llama3, linear, yarn, longrope or default; it would be "
             "dropped"
         )
-    original = original_context(path, config)
+    if kind != "longrope" and (odd := [key for key in FACTORS if scaling.get(key)]):
+        raise Beyond(
+            f"{path}: {odd[0]} in rope_scaling of type {kind}, expected no such field; it would be left out"
+        )
+    original = original_context(path, config, family)
     try:
-        if kind in LONG:
+        if kind == "longrope":
             return theta, _long(
                 path, config, scaling, original or config["max_position_embeddings"]
             )

@@ -86,7 +86,8 @@ class Family:
     no_prefix_space: bool = False  # does GGUF say that no space is put before a text?
     plain_added: bool = False  # is an added token of a SentencePiece vocabulary just what it says?
     llama3_rope: bool = False  # has GGUF the tensor of Llama 3.1's scaling?
-    long_rope: bool = False  # has GGUF the two tensors of LongRoPE?
+    # where GGUF has the two tensors of LongRoPE: the context it was trained on, if config.json says none
+    long_rope: int | None = None
     divides_heads: bool = False  # is head_dim hidden / heads to libllama, whatever is said?
     wide_at: int = (
         0  # of so many layers libllama divides scores by hidden / heads, of others by head_dim

@@ -23,7 +23,6 @@ PHI3 = replace(
         "mlp.down_proj": Weight("ffn_down", ("hidden", "ffn")),
     },
     needs=("own_gguf", "joined"),
-    defaults={"original_max_position_embeddings": 4096},
     default_window=None,
     counts_kv_heads=True,
     gguf_keys=(
@@ -34,7 +33,7 @@ PHI3 = replace(
     ),
     divides_heads=True,
     llama3_rope=False,
-    long_rope=True,
+    long_rope=4096,
     turns_part=True,
     says_prefix_space=False,
     plain_added=True,

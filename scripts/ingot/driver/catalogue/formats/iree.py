@@ -207,7 +207,7 @@ ROWS = (
         what="the program compiled for the model's hardware, or for the one named",
         steps={
             "compile_vmfb": compile,
-            "verify_vmfb": run_through(Cost(3, 390, 100, 550), corpus=True),
+            "verify_vmfb": run_through(Cost(3, 390, 100, 550)),
         },
         varies={"compile_vmfb": (2, "iree-compile numbers several devices' calls by chance")},
         variants=lambda catalogue, tp: catalogue["hardware"],

@@ -140,7 +140,7 @@ def of_corpus(model: Model) -> float:
 def run_through(cost: Cost, size: float = 2000, corpus: bool = False) -> Step:
     """A step that runs the prompts: its unit is a thousand tokens times a billion weights.
 
-    `corpus`: it runs the corpus too, and costs less of a shorter one.
+    `corpus`: it runs the whole corpus too, and costs less of a shorter one.
     """
 
     def work(job: Job, model: Model) -> Work | None:

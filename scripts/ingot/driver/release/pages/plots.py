@@ -142,7 +142,7 @@ def apart(paths: list[str]) -> list[str]:
     names = [path.rpartition("/")[2] for path in paths]
     models = {re.split(r"[._]", name)[0] for name in names}
     cut = len(models.pop()) + 1 if len(models) == 1 and len(names) > 1 else 0
-    return [name[cut:] for name in names]
+    return [name[cut:] or name for name in names]
 
 
 def front(rows: list[dict[str, Any]]) -> set[str]:

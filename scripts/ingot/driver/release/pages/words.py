@@ -7,7 +7,7 @@ COUNTED = {  # how many -> of how many, in the same place of a record
     "tensors_equal": "tensors", "values_rounded": "values", "texts_equal": "texts",
     "texts_equal_but_for_bos": "texts", "greedy_equal": "prompts", "greedy_ties": "prompts",
     "prompts_equal": "prompts", "first_tokens_equal": "prompts", "tokens": "corpus_tokens",
-    "left_padded_equal": "left_padded_batches",
+    "left_padded_equal": "left_padded_batches", "layers": "of_layers",
 }  # fmt: skip
 WORDS = {  # in the order in which they are read
     "files_equal": "files with the digests that SHA256SUMS says",
@@ -50,8 +50,12 @@ WORDS = {  # in the order in which they are read
 PARTS = ("errors", "numbers")  # of a record, which is read as one with them
 SHARES = ("same_top",)
 ORDER = [*WORDS]
-# what is said with another row, or draws the picture above the table
-BESIDE = ("by_prompt", "prompt_tokens", "dtype")
+LIMITS = {  # a number -> its limit, in the same place of a record
+    "largest_logprob_difference": "logprob_limit", "packed_logit_difference": "packed_limit",
+    "decode_difference": "decode_limit", "texts_equal": "texts_limit", "first_tokens_equal": "first_limit",
+}  # fmt: skip
+LEAST = ("same_top", "texts_equal", "first_tokens_equal")  # whose limit is the least that is right
+NAMED = "in_one_batch"  # whose parts are named by models
 
 
 def said(name: str) -> str:
@@ -67,19 +71,24 @@ def rows(checks: dict[str, Any], limits: dict[str, float], place: str = "") -> l
     """Rows of `what`, `found`, `of` and `limit`; `limits` are by dotted names."""
     found, inside = list(_own(checks, limits, place)), []
     for name, value in checks.items():
-        if isinstance(value, dict) and name in PARTS:
+        named = place.endswith(f"{NAMED}.")
+        if not isinstance(value, dict) or (_limits(name) and not named):
+            continue
+        if name in PARTS and not named:
             found += _own(value, limits, f"{place}{name}.")
-        elif isinstance(value, dict) and "limit" not in name:
+        else:
             inside += rows(value, limits, f"{place}{name}.")
     found.sort(key=lambda row: ORDER.index(row["last"]) if row["last"] in ORDER else len(ORDER))
     return found + inside
 
 
 def _own(checks: dict[str, Any], limits: dict[str, float], place: str) -> Iterator[dict[str, Any]]:
-    with_another = {COUNTED[name] for name in checks if name in COUNTED}
+    beside = {table[name] for name in checks for table in (COUNTED, LIMITS) if name in table}
+    # of blocks of codes the errors say it, and nothing else counts them
+    beside |= {"values_rounded", "largest_difference"} if "errors" in checks else set()
     for name, value in checks.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or name in (*BESIDE, *with_another) or "limit" in name:
+        if not number or name in beside:
             continue
         yield {
             "last": "errors" if place.endswith("errors.") else name,
@@ -91,12 +100,19 @@ def _own(checks: dict[str, Any], limits: dict[str, float], place: str) -> Iterat
         }
 
 
+def _limits(name: str) -> bool:
+    """Is it a part of a record that says limits of others?"""
+    return name.endswith(("limits", "_limit"))
+
+
 def _limit(checks: dict[str, Any], name: str, known: float | None) -> float | str | None:
     """A number, or in words; None where any value is right."""
-    if name == "first_tokens_equal":
-        return checks.get("first_limit", 0) * checks.get("prompts", 0) or None
     if name in ("tensors_equal", "layers_quantised") and isinstance(checks.get("limit"), str):
         return checks["limit"]
-    if name == "same_top" and known is not None:
-        return f"{100 * known:.4g} %"
+    if name == "greedy_ties" and (tie := checks.get("tie_limit")):
+        return f"at most {tie['prompts']:.0%} of them, {tie['logits']:.3g} apart"
+    if known is None:
+        known = checks.get(LIMITS.get(name, ""))
+    if known is not None and name in LEAST:
+        return f"at least {known:.4%}".replace(".0000", "")
     return known

@@ -176,4 +176,4 @@ def run(*command, env: dict | None = None) -> None:
 
 
 if __name__ == "__main__":
-    build(*map(Path, sys.argv[1:]))
+    build(*(Path(word).resolve() for word in sys.argv[1:]))

@@ -274,12 +274,7 @@ def _list() -> Iterator[Forgery]:
         ("onnx",),
         graph,
         "gate and up are exchanged",
-        (
-            'gate = weights.linear(y, f"{at}.mlp.gate_proj.weight")',
-            'gate = weights.linear(y, f"{at}.mlp.z_proj.weight")',
-        ),
-        ('f"{at}.mlp.up_proj.weight"', 'f"{at}.mlp.gate_proj.weight"'),
-        ('f"{at}.mlp.z_proj.weight"', 'f"{at}.mlp.up_proj.weight"'),
+        ("gate, up = _parts", "up, gate = _parts"),
     )
     yield of(
         ("onnx",),

@@ -17,10 +17,8 @@ MOST = {"w8a8": 9.9}  # its CUTLASS kernel stops at the first token on newer one
 WIDE_SCALES = ("fp8", "fp8_block", "w8a8")  # whose scales it widens, as it holds them
 COLUMNS = ("q", "ffn", "expert")  # of a layer's weight, that ranks share among them
 ROWS = (*COLUMNS, "kv")
-JOINED = {
-    "qkv": ("q", "kv"),
-    "gate_up": ("ffn",),
-}  # rows of one weight, each kind of which ranks share
+# rows of one weight, each kind of which ranks share
+JOINED = {"qkv": ("q", "kv"), "gate_up": ("ffn",)}
 
 
 def no_kernel(scheme: str, capability: str | None, experts: bool = False) -> str | None:

@@ -205,10 +205,7 @@ ROWS = (
         final=True,
         serve="python -m shortfin_apps.llm.server --vmfb {title}  # with its .irpa and .config.json",
         what="the program compiled for the model's hardware, or for the one named",
-        steps={
-            "compile_vmfb": compile,
-            "verify_vmfb": run_through(Cost(3, 390, 100, 550)),
-        },
+        steps={"compile_vmfb": compile, "verify_vmfb": run_through(Cost(3, 390, 100, 550))},
         varies={"compile_vmfb": (2, "iree-compile numbers several devices' calls by chance")},
         variants=lambda catalogue, tp: catalogue["hardware"],
         why_not=why_not_program,

@@ -49,7 +49,6 @@ WORDS = {  # in the order in which they are read
 }
 PARTS = ("errors", "numbers")  # of a record, which is read as one with them
 SHARES = ("same_top",)
-ORDER = [*WORDS]
 LIMITS = {  # a number -> its limit, in the same place of a record
     "largest_logprob_difference": "logprob_limit", "packed_logit_difference": "packed_limit",
     "decode_difference": "decode_limit", "texts_equal": "texts_limit", "first_tokens_equal": "first_limit",
@@ -78,7 +77,8 @@ def rows(checks: dict[str, Any], limits: dict[str, float], place: str = "") -> l
             found += _own(value, limits, f"{place}{name}.")
         else:
             inside += rows(value, limits, f"{place}{name}.")
-    found.sort(key=lambda row: ORDER.index(row["last"]) if row["last"] in ORDER else len(ORDER))
+    order = [*WORDS]
+    found.sort(key=lambda row: order.index(row["last"]) if row["last"] in order else len(order))
     return found + inside
 
 

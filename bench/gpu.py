@@ -1,12 +1,14 @@
 """Check what this machine's GPU can show of the demo, and say what it could not.
 
     python bench/gpu.py [--json FILE] [--driver cuda|hip|local-task] [--hardware NAME] [--vllm PYTHON]
+                        [--libllama FILE]
     python KIT/bench/gpu.py --kit KIT ...      on a machine that reaches nothing (bench/gpu_kit.py)
 
 Programs are compiled for the GPU, and run by the IREE runtime's own driver: tokens, logits and
 distributions are checked against transformers', on one device and on two.  vLLM's tokens, of each
 quantised form too, and its own count of its KV cache are checked where --vllm names an interpreter that
-has it.  An engine of TensorRT-LLM in Triton is built and asked where both are installed.
+has it; GGUF types where --libllama names one for this GPU (bench/gpu_llama.py).  An engine of
+TensorRT-LLM in Triton is built and asked where both are installed.
 """
 
 import argparse
@@ -40,13 +42,9 @@ for name in ("cuda", "hip"):
         found[name] = (said.partition("UNAVAILABLE; ")[2] or said)[:64]
 print(json.dumps(found))
 """
-OFFLOAD = """
-import ctypes
-from ingot.formats.gguf import libllama
-offload = libllama.library().llama_supports_gpu_offload
-offload.restype = ctypes.c_bool
-print(int(offload()))
-"""
+TYPES = (  # of GGUF
+    "f32", "f16", "bf16", "q8_0", "q4_0", "q5_1", "q2_k", "q4_k_m", "q6_k", "iq4_xs", "iq3_s",
+)  # fmt: skip
 
 
 class Impossible(Exception):
@@ -94,11 +92,22 @@ class Here:
         said([program, "-s", ROOT / "Snakefile", "-q", "all", *words, "--", *targets], cwd=folder)
         return folder / "artifacts"
 
-    def libllama(self, folder: Path) -> dict:
-        python = self.build("llamacpp")
-        if not int(said([python, "-c", OFFLOAD], env={"PYTHONPATH": str(ROOT / "scripts")})):
-            raise Impossible("libllama of envs/llamacpp is built for CPUs")
-        raise Impossible("libllama has a GPU backend here; no check of it is written")
+    def libllama(self, folder: Path, library: Path) -> dict:
+        names = [f"demo.{kind}.gguf" for kind in TYPES]
+        known = {"reference": "npz", "scores": "npy", "texts": "json"}
+        more = {"pre_tokenizer": "llama-bpe", "context": 512}
+        files = {word: f"demo.{word}.{suffix}" for word, suffix in known.items()}
+        place = self.artifacts([*names, *files.values()], folder)
+        paths = {word: str(place / name) for word, name in files.items()}
+        cases = [
+            {"gguf": str(place / name), "dtype": kind, **paths, **more}
+            for name, kind in zip(names, TYPES, strict=True)
+        ]  # fmt: skip
+        (folder / "cases.json").write_text(json.dumps(cases))
+        words = [ROOT / "bench/gpu_llama.py", "ask", library, folder / "cases.json"]
+        lines = said([self.build("llamacpp"), *words]).splitlines()
+        found = [json.loads(line) for line in lines if line.startswith("{")]
+        return {"files": len(found), "mean_kl": {one["gguf"]: one["mean_kl"] for one in found}}
 
     def triton(self, folder: Path) -> dict:
         from ingot.driver.catalogue import machine
@@ -201,7 +210,9 @@ def checked(what: str, check) -> dict:
         return {"what": what, "result": "FAILED", "why": str(fault)}
 
 
-def measure(where, driver: str, hardware: str, vllm: Path | None) -> Iterator[dict]:
+def measure(
+    where, driver: str, hardware: str, vllm: Path | None, libllama: Path | None
+) -> Iterator[dict]:
     """A row for each check, as soon as it ends."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -241,12 +252,17 @@ def measure(where, driver: str, hardware: str, vllm: Path | None) -> Iterator[di
                     raise Impossible(reason)
             return where.vllm(folder, vllm, scheme)
 
+        def by_libllama() -> dict:
+            if not libllama:
+                raise Impossible("--libllama names none; `gpu_llama.py build` makes one")
+            return where.libllama(folder, libllama)
+
         for tp in (1, 2):
             yield checked(f"demo_tp{tp} for {kind or 'a GPU'}", lambda tp=tp: on(tp))
         yield checked("vLLM beside transformers and the plan", by_vllm)
         for scheme in schemes() if vllm else ():
             yield checked(f"demo.{scheme} by vLLM", lambda scheme=scheme: by_vllm(scheme))
-        yield checked("GGUF by libllama's GPU backend", lambda: where.libllama(folder))
+        yield checked("GGUF by libllama for this GPU", by_libllama)
         yield checked("TensorRT-LLM's engine in Triton", lambda: where.triton(folder))
 
 
@@ -258,12 +274,13 @@ def main() -> int:
     )
     parser.add_argument("--hardware", default="", help="of models.yaml, by default the driver's")
     parser.add_argument("--vllm", type=Path, help="an interpreter that has vLLM for this GPU")
+    parser.add_argument("--libllama", type=Path, help="one that bench/gpu_llama.py built")
     parser.add_argument("--json", type=Path, default=Path("gpu.json"), help="default: gpu.json")
     asked = parser.parse_args()
     rows = []
     print("| what | result | |\n|---|---|---|", flush=True)
     where = Kit(asked.kit) if asked.kit else Here()
-    for row in measure(where, asked.driver or "", asked.hardware, asked.vllm):
+    for row in measure(where, asked.driver or "", asked.hardware, asked.vllm, asked.libllama):
         more = [f"{key} {value}" for key, value in row.items() if key not in ("what", "result")]
         print(f"| {row['what']} | {row['result']} | {', '.join(more)} |", flush=True)
         rows.append(row)

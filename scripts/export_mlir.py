@@ -119,9 +119,10 @@ def write_holes(path: Path, layout: FileLayout) -> None:
 
 
 def run_exporter(argv: list[str], model: ModelConfig, traced: int) -> None:
-    """sharktank's exporter with six changes, made from outside before it is imported."""
+    """sharktank's exporter with seven changes, made from outside before it is imported."""
     tell_rope_scaling(model.rope)
     norm_heads()
+    round_biases()
     share_rotary_tables()
     share_replicas()
     divide_as_compiled()
@@ -187,6 +188,25 @@ def norm_heads() -> None:
                 setattr(self, name, Normed(getattr(self, name), norm, named["head_dim"]))
 
     PagedLlamaAttentionBlock.__init__ = init
+
+
+def round_biases() -> None:
+    """Add a bias in the dtype of what it is added to.
+
+    An archive holds it in float32, as GGUF does.  sharktank adds it as it is, so that all behind it, every
+    product of the program, becomes float32: slower, and no code for CUDA.
+    """
+    from sharktank import ops
+    from sharktank.layers import LinearLayer
+
+    stock = LinearLayer.forward
+
+    def forward(self, x: Any) -> Any:
+        if self.bias is None:
+            return stock(self, x)
+        return ops.linear(x, self.weight, ops.to(self.bias, dtype=x.dtype))
+
+    LinearLayer.forward = forward
 
 
 def share_rotary_tables() -> None:

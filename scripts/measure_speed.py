@@ -79,7 +79,7 @@ def by_libllama(gguf: Path, context: int, threads: int) -> tuple[str, str, Timed
     lib = libllama.library()
     lib.llama_batch_get_one.restype = Batch
     settings = lib.llama_model_default_params()
-    settings.load_mode, settings.n_gpu_layers = libllama.MMAP, 0
+    settings.load_mode, settings.n_gpu_layers = libllama.MMAP, libllama.LAYERS
     model = c_void_p(lib.llama_model_load_from_file(os.fsencode(gguf), settings))
     if not model:
         raise Refused(f"{gguf}: libllama cannot load it, expected a whole model")

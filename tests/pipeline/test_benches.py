@@ -40,6 +40,7 @@ BENCHES = {
 }
 ELSEWHERE = {  # run by another test, or no command
     "gpu": "tests/steps/test_gpu.py", "gpu_kit": "tests/steps/test_gpu.py",
+    "gpu_llama": "tests/steps/test_gpu.py",
     "verifier_faults": "tests/steps/test_verifier_faults.py", "mutations": "a part of wrong_hits",
     "reproduce": "needs root, below",
 }  # fmt: skip

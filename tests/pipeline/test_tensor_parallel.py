@@ -1,6 +1,7 @@
 """A model over several ranks: sharktank's own files, equal programs, the right answers."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -215,6 +216,20 @@ def test_compiles_real_shapes_for_two_gpus(hardware, ok, tmp_path, tmp_path_fact
     words = ("--mlir", folder / "m.mlir", "--vmfb", tmp_path / "m.vmfb", "--", *devices)
     ok("iree", "compile_vmfb.py", *words, *table["flags"], *table.get("multi_device_flags", ()))
     assert hardware.encode() in (tmp_path / "m.vmfb").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_model_with_biases_computes_in_float16_and_compiles_for_nvidia(ok, tmp_path):
+    """GGUF's biases are float32; added as they are, every product behind the first was float32."""
+    config = config_of(tmp_path / "c", num_hidden_layers=1, attention_bias=True, mlp_bias=True)
+    flags = ("--bs-prefill=4", "--bs-decode=4", "--attention-kernel=decomposed")
+    export(ok, config, 1, tmp_path / "m.mlir", *flags)
+    weight = r"aten\.matmul .*, !torch\.vtensor<\[\d+,\d+\],(f\d+)> ->"
+    assert {*re.findall(weight, (tmp_path / "m.mlir").read_text())} == {"f16"}
+    table = HARDWARE["sm80"]
+    words = ("--mlir", tmp_path / "m.mlir", "--vmfb", tmp_path / "m.vmfb")
+    device = f"--iree-hal-target-device={table['target']}"
+    ok("iree", "compile_vmfb.py", *words, "--", device, *table["flags"])
 
 
 @pytest.mark.slow

@@ -41,6 +41,54 @@ def test_a_kit_checks_programs_where_nothing_can_be_reached(tmp_path):
     assert done.returncode == 0 and {row["result"] for row in rows[1:]} == {"not possible"}
 
 
+@pytest.mark.slow
+def test_gguf_files_are_asked_of_a_libllama_that_was_built_for_a_gpu(shared, python, tmp_path):
+    """The toolchain's own stands in for it; a file of another type than is said is told apart."""
+    files = {
+        "reference": "demo.reference.npz",
+        "texts": "demo.texts.json",
+        "scores": "demo.scores.npy",
+    }
+    kinds = {"f16": "demo.f16.gguf", "q8_0": "demo.q8_0.gguf"}
+    paths = {word: str(tmp_path / "artifacts" / name) for word, name in {**files, **kinds}.items()}
+    done = shared(tmp_path, "--", *(f"artifacts/{Path(path).name}" for path in paths.values()))
+    assert done.returncode == 0, done.stderr
+    library = python("llamacpp").parents[1] / "llama.cpp/bin/libllama.so"
+    known = {word: paths[word] for word in files} | {"pre_tokenizer": "llama-bpe", "context": 512}
+
+    def ask(*cases):
+        said = [{**known, "gguf": paths[file], "dtype": kind} for file, kind in cases]
+        (tmp_path / "cases.json").write_text(json.dumps(said))
+        words = (BENCH / "gpu_llama.py", "ask", library, tmp_path / "cases.json")
+        done = run(python("llamacpp"), *words)
+        lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+        return done, [json.loads(line) for line in lines]
+
+    done, found = ask(("f16", "f16"), ("q8_0", "q8_0"))
+    assert done.returncode == 0, done.stderr
+    assert found[0]["greedy_equal"] == 26 and all(0 <= one["mean_kl"] < 1e-3 for one in found)
+    done, found = ask(("q8_0", "f16"))
+    assert done.returncode == 1 and "expected at most" in found[0]["why"] in done.stderr
+    words = ("speed", library, paths["q8_0"], "--prompt", 8, "--generate", 2)
+    done = run(python("llamacpp"), BENCH / "gpu_llama.py", *words)
+    assert json.loads(done.stdout.splitlines()[-1])["generation"] > 0, done.stderr
+
+
+def test_a_libllama_for_a_gpu_needs_compilers_and_a_source(tmp_path):
+    words = (BENCH / "gpu_llama.py", "build", tmp_path / "none", tmp_path / "out")
+    done = run(sys.executable, *words, env={"PATH": str(tmp_path)})
+    assert done.returncode == 1 and done.stderr.startswith(
+        "nvcc is not on the PATH, expected nvcc, "
+    )
+    for name in ("nvcc", "cmake", "ninja", "g++"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / name).chmod(0o755)
+    done = run(sys.executable, *words, env={"PATH": str(tmp_path)})
+    assert done.returncode == 1 and done.stderr.startswith(
+        f"{tmp_path}/none: missing, expected llama_cpp"
+    )
+
+
 def test_two_ranks_need_two_gpus():
     """On one H100 the ranks of a program waited for each other without end."""
     program = object.__new__(Program)

@@ -41,6 +41,8 @@ from ingot.model.tensors.dtypes import TensorType
 LOG = ctypes.CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 ABORTED = ctypes.CFUNCTYPE(None, c_char_p)  # ggml_abort_callback_t
 EVALUATED = ctypes.CFUNCTYPE(c_bool, c_void_p, c_bool, c_void_p)  # ggml_backend_sched_eval_callback
+FILE = Path(sys.prefix) / "llama.cpp/bin/libllama.so"
+LAYERS = 0  # on a GPU; of bench/gpu_llama.py alone, which names another FILE
 THREADS = min(len(os.sched_getaffinity(0)), 8)  # beyond, memory is the limit
 # bytes of a model that one thread runs as fast: ggml's threads wait for each other in loops, so that three
 # small models at once on two cores took 26 s of CPU time where they take 4
@@ -59,7 +61,7 @@ POINTERS = {  # functions that give one, which ctypes would cut to an int
 @functools.cache
 def library() -> ctypes.CDLL:
     """libllama with ggml; what it says goes to stdout, the log."""
-    found = ctypes.CDLL(str(Path(sys.prefix) / "llama.cpp/bin/libllama.so"))
+    found = ctypes.CDLL(str(FILE))
     for name in POINTERS:
         getattr(found, name).restype = c_void_p
     found.llama_model_default_params.restype = ModelParameters
@@ -151,7 +153,7 @@ class Llama:
         self.gguf, self.lib = gguf, library()
         self.error: BaseException | None = None  # of `watch`: ctypes lets none through
         parameters = self.lib.llama_model_default_params()
-        parameters.load_mode, parameters.n_gpu_layers = MMAP, 0
+        parameters.load_mode, parameters.n_gpu_layers = MMAP, LAYERS
         parameters.check_tensors = True
         # weights stay in the file's pages: no second copy of them
         parameters.use_extra_bufts = False

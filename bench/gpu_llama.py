@@ -82,7 +82,7 @@ def build(source: Path, folder: Path, architecture: str) -> None:
     )  # fmt: skip
 
 
-# what a type is judged as: CUDA multiplies float32 in TF32, whose mantissa is float16's
+# what a type is judged as: on CUDA, ggml and cuBLAS multiply float32 in TF32, whose mantissa is float16's
 JUDGED = {"f32": "f16"}
 
 

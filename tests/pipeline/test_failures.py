@@ -1,5 +1,6 @@
 """Ten ways to fail: what a person sees is a few lines, and the first names the artifact and the cause."""
 
+import os
 import re
 import subprocess
 
@@ -13,6 +14,7 @@ pytestmark = pytest.mark.slow
 GGUF = "artifacts/demo.gguf"
 ENTRY = "name: Mine, shards: 2, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe"
 MINE = "models: {{mine: {{{}, " + ENTRY + "}}}}"
+SHARD = "c/model-00001-of-00002.safetensors"
 # before anything fails; of a slow machine how far a step is
 GOOD = re.compile(r"(Using workflow|plan|start|done|restore) |.+: +\d+ (s so far|%)")
 THEIRS = re.compile(
@@ -53,6 +55,37 @@ def edited(path, old, new):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.skipif(not os.geteuid(), reason="root may read all")
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("c", "artifacts/mine.gguf: {}/c/config.json: permission denied, expected to read it; see ls -l"),
+        (".", "artifacts/mine.gguf: {}/c/config.json: permission denied, expected to read it; see ls -l"),
+        (SHARD, f"{{}}/{SHARD}: Permission denied, expected to read it; see ls -l"),
+    ],
+)  # fmt: skip
+def test_a_checkpoint_of_somebody_else(name, said, snakemake, ingot, tmp_path):
+    """A line names what may not be read; other models are built as ever."""
+    away, here = tmp_path / "away", tmp_path / "here"
+    checkpoints.llama31(away / "c")
+    here.mkdir()
+    (here / "mine.yaml").write_text(MINE.format(f"path: {away}/c"))
+    mine, mode = ("--configfile", "mine.yaml"), (away / name).stat().st_mode
+    (away / name).chmod(0)
+    done, other = (
+        snakemake(here, *mine, "-n", "--", f"artifacts/{model}.gguf") for model in ("mine", "demo")
+    )
+    commands = [ingot(*words, "mine", *mine, cwd=here) for words in (("targets",), ("plan",))]
+    (away / name).chmod(mode)
+    told = (done.stderr + done.stdout).splitlines()
+    known = [one for one in told if one.startswith(f"error: {said.format(away)}")]
+    assert done.returncode == 1 and known, told
+    assert not THEIRS.search(done.stdout) and other.returncode == 0, other.stdout
+    if name != SHARD:  # of which something is known
+        for done in commands:
+            assert done.returncode == 1 and "ermission denied" in done.stderr, done.stderr
 
 
 def test_a_wrong_name(fails):

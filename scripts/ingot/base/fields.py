@@ -43,12 +43,14 @@ class Number:
 def read_json(path: Path, expected: Any = None) -> dict:
     """The JSON object at `path`, checked against `expected`, as `held` takes it.
 
-    Refused when it is missing, no regular file, no JSON, or no such object.
+    Refused when it is missing, unreadable, no regular file, no JSON, or no such object.
     """
     try:
         if not path.is_file():  # a FIFO would be waited for
             raise FileNotFoundError
         found = json.loads(path.read_bytes())
+    except PermissionError:
+        raise Refused(f"{path}: permission denied, expected to read it; see ls -l") from None
     except (FileNotFoundError, RuntimeError) as error:
         if isinstance(error, RecursionError):
             raise Refused(f"{path}: JSON nested too deep; fetch it again") from None

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -159,13 +160,17 @@ def config_of(name: str, entry: dict[str, Any], root: Path) -> Path | None:
     place = Path("artifacts", f"{base_of(name, entry)}.hf", "config.json")
     if "path" in entry:
         place = folder_of(entry, root) / "config.json"
-    return place if place.is_file() else None
+    with suppress(PermissionError):
+        return place if place.is_file() else None
+    return place
 
 
 def folder_of(entry: dict[str, Any], root: Path) -> Path:
     """Of a local checkpoint: below the working directory, or else below the repository."""
     path = Path(entry["path"])
-    return path if path.exists() else root / path
+    with suppress(PermissionError):  # below a folder of somebody else: who reads it says so
+        return path if path.exists() else root / path
+    return path
 
 
 def fill_needs(name: str, entry: dict[str, Any], root: Path) -> str | None:
@@ -189,6 +194,12 @@ def fill_needs(name: str, entry: dict[str, Any], root: Path) -> str | None:
         )
     entry["needs"] = [*found, *([ADAPTER] if ADAPTER in entry else [])]
     return refusal
+
+
+def stop_on_refusal(name: str, catalogue: dict) -> None:
+    """Refused: a model whose config.json is, by what fill_needs gave."""
+    if reason := catalogue[REFUSED].get(name):
+        raise Refused(f"{name}: {reason}")
 
 
 def expected(entry: dict[str, Any]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from ingot.driver.catalogue import devices, schema, targets
 from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue.formats.rows import RECORD
 from ingot.driver.catalogue.formats.table import TOKENS, of_corpus
-from ingot.driver.catalogue.model import Model, folder_of
+from ingot.driver.catalogue.model import Model, folder_of, stop_on_refusal
 from ingot.driver.commands import add, fit, numbers, plan
 from ingot.driver.commands.fit_forms import Form
 from ingot.driver.forecast.past import Past
@@ -80,6 +80,7 @@ def run(root: Path, options: Namespace) -> None:
             root, Namespace(model=options.model, name=None, base=None, revision="")
         )
     catalogue = schema.load(root)
+    stop_on_refusal(name, catalogue)
     reading = plan.reading(name)  # by which what fits is told of a model without a table of ours
     if Model(name, catalogue, root).config is None and not reading.is_file():
         build(root, [str(reading)], None, Path.cwd())

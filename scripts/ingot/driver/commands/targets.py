@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema
+from ingot.driver.catalogue.model import stop_on_refusal
 from ingot.driver.catalogue.targets import legal, legal_of
 
 
@@ -25,6 +26,7 @@ def run(root: Path, options: Namespace) -> None:
     if options.model and options.model not in catalogue["models"]:
         known = ", ".join(catalogue["models"])
         raise Refused(f"{options.model}: unknown model, expected one of {known}")
+    stop_on_refusal(options.model, catalogue)
     names = legal_of(options.model, catalogue) if options.model else legal(catalogue)
     for target in names:
         print(target)

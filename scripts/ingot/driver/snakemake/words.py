@@ -17,6 +17,8 @@ OTHERS = {  # words of Snakemake's that mislead, and ours
     re.compile(r"MissingRuleException:\nNo rule to produce (\S+)(?s:.*)"): (
         "error: {0}: no target, and no rule of that name; `ingot targets` lists what can be built"
     ),
+    # ours, and where in our code it was raised
+    re.compile(r'WorkflowError:\n((?s:.*?))(?:\n  File "[^\n]*)+\s*\Z'): "error: {0}",
     re.compile(r"LockException:\n(?s:.*)"): (
         "error: another run works in this folder (`ingot status`); where none does any more, --unlock"
     ),

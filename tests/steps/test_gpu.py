@@ -51,7 +51,9 @@ def test_gguf_files_are_asked_of_a_libllama_that_was_built_for_a_gpu(shared, pyt
     }
     kinds = {"f16": "demo.f16.gguf", "q8_0": "demo.q8_0.gguf"}
     paths = {word: str(tmp_path / "artifacts" / name) for word, name in {**files, **kinds}.items()}
-    done = shared(tmp_path, "--", *(f"artifacts/{Path(path).name}" for path in paths.values()))
+    (tmp_path / "few.yaml").write_text("models: {demo: {corpus_tokens: 512}}")
+    targets = [f"artifacts/{Path(path).name}" for path in paths.values()]
+    done = shared(tmp_path, "--configfile", "few.yaml", "--", *targets)
     assert done.returncode == 0, done.stderr
     library = python("llamacpp").parents[1] / "llama.cpp/bin/libllama.so"
     known = {word: paths[word] for word in files} | {"pre_tokenizer": "llama-bpe", "context": 512}

@@ -279,6 +279,8 @@ def main() -> int:
     asked = parser.parse_args()
     rows = []
     print("| what | result | |\n|---|---|---|", flush=True)
+    if asked.libllama and not asked.libllama.is_file():
+        sys.exit(f"{asked.libllama}: missing, expected a libllama.so of bench/gpu_llama.py")
     where = Kit(asked.kit) if asked.kit else Here()
     for row in measure(where, asked.driver or "", asked.hardware, asked.vllm, asked.libllama):
         more = [f"{key} {value}" for key, value in row.items() if key not in ("what", "result")]

@@ -14,6 +14,7 @@ whole model on the GPU.  Both run in envs/llamacpp.
 """
 
 import argparse
+import hashlib
 import json
 import runpy
 import shutil
@@ -25,6 +26,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from ingot.base.fields import Whole, json_of  # noqa: E402
+from ingot.base.refused import Refused, one_line  # noqa: E402
+
+FILES = ("gguf", "pre_tokenizer", "dtype", "reference", "texts", "scores")
+CASE = {**dict.fromkeys(FILES, str), "context": Whole()}
 MORE = (
     "GGML_CUDA=ON",
     "GGML_CUDA_FA=OFF",  # its kernels are half of the compiler's time, and what compares goes without them
@@ -62,9 +68,14 @@ def build(source: Path, folder: Path, architecture: str) -> None:
     flags = [flag for flag in made["FLAGS"] if flag.split("=")[0] not in ELSEWHERE]
     flags += [*MORE, f"CMAKE_CUDA_ARCHITECTURES={architecture}"]
     if not source.is_dir():
-        kept = folder / "source"
-        found = [*kept.glob("*/vendor/llama.cpp")]
-        source = found[0] if found else made["unpack"](source, kept)
+        if (digest := hashlib.sha256(source.read_bytes()).hexdigest()) != made["DIGEST"]:
+            sys.exit(f"{source}: sha256 {digest}, expected {made['DIGEST']}; take the toolchain's")
+        kept = folder / f"source-{digest[:12]}"
+        if not kept.exists():
+            shutil.rmtree(folder / "partial", ignore_errors=True)
+            made["unpack"](source, folder / "partial")
+            (folder / "partial").rename(kept)
+        source = next(kept.glob("*/vendor/llama.cpp"))
     out, run = folder / "build", made["run"]  # kept: a build that was stopped goes on
     run("cmake", "-G", "Ninja", "-S", source, "-B", out, *(f"-D{flag}" for flag in flags))
     print(f"{folder}: compiling, half an hour of a core's time", file=sys.stderr, flush=True)
@@ -87,7 +98,6 @@ JUDGED = {"f32": "f16"}
 
 
 def ask(library: Path, cases: list[dict]) -> int:
-    from ingot.base.refused import Refused
     from ingot.formats.gguf import libllama
     from ingot.parity import in_libllama, limits, reference
     from ingot.parity import texts as texts_of
@@ -150,13 +160,23 @@ def main() -> int:
     one.add_argument("--prompt", type=int, default=512, help="tokens (default: 512)")
     one.add_argument("--generate", type=int, default=128, help="tokens (default: 128)")
     asked = parser.parse_args()
+    with one_line():
+        return done(asked)
+
+
+def done(asked: argparse.Namespace) -> int:
+    if asked.verb != "build" and not asked.library.is_file():
+        raise Refused(f"{asked.library}: missing, expected a libllama.so of `build`")
     if asked.verb == "speed":
         speed(asked.library.resolve(), asked.gguf, asked.prompt, asked.generate)
         return 0
     if asked.verb == "build":
         build(asked.source.resolve(), asked.folder.resolve(), asked.architecture)
         return 0
-    return ask(asked.library.resolve(), json.loads(asked.cases.read_bytes()))
+    if not asked.cases.is_file():
+        raise Refused(f"{asked.cases}: missing, expected a JSON list of cases")
+    cases = json_of(asked.cases, asked.cases.read_bytes(), [CASE])
+    return ask(asked.library.resolve(), cases)
 
 
 if __name__ == "__main__":

@@ -194,15 +194,21 @@ def round_biases() -> None:
     """Add a bias in the dtype of what it is added to.
 
     An archive holds it in float32, as GGUF does.  sharktank adds it as it is, so that all behind it, every
-    product of the program, becomes float32: slower, and no code for CUDA.
+    product of the program, becomes float32: slower, and iree-compile fails for sm80.
     """
     from sharktank import ops
     from sharktank.layers import LinearLayer
 
     stock = LinearLayer.forward
+    quantised = (
+        "premul_input",
+        "q_input",
+        "qdq_input",
+        "qdq_output",
+    )  # of archives of sharktank's own
 
     def forward(self, x: Any) -> Any:
-        if self.bias is None:
+        if self.bias is None or any(getattr(self, name) is not None for name in quantised):
             return stock(self, x)
         return ops.linear(x, self.weight, ops.to(self.bias, dtype=x.dtype))
 

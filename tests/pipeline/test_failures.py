@@ -61,8 +61,8 @@ def edited(path, old, new):
 @pytest.mark.parametrize(
     "name, said",
     [
-        ("c", "artifacts/mine.gguf: {}/c/config.json: permission denied, expected to read it; see ls -l"),
-        (".", "artifacts/mine.gguf: {}/c/config.json: permission denied, expected to read it; see ls -l"),
+        ("c", "artifacts/mine.gguf: {}/c/config.json: Permission denied, expected to read it; see ls -l"),
+        (".", "artifacts/mine.gguf: {}/c/config.json: Permission denied, expected to read it; see ls -l"),
         (SHARD, f"{{}}/{SHARD}: Permission denied, expected to read it; see ls -l"),
     ],
 )  # fmt: skip

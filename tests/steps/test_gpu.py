@@ -49,7 +49,7 @@ def test_gguf_files_are_asked_of_a_libllama_that_was_built_for_a_gpu(shared, pyt
         "texts": "demo.texts.json",
         "scores": "demo.scores.npy",
     }
-    kinds = {"f16": "demo.f16.gguf", "q8_0": "demo.q8_0.gguf"}
+    kinds = {kind: f"demo.{kind}.gguf" for kind in ("f32", "q8_0", "q4_0")}
     paths = {word: str(tmp_path / "artifacts" / name) for word, name in {**files, **kinds}.items()}
     (tmp_path / "few.yaml").write_text("models: {demo: {corpus_tokens: 512}}")
     targets = [f"artifacts/{Path(path).name}" for path in paths.values()]
@@ -66,10 +66,11 @@ def test_gguf_files_are_asked_of_a_libllama_that_was_built_for_a_gpu(shared, pyt
         lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
         return done, [json.loads(line) for line in lines]
 
-    done, found = ask(("f16", "f16"), ("q8_0", "q8_0"))
+    done, found = ask(("f32", "f32"), ("q8_0", "q8_0"))
     assert done.returncode == 0, done.stderr
     assert found[0]["greedy_equal"] == 26 and all(0 <= one["mean_kl"] < 1e-3 for one in found)
-    done, found = ask(("q8_0", "f16"))
+    assert found[0]["limits"] == {"mean_kl": 1e-4}  # of f16: a GPU computes in TF32
+    done, found = ask(("q4_0", "f16"))
     assert done.returncode == 1 and "expected at most" in found[0]["why"] in done.stderr
     words = ("speed", library, paths["q8_0"], "--prompt", 8, "--generate", 2)
     done = run(python("llamacpp"), BENCH / "gpu_llama.py", *words)
@@ -89,6 +90,15 @@ def test_a_libllama_for_a_gpu_needs_compilers_and_a_source(tmp_path):
     assert done.returncode == 1 and done.stderr.startswith(
         f"{tmp_path}/none: missing, expected llama_cpp"
     )
+
+
+@pytest.mark.parametrize(
+    "words", ["gpu_llama.py ask no.so x", "gpu_llama.py speed no.so x", "gpu.py --libllama no.so"]
+)
+def test_a_libllama_that_is_not_there_is_one_line(words, tmp_path):
+    name, *others = words.split()
+    done = run(sys.executable, BENCH / name, *others, cwd=tmp_path)
+    assert done.returncode == 1 and done.stderr.startswith("no.so: missing, expected")
 
 
 def test_two_ranks_need_two_gpus():

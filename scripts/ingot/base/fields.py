@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,14 +50,14 @@ def read_json(path: Path, expected: Any = None) -> dict:
         if not path.is_file():  # a FIFO would be waited for
             raise FileNotFoundError
         found = json.loads(path.read_bytes())
-    except PermissionError:
-        raise Refused(f"{path}: permission denied, expected to read it; see ls -l") from None
     except (FileNotFoundError, RuntimeError) as error:
         if isinstance(error, RecursionError):
             raise Refused(f"{path}: JSON nested too deep; fetch it again") from None
         raise Refused(
             f"{path}: missing, expected a JSON file; fetch the checkpoint again"
         ) from None
+    except OSError as error:
+        raise Refused(f"{path}: {error.strerror}, expected to read it; see ls -l") from None
     except ValueError as error:
         raise Refused(f"{path}: not JSON ({error}); fetch it again") from None
     if not isinstance(found, dict):
@@ -64,6 +65,14 @@ def read_json(path: Path, expected: Any = None) -> dict:
     if expected is not None:
         held(path, found, expected)
     return found
+
+
+def there(look: Callable[[], bool]) -> bool:
+    """What `look`, such as a path's `exists`, says; true where it may not: who reads the file says why."""
+    try:
+        return look()
+    except OSError:
+        return True
 
 
 def json_of(what: Path | str, text: bytes | str, expected: Any) -> Any:

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ingot.base.fields import there
 from ingot.base.refused import Refused
 from ingot.formats.gguf import metadata
 from ingot.formats.onnx import weights
@@ -160,17 +160,13 @@ def config_of(name: str, entry: dict[str, Any], root: Path) -> Path | None:
     place = Path("artifacts", f"{base_of(name, entry)}.hf", "config.json")
     if "path" in entry:
         place = folder_of(entry, root) / "config.json"
-    with suppress(PermissionError):
-        return place if place.is_file() else None
-    return place
+    return place if there(place.is_file) else None
 
 
 def folder_of(entry: dict[str, Any], root: Path) -> Path:
     """Of a local checkpoint: below the working directory, or else below the repository."""
     path = Path(entry["path"])
-    with suppress(PermissionError):  # below a folder of somebody else: who reads it says so
-        return path if path.exists() else root / path
-    return path
+    return path if there(path.exists) else root / path
 
 
 def fill_needs(name: str, entry: dict[str, Any], root: Path) -> str | None:

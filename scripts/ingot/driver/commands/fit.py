@@ -19,7 +19,7 @@ from pathlib import Path
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import devices, schema, targets
 from ingot.driver.catalogue.devices import Device
-from ingot.driver.catalogue.model import Model
+from ingot.driver.catalogue.model import Model, stop_on_refusal
 from ingot.driver.commands import fit_forms, numbers, plan
 from ingot.driver.commands.fit_forms import Asked, Form
 from ingot.driver.commands.targets import add_catalogue
@@ -86,6 +86,7 @@ def looked_at(
     only: list[str],
 ) -> tuple[list[tuple[Device, Form]], Asked]:
     """A model's forms, or those that are named, on each of some devices: the nearest to the model first."""
+    stop_on_refusal(name, catalogue)
     with shaped(root, catalogue, name) as (model, shape):
         asked = asked_of(options, shape)
         found = on(model, shape, places, asked, only or fit_forms.offered(model, options.all))

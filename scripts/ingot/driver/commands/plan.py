@@ -20,7 +20,7 @@ from ingot.base.refused import Refused
 from ingot.driver.cache.dry_run import dry_run
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import FORMATS
-from ingot.driver.catalogue.model import Model, base_of
+from ingot.driver.catalogue.model import Model, base_of, stop_on_refusal
 from ingot.driver.commands import plan_chart, plan_table
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import schedule
@@ -213,6 +213,7 @@ def reading(name: str) -> Path:
 
 def of_serving(name: str, costs: Costs, built: list[str], options: Namespace) -> dict:
     """What serving `name` takes, and how it can be laid over GPUs."""
+    stop_on_refusal(name, costs.catalogue)
     catalogue, model = costs.catalogue, costs.model(name)
     entry, config = catalogue["models"][name], model.config
     if config is None and not reading(name).is_file():

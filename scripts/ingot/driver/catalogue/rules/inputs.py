@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ingot.base.atomic import replacing
+from ingot.base.fields import there
 from ingot.driver.catalogue.formats import rows
 from ingot.driver.catalogue.formats.iree import archives
 from ingot.driver.catalogue.formats.serving import memory_of
@@ -67,7 +68,7 @@ class Inputs:
     def source(self, path: str) -> str:
         """A path of the catalogue: below the working directory, or else below the repository."""
         path = path.rstrip("/") or "/"
-        return path if Path(path).exists() else os.path.relpath(self.root / path)
+        return path if there(Path(path).exists) else os.path.relpath(self.root / path)
 
     def catalogue_file(self, _) -> str:
         """The catalogue as this run has it, for a command of ours that a rule runs."""
@@ -300,7 +301,7 @@ class Inputs:
             known = (ADAPTER, adapter.WEIGHTS, *said.get("files", ()))
             return [f"artifacts/{wildcards.model}.hf/{name}" for name in names if name in known]
         found = (Path(self.source(said["lora"]), name) for name in names)
-        return [str(path) for path in found if path.exists() or path.name not in VOCABULARY]
+        return [str(path) for path in found if there(path.exists) or path.name not in VOCABULARY]
 
     def lora(self, wildcards) -> list[str]:
         """The two files of a model's adapter."""

@@ -116,7 +116,8 @@ def test_dimensions_that_the_fetched_config_contradicts(fails, hub, snakemake, s
     )  # fmt: skip
     lines = done.stderr.splitlines()
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert "models.mine.dimensions.layers: 99, but artifacts/mine.hf/config.json says 3" in lines
+    said = "error: models.mine.dimensions.layers: 99, but artifacts/mine.hf/config.json says 3"
+    assert said in lines and "File" not in done.stderr
 
 
 def test_gated_without_a_token(fails, hub):

@@ -25,6 +25,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests/doubles"), str(ROOT / "scripts")]
 import checkpoints  # noqa: E402
+import families  # noqa: E402
 from ingot.driver.toolchains import toolchains  # noqa: E402
 
 LIMITS = {"bf16": 3, "f16": 3, "q8_0": 7, "irpa": 2, "tp8": 2.5, "tp8 hf": 3}  # times cp
@@ -69,7 +70,8 @@ def make_checkpoint(folder, layers, config=None):
     noise = (rng.standard_normal(1 << 22, np.float32) * np.float32(0.05)).view(np.uint32) >> 16
     noise = noise.astype("<u2")
     weight_map, shard, number = {}, {}, 1
-    names = sorted(checkpoints.shapes(config).items())
+    kinds = {name: (shape, None) for name, shape in checkpoints.shapes(config).items()}
+    kinds |= families.more(config)
 
     def flush():
         nonlocal shard, number
@@ -78,7 +80,12 @@ def make_checkpoint(folder, layers, config=None):
         weight_map.update(dict.fromkeys(shard, part))
         shard, number = {}, number + 1
 
-    for name, shape in names:
+    for name, (shape, only) in sorted(kinds.items()):
+        if only == "U8":  # MXFP4's codes, and scales of 2^-6 to 2^-4
+            most, least = (3, 121) if name.endswith("_scales") else (256, 0)
+            values = rng.integers(least, least + most, int(np.prod(shape)), np.uint8)
+            shard[name] = ("U8", shape, values.tobytes())
+            continue
         values = np.resize(np.roll(noise, len(weight_map) + len(shard)), int(np.prod(shape)))
         shard[name] = ("BF16", shape, values.tobytes())
         if sum(len(raw) for _, _, raw in shard.values()) > 500_000_000:

@@ -8,6 +8,7 @@ cache; CPU time is the process's own and the kernel's, memory its ru_maxrss.  Th
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ from ingot.driver.toolchains import toolchains  # noqa: E402
 
 NAMES = (
     "Qwen2", "Qwen3", "Qwen3-MoE", "Mixtral", "Gemma 2", "Gemma 3", "SmolLM3", "Granite", "OLMo 2",
-    "Phi-3",
+    "Phi-3", "gpt-oss", "gpt-oss, bfloat16 experts, transformers 5",
 )  # fmt: skip
 LEAST, MOST = 3, 100  # times fewer seconds of CPU than the peer; MB
 WIDE = {
@@ -34,6 +35,7 @@ WIDE = {
 OWN = {
     "Qwen3-MoE": {"num_experts": 32, "moe_intermediate_size": 768, "head_dim": 64},
     "Mixtral": {"num_local_experts": 8, "intermediate_size": 3584},
+    **{name: {"num_local_experts": 32, "intermediate_size": 2048} for name in NAMES[-2:]},
     "Qwen3": {"head_dim": 64}, "Gemma 2": {"head_dim": 64}, "Gemma 3": {"head_dim": 64},
 }  # fmt: skip
 BY_LAYER = ("layer_types", "no_rope_layers")  # which transformers fills in
@@ -48,8 +50,10 @@ def config_of(name: str, gigabytes: float) -> dict:
         config["query_pre_attn_scalar"] = config["head_dim"]
 
     def size(layers: int) -> int:
-        shapes = checkpoints.shapes({**config, "num_hidden_layers": layers}).values()
-        return sum(2 * one[0] * (one[1] if one[1:] else 1) for one in shapes)
+        said = {**config, "num_hidden_layers": layers}
+        kinds = {name: (one, None) for name, one in checkpoints.shapes(said).items()}
+        kinds |= families.more(said)
+        return sum(math.prod(one) * (1 if only else 2) for one, only in kinds.values())
 
     each = size(2) - size(1)
     return {**config, "num_hidden_layers": max(1, round((gigabytes * 1e9 - size(0)) / each))}
@@ -89,7 +93,8 @@ def row(name: str, gigabytes: float, dtype: str, folder: Path) -> bool:
         sys.exit(f"{name}: not the bytes of llama.cpp's converter")
     good = peer >= LEAST * seconds and memory <= MOST
     print(
-        f"{name:10}{size / 1e9:6.2f} GB{seconds:8.2f} s{memory:6.0f} MB{peer:8.2f} s{peer_memory:7.0f} MB"
+        f"{name.split(',')[0]:10}{size / 1e9:6.2f} GB{seconds:8.2f} s{memory:6.0f} MB"
+        f"{peer:8.2f} s{peer_memory:7.0f} MB"
         f"{peer / seconds:7.1f}x{'' if good else '   OVER A LIMIT'}",
         flush=True,
     )

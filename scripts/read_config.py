@@ -104,7 +104,7 @@ def ours(config: ModelConfig) -> dict:
 
 
 def frequencies(config: ModelConfig) -> list[float]:
-    """Rope's, in radians by token, as libllama computes them from what our formats say."""
+    """Rope's, in radians by token, by what our formats say of it."""
     dim, theta, rope = config.rope_dim, config.rope_theta, config.rope
     plain = [theta ** (-i / dim) for i in range(0, dim, 2)]
     if isinstance(rope, Llama3Rope):
@@ -120,8 +120,10 @@ def frequencies(config: ModelConfig) -> list[float]:
         """The dimension that turns so often within the original context."""
         return dim * math.log(rope.original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
 
-    low = max(0, math.floor(turning(rope.beta_fast or 32)))
-    high = min(dim - 1, math.ceil(turning(rope.beta_slow or 1)))
+    low, high = turning(rope.beta_fast or 32), turning(rope.beta_slow or 1)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(0, low), min(dim - 1, high)
     found = []
     for n, f in enumerate(plain):
         kept = 1 - min(1, max(0, (n - low) / max(0.001, high - low)))

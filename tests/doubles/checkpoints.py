@@ -98,7 +98,12 @@ def write_weights(
     """
     rng = np.random.default_rng(0)
     tensors = {}
-    for name, shape in shapes(config).items():
+    kinds = {name: (shape, None) for name, shape in shapes(config).items()} | families.more(config)
+    for name, (shape, only) in kinds.items():
+        if only == "U8":  # MXFP4: any two codes a byte; a power of two, 127 being 1
+            low, high = (118, 124) if name.endswith("_scales") else (0, 256)
+            tensors[name] = ("U8", shape, rng.integers(low, high, shape, np.uint8).tobytes())
+            continue
         values = rng.standard_normal(shape, np.float32) * np.float32(0.1)
         if len(shape) == 1:
             values = values + np.float32(1)

@@ -76,6 +76,24 @@ PHI3 = {
 }  # fmt: skip
 PHI4 = {**PHI3}  # of a byte-level vocabulary
 PHI3 |= {"vocab_size": 1000, "bos_token_id": 1, "eos_token_id": 2}
+GPT_OSS = {  # as it is published: experts in MXFP4, and what its first readers called two numbers
+    "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": True, "head_dim": 64,
+    "num_hidden_layers": 4, "num_local_experts": 6, "num_experts_per_tok": 3, "experts_per_token": 3,
+    "sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "max_position_embeddings": 131072, "initial_context_length": 4096, "rope_theta": 150000,
+    "swiglu_limit": 7.0, "pad_token_id": 1016,
+    "router_aux_loss_coef": 0.9, "output_router_logits": False, "tie_word_embeddings": False,
+    "rope_scaling": {
+        "rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0,
+        "beta_slow": 1.0, "truncate": False,
+    },
+    "quantization_config": {
+        "quant_method": "mxfp4",
+        "modules_to_not_convert": [
+            "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head",
+        ],
+    },
+}  # fmt: skip
 LONG = {  # of 128 values of four heads
     "type": "longrope",
     "short_factor": [1.0 + n / 64 for n in range(16)],
@@ -100,7 +118,8 @@ def seeing(config: dict) -> dict:
     }  # fmt: skip
 
 
-BASES = (QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, SMOLLM3, GRANITE, OLMO2, GEMMA2, GEMMA3, PHI3)
+BASES = (QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, SMOLLM3, GRANITE, OLMO2, GEMMA2, GEMMA3, PHI3,
+         GPT_OSS)  # fmt: skip
 SEES = ("Gemma 3 that sees",)  # names of SHAPES
 SHAPES: dict[str, dict] = {
     "Qwen2": QWEN2,
@@ -174,6 +193,21 @@ SHAPES: dict[str, dict] = {
         },
     },
 }
+SHAPES |= {
+    "gpt-oss": GPT_OSS,
+    "gpt-oss, one KV head, odd experts": GPT_OSS
+    | {"num_key_value_heads": 1, "num_local_experts": 5, "intermediate_size": 288},
+    "gpt-oss, bfloat16 experts, transformers 5": GPT_OSS
+    | {
+        "quantization_config": None,
+        "rope_scaling": None,
+        "rope_theta": None,
+        "experts_per_token": None,
+        "rope_parameters": {
+            **GPT_OSS["rope_scaling"], "truncate": True, "rope_theta": 150000.0,
+        },
+    },
+}  # fmt: skip
 PIECED = {  # with a SentencePiece vocabulary, and which
     name: "plain" if name.startswith("Gemma") else "prefixed"
     for name in SHAPES
@@ -195,6 +229,9 @@ def block(config: dict, plain: dict[str, tuple[int, ...]]) -> dict[str, tuple[in
     if kind == "olmo2":
         plain = plain | {"self_attn.q_norm": (head,), "self_attn.k_norm": (kv,)}
         plain["post_feedforward_layernorm"] = plain.pop("input_layernorm")
+    if kind == "gpt_oss":  # `more` has its experts
+        plain = {name: one for name, one in plain.items() if not name.startswith("mlp.")}
+        plain["mlp.router"] = (config["num_local_experts"], hidden)
     if kind == "phi3":
         ffn = plain["mlp.gate_proj"][0]
         plain = {
@@ -220,3 +257,26 @@ def block(config: dict, plain: dict[str, tuple[int, ...]]) -> dict[str, tuple[in
                 f"{at}{down}": (hidden, ffn),
             }
     return plain
+
+
+def more(config: dict) -> dict[str, tuple[tuple[int, ...], str | None]]:
+    """Tensors that are no layer's `.weight` or `.bias`: by name their shape, and the one dtype or None."""
+    if config.get("model_type") != "gpt_oss":
+        return {}
+    hidden, ffn, count = (
+        config[k] for k in ("hidden_size", "intermediate_size", "num_local_experts")
+    )
+    found: dict[str, tuple[tuple[int, ...], str | None]] = {}
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}"
+        found[f"{at}.self_attn.sinks"] = ((config["num_attention_heads"],), None)
+        found[f"{at}.mlp.router.bias"] = ((count,), None)
+        for name, rows, columns in (("gate_up", 2 * ffn, hidden), ("down", hidden, ffn)):
+            place = f"{at}.mlp.experts.{name}_proj"
+            found[f"{place}_bias"] = ((count, rows), None)
+            if config.get("quantization_config"):
+                found[f"{place}_blocks"] = ((count, rows, columns // 32, 16), "U8")
+                found[f"{place}_scales"] = ((count, rows, columns // 32), "U8")
+            else:
+                found[place] = ((count, columns, rows), None)
+    return found

@@ -342,6 +342,9 @@ def _of_families() -> Iterator[Forgery]:
     )  # fmt: skip
 
 
+GPT_OSS = "gpt-oss, bfloat16 experts, transformers 5"
+
+
 def _of_gguf_alone() -> Iterator[Forgery]:
     """Experts, layers without rope, numbers that scale, norms behind: what GGUF alone says of ours."""
 
@@ -363,6 +366,31 @@ def _of_gguf_alone() -> Iterator[Forgery]:
     yield of(
         "Qwen3-MoE", numbers, "a token goes through one expert more",
         ('_used_count": c.experts.used', '_used_count": c.experts.used + 1'),
+    )  # fmt: skip
+    gpt_oss, stacked = families.format("gpt_oss"), "model/checkpoint/stacked.py"
+    swap = exchanged("ffn_gate_exps", "ffn_up_exps")
+    yield of("gpt-oss", gpt_oss, "gate and up of experts are exchanged", *swap)
+    yield of(
+        "gpt-oss", "model/tensors/few_bits.py", "each byte's two codes are exchanged",
+        ("(front & 0x0F) | (back << 4)", "(front >> 4) | (back & 0xF0)"),
+        ("2::2] = (front >> 4) | (back & 0xF0)", "2::2] = (front & 0x0F) | (back << 4)"),
+    )  # fmt: skip
+    yield of(
+        "gpt-oss", stacked, "a block has the scale of the next output",
+        ("mine = powers[spec", "mine = np.roll(powers, -1, 0)[spec"),
+    )  # fmt: skip
+    yield of(
+        "gpt-oss", numbers, "YaRN ends where it begins",
+        ('"yarn_beta_slow": rope.beta_slow', '"yarn_beta_slow": rope.beta_fast'),
+    )  # fmt: skip
+    yield of(
+        GPT_OSS, stacked, "experts are not turned",
+        ("(np.ascontiguousarray(bits[:, columns]).T)", "(bits[:, columns]).reshape(some, -1)"),
+    )  # fmt: skip
+    yield of(
+        GPT_OSS, stacked, "the biases of gate and up are joined, not every second",
+        ("mine = bits[:, stack.first :: stack.step]",
+         "mine = np.split(bits, stack.step, axis=1)[stack.first]"),
     )  # fmt: skip
     yield of(
         "SmolLM3", families.format("smollm3"), "it is called a Llama, so each layer has rope",

@@ -45,7 +45,8 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
     gguf = ["--gguf", folder / "m.gguf"]
     if kind in ("gguf", "irpa"):
         # rounded, a random router chooses other experts
-        dtype = "f32" if one.of in ("Qwen3-MoE", "Mixtral") else "f16"
+        routed = ("Qwen3-MoE", "Mixtral", "gpt-oss")
+        dtype = "f32" if one.of.startswith(routed) else "f16"
         header = [*HEADER]
         if one.of in families.PIECED:
             header[3] = "default"

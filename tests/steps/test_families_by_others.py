@@ -36,13 +36,14 @@ def fill(places, forked, pieces):
     for (name, bias), place in places.items():
         place.mkdir()
         family = FAMILIES[name]
-        said = {"architectures": [name], "model_type": family.model_type, "rope_scaling": None}
+        said = {"architectures": [name], "model_type": family.model_type}
         sees = family.inner != ""
         wanted = ["Gemma3ForCausalLM"] if sees else [name]
         said = next((one for one in families.BASES if one["architectures"] == wanted), said)
         size = {"head_dim": 32} if family.names_head_dim else {}
         more = {bias: True} if bias else {}
-        config = checkpoints.llama_config(**{"pad_token_id": 1016, **said, **size, **more})
+        said = {"pad_token_id": 1016, "rope_scaling": None, **said, "quantization_config": None}
+        config = checkpoints.llama_config(**{**said, **size, **more})
         config = {key: value for key, value in config.items() if value is not None}
         checkpoints.write_json(place / "config.json", families.seeing(config) if sees else config)
         if name.startswith(PIECED):
@@ -65,7 +66,7 @@ def fill(places, forked, pieces):
 def test_its_tensors_are_those_of_transformers_own_modules(case, made):
     place, theirs = made(case)
     ours = specs_of(read_config(place / "config.json", case[0], ALL), "f16")
-    found = {name: [*spec.source_shape] for spec in ours for name in spec.sources}
+    found = {name: [*shape] for spec in ours for name, shape in spec.source_shapes.items()}
     assert found == {
         outside(name): one for name, one in theirs.items() if not name.startswith(BESIDE)
     }

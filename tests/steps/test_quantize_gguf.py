@@ -63,6 +63,7 @@ def test_every_type_of_one_read_is_what_llama_quantize_writes(ok, tool, tmp_path
         "Gemma 2",
         "Gemma 3",
         "Phi-3, LongRoPE",
+        "gpt-oss, bfloat16 experts, transformers 5",
     ],
 )
 def test_each_family_has_llama_quantizes_bytes(name, ok, tool, pieces, tmp_path):

@@ -12,7 +12,7 @@ import checkpoints
 import faults
 import forging
 from conftest import ROOT, once
-from forgeries import FORGERIES, Forgery
+from forgeries import FORGERIES, GPT_OSS, Forgery
 from ingot.base.refused import Refused
 from ingot.formats.iree import consumers
 from ingot.formats.iree import irpa as irpa_format
@@ -96,6 +96,7 @@ RIGHT += [
     for kind in ("gguf", "irpa", "trtllm-ckpt", "onnx")
 ]
 RIGHT += [(name, "gguf") for name in ("Qwen3-MoE", "Mixtral", *OTHERS)]
+RIGHT += [(name, "gguf") for name in ("gpt-oss", GPT_OSS)]
 RIGHT += [(name, "onnx") for name in OTHERS]
 RIGHT += [("demo", kind) for kind in (*forging.SCHEMES, *forging.MLX)]
 RIGHT += [

@@ -19,7 +19,7 @@ from ingot.model.families.table import FAMILIES
 from ingot.model.features import ALL, FEATURES
 from ingot.model.specs import specs_of
 
-SIZES = {"hidden", "ffn", "head", "q", "kv", "qkv", "gate_up", "experts", "expert"}
+SIZES = {"hidden", "ffn", "head", "q", "kv", "qkv", "gate_up", "experts", "expert", "heads"}
 
 
 @pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
@@ -33,7 +33,7 @@ def config(family, folder, **changes):
     wanted = ["Gemma3ForCausalLM"] if sees else said["architectures"]
     said = next((one for one in families.BASES if one["architectures"] == wanted), said)
     path = folder / "config.json"
-    found = checkpoints.llama_config(**{**said, "rope_scaling": None, **changes})
+    found = checkpoints.llama_config(**{"rope_scaling": None, **said, **changes})
     checkpoints.write_json(path, families.seeing(found) if sees else found)
     return read_config(path, family.architecture, ALL)
 
@@ -49,7 +49,8 @@ def test_a_table_says_what_exists(family):
 
 def test_each_tensor_has_one_name_in_gguf_and_its_size(family, tmp_path):
     found = specs_of(config(family, tmp_path), "f16")
-    assert len({spec.name for spec in found}) == len(found) == len({spec.source for spec in found})
+    parts = {(spec.source, spec.stack) for spec in found}
+    assert len({spec.name for spec in found}) == len(found) == len(parts)
     of = {spec.source: spec.shape for spec in found}
     said = config(family, tmp_path)
     q, kv = said.heads * said.head_dim, said.kv_heads * said.head_dim
@@ -62,6 +63,8 @@ def test_its_header_has_its_own_name_and_lacks_what_the_table_says(family, tmp_p
     own = [key for key in keys if not key.startswith("general.")]
     assert all(key.startswith(f"{family.gguf}.") for key in own)
     known = {*KEYS, *GEMMA2.gguf_keys, *PHI3.gguf_keys, "rope.freq_base_swa"}
+    if "rope.scaling" in family.gguf_keys:  # which stands for it
+        known -= {"rope.scaling.original_context_length"}
     assert {*family.gguf_keys} <= known and len({*family.gguf_keys}) == len(family.gguf_keys)
     assert not {f"{family.gguf}.{word}" for word in known if word not in family.gguf_keys} & {*keys}
 
@@ -143,6 +146,20 @@ NUMBERS = {  # of families: what they read, another value, and what is wrong wit
         ("rope_scaling", LONG, "rope's longrope has no place in GGUF of a llama"),
         ("rope_parameters", PART | {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ("rope_parameters", PART | {"partial_rotary_factor": 1.0}, None),
+    ],
+    "GptOssForCausalLM": [
+        ("rope_scaling", None, "rope_parameters and rope_scaling are missing, expected one: transformers"),
+        ("rope_scaling", {"rope_type": "default"}, None),
+        ("rope_scaling", families.GPT_OSS["rope_scaling"] | {"truncate": True}, None),
+        ("quantization_config", {"quant_method": "fp8"}, "quant_method is fp8, expected mxfp4"),
+        ("quantization_config", None, None),
+        ("hidden_size", 272, "hidden_size is 272, expected a multiple of 32, a block of MXFP4"),
+        ("layer_types", ["full_attention"] * 4, "layer_types says others than that of 2 layers"),
+        ("sliding_window", None, "sliding_window is null"),
+    ],
+    "Qwen2ForCausalLM": [
+        ("rope_scaling", families.YARN["rope_scaling"] | {"truncate": False}, "truncate is false"),
+        ("quantization_config", {"quant_method": "mxfp4"}, "quantization_config is"),
     ],
     "Olmo2ForCausalLM": [("head_dim", 64, "head_dim is 64, expected 32")],
 }  # fmt: skip

@@ -89,7 +89,7 @@ def test_a_number_beyond_its_limit_is_refused_with_both():
 
 def test_every_type_has_a_limit_and_a_users_own_comes_before_it():
     assert set(ROWS) <= set(limits.MEAN_KL)
-    assert {*TYPES} - {"F32", "F16", "BF16"} <= {*limits.ERROR}
+    assert {*TYPES} - {"F32", "F16", "BF16", "MXFP4"} <= {*limits.ERROR}  # compared value by value
     assert limits.numbers("q4_k_m", {"mean_kl": 0.02, "same_top": 0.9}) == {
         "mean_kl": 0.02, "same_top": 0.9,
     }  # fmt: skip

@@ -11,6 +11,7 @@ from ingot.model.families.family import Family
 from ingot.model.families.table import FAMILIES
 from ingot.model.layers import Experts, Sliding
 from ingot.model.rope import LinearRope, LongRope, Rope, YarnRope
+from ingot.model.tensors.dtypes import FLOATS, STORED, Float
 
 MOST_LAYERS = 10_000  # each is listed before the weights are looked at
 SIZE, EXPERTS = Whole(high=1 << 24), Whole(0, 4096)  # each expert of each layer is listed
@@ -41,6 +42,8 @@ FIELDS = {  # what is read of a config.json; shapes are those of `fields.held`
     "sliding_window_pattern?": (SIZE, None),
     "_sliding_window_pattern?": (SIZE, None),
     "query_pre_attn_scalar?": (Number(above=0), None),
+    "swiglu_alpha?": (Number(), None),
+    "swiglu_limit?": (Number(), None),
     "attn_logit_softcapping?": (SCALE, None),
     "final_logit_softcapping?": (SCALE, None),
     "num_experts?": (EXPERTS, None),
@@ -84,6 +87,7 @@ class ModelConfig:
     original_context: int | None = (
         None  # tokens that it was trained on before its context was made longer
     )
+    packed: bool = False  # are its experts MXFP4?
     turned: int = 0  # of each head's values, those that rope turns, the first; 0: all
 
     @property
@@ -93,6 +97,11 @@ class ModelConfig:
     def scale(self, key: str, usual: float = 1.0) -> float:
         """The number of its family's `scales` by that key."""
         return dict(self.scales).get(key, usual)
+
+    @property
+    def stored(self) -> dict[str, Float]:
+        """The dtypes that its checkpoint may have: floats, and of experts of MXFP4 bytes."""
+        return FLOATS | ({"U8": STORED["U8"]} if self.packed else {})
 
     @property
     def rope_dim(self) -> int:
@@ -125,6 +134,7 @@ class ModelConfig:
             "yarn": isinstance(self.rope, YarnRope),
             "longrope": isinstance(self.rope, LongRope),
             "part_rope": self.rope_dim < self.head_dim,
+            "mxfp4": self.packed,
         }
         return (*self.family.needs, *(word for word, has in said.items() if has))
 
@@ -174,6 +184,7 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
     layers.hold_rope_skips(path, config, family)
     layers.hold_scores(path, config, family, head_dim)
     theta, scaling = rope.read(path, config, family)
+    rope.hold_own(path, config, scaling, family)
     rope.hold_said(path, theta, scaling, family)
     turned = int(head_dim * rope.part(path, config, family))
     if turned % 2 or not turned:
@@ -203,6 +214,7 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
             (key, layers.given(path, config, said)) for key, said in family.scales.items()
         ),
         original_context=rope.original_context(path, config, family) if family.long_rope else None,
+        packed=layers.packed(path, config, family),
         turned=0 if turned == head_dim else turned,
         **biases,
     )

@@ -16,6 +16,8 @@ FEATURES = {  # word -> as config.json says it
     "experts": "its layers have experts",
     "rope_skips": "some of its layers have no rope",
     "windows": "some of its layers see a window",
+    "sinks": "its attention has sinks",
+    "mxfp4": "its experts are MXFP4 already",
     "scales": "it scales what its layers add, and its logits",
     "norms_behind": "its layers norm what they add",
     "joined": "q, k and v are one weight of its layers",

@@ -8,6 +8,7 @@ from ingot.model.families.family import Family
 from ingot.model.known_fields import Beyond
 from ingot.model.rope import agree
 
+MXFP4_BLOCK = 32  # values of a row that share a scale
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -63,6 +64,24 @@ def experts(path: Path, config: dict, family: Family) -> Experts | None:
     if used > count:
         raise Refused(f"{path}: num_experts_per_tok is {used}, expected at most {count} experts")
     return Experts(count, used, given(path, config, family.experts))
+
+
+def packed(path: Path, config: dict, family: Family) -> bool:
+    """Are the experts MXFP4?  Refused: any other way of quantising, and rows that are no whole blocks."""
+    said = config.get("quantization_config")
+    if not family.stacks or not said:
+        return False
+    kind = said.get("quant_method") if isinstance(said, dict) else said
+    if kind != "mxfp4":
+        raise Beyond(
+            f"{path}: quant_method is {kind!s:.60}, expected mxfp4; start from the original"
+        )
+    for key in ("hidden_size", family.experts):
+        if config[key] % MXFP4_BLOCK:
+            raise Refused(
+                f"{path}: {key} is {config[key]}, expected a multiple of {MXFP4_BLOCK}, a block of MXFP4"
+            )
+    return True
 
 
 def hold_rope_skips(path: Path, config: dict, family: Family) -> None:

@@ -24,6 +24,7 @@ SCALING = (
         "original_max_position_embeddings?": Whole(),
         "beta_fast?": Number(above=0),
         "beta_slow?": Number(above=0),
+        "truncate?": (bool, None),
         "attention_factor?": (Number(above=0), None),
         "short_factor?": ([Number(above=0)], None),
         "long_factor?": ([Number(above=0)], None),
@@ -59,6 +60,7 @@ class YarnRope:
     attention_factor: float | None = None
     beta_fast: float | None = None
     beta_slow: float | None = None
+    truncate: bool = True  # are the bounds between which it goes by frequency whole numbers?
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,10 @@ def read(path: Path, config: dict, family: Family) -> tuple[float, Rope | None]:
         elif kind == "yarn":
             more = (scaling.get(key) for key in ("attention_factor", "beta_fast", "beta_slow"))
             original = original or config["max_position_embeddings"]
-            rope = YarnRope(float(scaling["factor"]), original, *more)
+            whole = scaling.get("truncate")
+            rope = YarnRope(
+                float(scaling["factor"]), original, *more, truncate=whole is None or whole
+            )
         else:
             numbers = ("factor", "low_freq_factor", "high_freq_factor")
             rope = Llama3Rope(*(float(scaling[key]) for key in numbers), scaling[ORIGINAL])
@@ -166,6 +171,19 @@ def read(path: Path, config: dict, family: Family) -> tuple[float, Rope | None]:
             f"{path}: rope_scaling {scaling}, expected 0 < low < high and a factor above 0"
         )
     return theta, rope
+
+
+def hold_own(path: Path, config: dict, scaling: Rope | None, family: Family) -> None:
+    """Refused: a scaling that config.json leaves to transformers, and bounds that are no whole numbers."""
+    if family.says_rope and not any(config.get(one) for one in SAID):
+        raise Beyond(
+            f"{path}: {' and '.join(SAID)} are missing, expected one: transformers has a scaling of its "
+            f"own of {family.model_type}"
+        )
+    if isinstance(scaling, YarnRope) and not scaling.truncate and not family.rounds_yarn:
+        raise Beyond(
+            f"{path}: truncate is false in rope_scaling, expected true: llama.cpp knows no other YaRN"
+        )
 
 
 def _long(path: Path, config: dict, scaling: dict, original: int) -> LongRope:

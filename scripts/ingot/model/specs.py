@@ -10,6 +10,8 @@ import struct
 from dataclasses import dataclass
 
 from ingot.model.config import ModelConfig
+from ingot.model.families.family import Stack
+from ingot.model.layers import MXFP4_BLOCK
 from ingot.model.rope import Llama3Rope, LongRope
 from ingot.model.tensors.dtypes import TYPES, TensorType
 
@@ -31,15 +33,25 @@ class TensorSpec:
     type: TensorType
     heads: int | None = None
     plus: float = 0.0  # added to each value, in float32
+    stack: Stack | None = (
+        None  # where `source` holds all experts, or their biases, of which it is a part
+    )
 
     @property
     def sources(self) -> list[str]:
         """The tensors of the checkpoint that it is made of, in their order."""
         if self.source is None:
             return []
+        if self.packed:
+            return [f"{self.source}_blocks", f"{self.source}_scales"]
         return (
             [self.source.format(n) for n in range(self.shape[0])] if self.stacked else [self.source]
         )
+
+    @property
+    def packed(self) -> bool:
+        """Is it made of blocks of codes, and of scales?"""
+        return self.type.name == "MXFP4"
 
     @property
     def stacked(self) -> bool:
@@ -47,8 +59,20 @@ class TensorSpec:
 
     @property
     def source_shape(self) -> tuple[int, ...]:
-        """Of each of its sources."""
-        return self.shape[1:] if self.stacked else self.shape
+        """Of each of its sources, which are of one shape but where they are packed."""
+        if not self.stack:
+            return self.shape[1:] if self.stacked else self.shape
+        count, rows, *columns = self.shape
+        return (count, *columns, rows * self.stack.step)
+
+    @property
+    def source_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of its sources, by name."""
+        if not self.packed:
+            return dict.fromkeys(self.sources, self.source_shape)
+        count, columns, rows = self.source_shape
+        scales = (count, rows, columns // MXFP4_BLOCK)
+        return dict(zip(self.sources, ((*scales, MXFP4_BLOCK // 2), scales), strict=True))
 
 
 def specs_of(config: ModelConfig, dtype: str) -> list[TensorSpec]:
@@ -67,10 +91,12 @@ def _specs(config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
         names = ("rope_factors_long.weight", "rope_factors_short.weight")
         found += [TensorSpec(None, name, (c.rope_dim // 2,), TYPES["F32"]) for name in names]
 
-    def add(source: str, name: str, shape: tuple[int, ...], heads=None, float32=False) -> None:
+    def add(
+        source: str, name: str, shape: tuple[int, ...], heads=None, float32=False, end=".weight"
+    ) -> None:
         kind = TYPES["F32"] if float32 else dtype_of(shape, dtype)
         plus = c.family.norm_plus if len(shape) == 1 else 0.0
-        found.append(TensorSpec(f"{source}.weight", f"{name}.weight", shape, kind, heads, plus))
+        found.append(TensorSpec(f"{source}{end}", f"{name}{end}", shape, kind, heads, plus))
 
     add("model.embed_tokens", "token_embd", (c.vocab, c.hidden))
     for block in range(c.layers):
@@ -80,10 +106,17 @@ def _specs(config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
             if c.experts and "{}" in source:
                 shape = (c.experts.count, *shape)
             heads = getattr(c, one.heads) if one.heads else None
-            add(place, name, shape, heads, one.float32)
+            add(place, name, shape, heads, one.float32, "" if one.whole else ".weight")
             if one.bias and getattr(c, one.bias):
                 bias = (f"{place}.bias", f"{name}.bias", shape[:1], TYPES["F32"])
                 found.append(TensorSpec(*bias, heads))
+        for source, stack in c.family.stacks:
+            place, name = f"model.layers.{block}.{source}", f"blk.{block}.{stack.gguf}"
+            shape = (c.experts.count, *(sizes[size] for size in stack.shape))
+            kind = TYPES["MXFP4"] if c.packed else dtype_of(shape, dtype)
+            found.append(TensorSpec(place, f"{name}.weight", shape, kind, stack=stack))
+            bias = (f"{place}_bias", f"{name}.bias", shape[:2], TYPES["F32"])
+            found.append(TensorSpec(*bias, stack=stack))
     add("model.norm", "output_norm", (c.hidden,))
     if not c.tied:
         add("lm_head", "output", (c.vocab, c.hidden))
@@ -96,7 +129,7 @@ def sizes_of(config: ModelConfig) -> dict[str, int]:
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
     return {
         "hidden": c.hidden, "ffn": c.ffn, "head": c.head_dim, "q": q, "kv": kv, "qkv": q + 2 * kv,
-        "gate_up": 2 * c.ffn,
+        "gate_up": 2 * c.ffn, "heads": c.heads,
         "experts": c.experts.count if c.experts else 0, "expert": c.experts.ffn if c.experts else 0,
     }  # fmt: skip
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor, outside, read_checkpoint
-from ingot.model.tensors.dtypes import FLOATS
+from ingot.model.tensors.dtypes import FLOATS, STORED
 
 WEIGHTS = "adapter_model.safetensors"
 PAIR = re.compile(r"base_model\.model\.(.+)\.lora_(embedding_)?([AB])(?:\.weight)?")
@@ -76,7 +76,7 @@ def changes(checkpoint: Checkpoint) -> dict[str, Change]:
 
 def sources(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The checkpoint's tensors, those that an adapter among its files changes as Adapted."""
-    found = read_checkpoint(checkpoint, merges=True)
+    found = read_checkpoint(checkpoint, FLOATS | {"U8": STORED["U8"]}, merges=True)
     if ADAPTER not in checkpoint:
         return found
     dtypes = {name: tensor.dtype for name, tensor in found.items()}

@@ -23,7 +23,9 @@ INPUT = "input_global_scale"  # of NVFP4: by which what a layer is given is roun
 
 
 def is_quantised(config: Path) -> bool:
-    return bool(read_json(config).get(KEY))
+    """By compressed-tensors; MXFP4 transformers multiplies out by itself, where there is no GPU."""
+    said = read_json(config).get(KEY)
+    return bool(said) and said.get("quant_method") != "mxfp4"
 
 
 def load(folder: Path):

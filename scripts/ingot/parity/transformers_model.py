@@ -195,7 +195,7 @@ def reading(config: Path) -> Reading:
             "activation": {"swish": "silu"}.get(activation, activation),
             "tied": model.config.tie_word_embeddings,
             "attention_bias": "self_attn.q_proj.bias" in biases,
-            "mlp_bias": any(name.startswith("mlp.") for name in biases),
+            "mlp_bias": any(name.startswith("mlp.") for name in biases - {"mlp.router.bias"}),
             "attention_scale": attention.scaling,
             "embedding_scale": getattr(inner, "embedding_multiplier", 1.0),
             "residual_scale": getattr(layer, "residual_multiplier", 1.0),
@@ -269,8 +269,10 @@ def _experts(mlp) -> Reading:
     """How many, how many of them a token goes through, channels of each: 0 of a dense layer."""
     if not (held := getattr(mlp, "experts", None)):
         return dict.fromkeys(("experts", "experts_used", "expert_ffn"), 0)
-    count, both, _ = held.gate_up_proj.shape
-    return {"experts": count, "experts_used": mlp.gate.top_k, "expert_ffn": both // 2}
+    count, *sizes = held.gate_up_proj.shape
+    both = sizes[-1 if held.is_transposed else 0]
+    router = getattr(mlp, "gate", None) or mlp.router
+    return {"experts": count, "experts_used": router.top_k, "expert_ffn": both // 2}
 
 
 @contextmanager

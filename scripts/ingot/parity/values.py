@@ -13,6 +13,7 @@ from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.tensors.dtypes import FLOATS
 from ingot.parity.adapted import Adapted
+from ingot.parity.joined_experts import Joined
 
 CHUNK = 1 << 23  # values compared at a time: 32 MiB as float32
 
@@ -93,6 +94,8 @@ def chunks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 def values(source: Tensor, first: int, last: int):
     """Rows first..last of a checkpoint's tensor, as float32; with an adapter's part, where it has one."""
+    if isinstance(source, Joined):
+        return source.floats(first, last)
     row = source.nbytes // source.shape[0]
     kind = FLOATS[source.dtype].numpy
     raw = np.fromfile(

@@ -21,7 +21,15 @@ from ingot.base.refused import Refused
 from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue import machine, schema, targets
 from ingot.driver.catalogue.formats.rows import OFFERED
-from ingot.driver.catalogue.model import OWN, VOCABULARY, folder_of, is_tokenizer, planned, way_of
+from ingot.driver.catalogue.model import (  # fmt: skip
+    OWN,
+    VOCABULARY,
+    folder_of,
+    is_tokenizer,
+    planned,
+    read,
+    way_of,
+)
 from ingot.driver.toolchains import toolchains
 from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
@@ -31,7 +39,7 @@ from ingot.model.families.table import FAMILIES
 from ingot.model.features import ADAPTER as ADAPTER_KEY
 from ingot.model.hub.listing import read_listing
 from ingot.model.specs import parameters
-from ingot.model.tensors.dtypes import FLOATS, STORED
+from ingot.model.tensors.dtypes import STORED
 
 SAID = {"base_model_name_or_path?": (str, None), "revision?": (str, None)}  # by an adapter
 CONFIG, LISTING = "config.json", "listing.json"
@@ -115,7 +123,9 @@ def of_folder(folder: Path, title: str) -> tuple[dict[str, Any], int]:
     source = {"path": _path(folder)}
     size = sum(one.stat().st_size for one in folder.glob("model*.safetensors"))
     entry = with_weights(found_of.entry(str(folder), names, folder, source, title), folder, size)
-    expected = FLOATS if way_of(entry) == OWN else STORED
+    config = read(folder / "config.json", entry)
+    own = isinstance(config, ModelConfig) and way_of(entry) == OWN
+    expected = config.stored if own else STORED
     read_checkpoint(Checkpoint([path for path in folder.iterdir() if path.is_file()]), expected)
     return entry, size
 

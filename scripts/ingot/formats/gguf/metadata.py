@@ -13,8 +13,10 @@ from ingot.model.rope import LinearRope, LongRope, YarnRope
 from ingot.model.specs import f32, specs_of
 
 CAN = ("attention_bias", "mlp_bias", "own_gguf", "qkv_bias", "qk_norm", "linear", "yarn", "experts",
-       "rope_skips", "windows", "scales", "norms_behind", "joined", "longrope", "part_rope")  # fmt: skip
+       "rope_skips", "windows", "scales", "norms_behind", "joined", "longrope", "part_rope", "sinks",
+       "mxfp4")  # fmt: skip
 FILE_TYPE = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # dtype -> general.file_type
+PACKED = 38  # that of floats with MXFP4 experts
 
 
 def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:
@@ -48,9 +50,13 @@ def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:
     found = {key: [KV(f"{name}.{key}", "u32", n)] for key, n in counts.items() if n is not None}
     found |= {key: [KV(f"{name}.{key}", "f32", n)] for key, n in numbers.items() if n is not None}
     found["rope.scaling"] = scaling(f"{name}.rope.scaling", c.rope)
-    found["general.file_type"] = [KV("general.file_type", "u32", FILE_TYPE[dtype])]
+    found["general.file_type"] = [KV("general.file_type", "u32", file_type(c, dtype))]
     found["general.quantization_version"] = [KV("general.quantization_version", "u32", 2)]
     return [kv for key in c.family.gguf_keys for kv in found.get(key, ())]
+
+
+def file_type(config: ModelConfig, dtype: str) -> int:
+    return PACKED if config.packed and dtype != "q8_0" else FILE_TYPE[dtype]
 
 
 def scaling(place: str, rope) -> list[KV]:
@@ -105,7 +111,7 @@ def general(
 ) -> list[KV]:
     """The `general.*` pairs.  `name` and `license` come from the catalogue, never from a path."""
     specs = specs_of(config, dtype)
-    parameters = sum(prod(spec.source_shape) for spec in specs)  # of experts one
+    parameters = sum(prod(spec.shape[-2:]) for spec in specs)  # of experts one
     counted = f"{config.experts.count}x" if config.experts else ""
     kvs = [
         KV("general.architecture", "str", config.family.gguf),

@@ -14,6 +14,7 @@ from pathlib import Path
 from ingot.base import digest, memo, stream
 from ingot.base.progress import Progress
 from ingot.model.checkpoint.safetensors import read_header
+from ingot.model.tensors.dtypes import STORED
 
 KIND = memo.TENSORS  # of memo
 SAMPLES, SAMPLE = 16, 4096  # blocks of a shard and their bytes, that tell two of one size apart
@@ -50,7 +51,7 @@ class ShardDigest:
     def __init__(self, path: Path):
         self.path = path
         self.before = digest.settled(path)
-        self.tensors = read_header(path)
+        self.tensors = read_header(path, STORED)
         self.found: dict[str, str] = {}
 
     def finish(self, progress: Progress | None = None) -> str | None:

@@ -13,8 +13,8 @@ import numpy as np
 from ingot.base import memo, stream
 from ingot.base.progress import Progress
 from ingot.base.refused import Refused
-from ingot.model.checkpoint import adapter, identity
-from ingot.model.checkpoint.files import Checkpoint
+from ingot.model.checkpoint import adapter, identity, stacked
+from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.merge import Merger
 from ingot.model.checkpoint.safetensors import (  # fmt: skip
     BESIDE,
@@ -57,7 +57,7 @@ class Rows:
         self.checkpoint, self.config, self.allow_overflow = checkpoint, config, allow_overflow
         self.advice = advice  # where float16 cannot hold a value
         say_unknown(checkpoint["config.json"], config.family)
-        self.tensors = read_checkpoint(checkpoint, merges=True)
+        self.tensors = read_checkpoint(checkpoint, config.stored, merges=True)
         self.loras: dict[str, adapter.Lora] = {}
         self.replaced: dict[str, str] = {}  # by an adapter's: name -> dtype that the base has
         if found := adapter.read(checkpoint):
@@ -73,7 +73,11 @@ class Rows:
         self.shards = {path: identity.ShardDigest(path) for path in fresh}
         self.hash, self.turns, self.tickets = hashlib.sha256(), stream.Turns(), 0
         self.files = {path: os.open(path, os.O_RDONLY) for path in paths}
-        self.local, self.lock = threading.local(), threading.Lock()
+        self.local, self.lock, self.experts = (
+            threading.local(),
+            threading.Lock(),
+            stacked.Latest(),
+        )
 
     def __enter__(self) -> "Rows":
         return self
@@ -85,7 +89,14 @@ class Rows:
     def specs(self, dtype: str) -> list[TensorSpec]:
         """The spec of each tensor, as llama.cpp orders them: computed ones, then shard by shard."""
         specs = specs_of(self.config, dtype)
-        self.check({name: spec.source_shape for spec in specs for name in spec.sources})
+        self.check({name: shape for one in specs for name, shape in one.source_shapes.items()})
+        self._hold_codes({name for spec in specs if spec.packed for name in spec.sources})
+        joined = {name for spec in specs if spec.stack for name in spec.sources}
+        if changed := sorted(joined & {*self.loras, *self.replaced}):
+            raise Refused(
+                f"{self.checkpoint[ADAPTER]}: changes {changed[0]}, the experts of a layer in one "
+                "tensor, which Ingot cannot merge; merge it by peft, and add the folder"
+            )
         computed = [spec for spec in specs if spec.source is None]
         stored = [spec for spec in specs if spec.source]
         place = {name: number for number, name in enumerate(self.tensors)}
@@ -94,7 +105,21 @@ class Rows:
         for spec in stored:
             layer = spec.source.partition("{}")[0]
             known[layer] = max(known.get(layer, 0), *(place[name] for name in spec.sources))
-        return computed + sorted(stored, key=lambda spec: known[spec.source.partition("{}")[0]])
+
+        def order(spec: TensorSpec) -> tuple[bool, int]:  # those of MXFP4 before all others
+            return not spec.packed, known[spec.source.partition("{}")[0]]
+
+        return computed + sorted(stored, key=order)
+
+    def _hold_codes(self, names: set[str]) -> None:
+        """Refused: bytes where values belong, and the other way round."""
+        for name, tensor in self.tensors.items():
+            if (tensor.dtype == "U8") is not (name in names):
+                expected = "U8" if name in names else "a float"
+                raise Refused(
+                    f"{tensor.path}: tensor {name} has dtype {tensor.dtype}, expected {expected}; the "
+                    "checkpoint and its config.json do not belong together"
+                )
 
     def check(self, expected: dict[str, tuple[int, ...]]) -> None:
         """Stop unless the checkpoint holds just the tensors `expected`, each of its shape."""
@@ -139,6 +164,9 @@ class Rows:
         The bytes lie in a buffer of the reading thread: use them before it reads on.  But for the last
         block, `multiple` divides its rows.
         """
+        if spec.stack:
+            yield from stacked.blocks(self, spec)
+            return
         if spec.heads:  # whole heads only
             multiple = self.config.head_dim
         for number, name in enumerate(spec.sources):
@@ -158,8 +186,13 @@ class Rows:
         step = max(1, step // multiple) * multiple
         for row in range(first, last, step):
             rows = min(step, last - row)
-            ticket, self.tickets = self.tickets, self.tickets + 1
-            yield before + row, rows, functools.partial(self._read, spec, name, ticket, row, rows)
+            read = functools.partial(self._read, spec, name, self.ticket(), row, rows)
+            yield before + row, rows, read
+
+    def ticket(self) -> int:
+        """The next block's number; drawn where the blocks are handed out, one after another."""
+        found, self.tickets = self.tickets, self.tickets + 1
+        return found
 
     def _read(self, spec: TensorSpec, name: str, ticket: int, first: int, rows: int) -> memoryview:
         tensor = self.tensors[name]
@@ -170,16 +203,28 @@ class Rows:
         stream.read_exactly(file, buffer, tensor.offset + first * row, tensor.path)
         self._hash(tensor, ticket, buffer, first == 0, first + rows == tensor.shape[0])
         bits = np.frombuffer(buffer, FLOATS[tensor.dtype].bits).reshape(rows, columns)
-        if odd := not_finite(bits, tensor.dtype):
-            raise Refused(
-                f"{tensor.path}: tensor {tensor.name} holds {odd}; the checkpoint is damaged"
-            )
+        self._hold_finite(tensor, bits)
         bits, dtype = self._adapted(name, bits, tensor, first)
         if spec.heads:
             bits = unpermute(bits, self.config.head_dim)
         if spec.plus:
             bits = (as_float32(bits, dtype) + np.float32(spec.plus)).view(np.uint32)
             dtype = "F32"
+        self.progress.add(len(buffer))
+        return self._cast(tensor, bits, dtype, spec)
+
+    def cast(self, tensor: Tensor, bits: np.ndarray, dtype: str, spec: TensorSpec) -> memoryview:
+        """Values that somebody read of a tensor, as the spec's bytes, in this thread's buffer."""
+        self._hold_finite(tensor, bits)
+        return self._cast(tensor, bits, dtype, spec)
+
+    def _hold_finite(self, tensor: Tensor, bits: np.ndarray) -> None:
+        if odd := not_finite(bits, tensor.dtype):
+            raise Refused(
+                f"{tensor.path}: tensor {tensor.name} holds {odd}; the checkpoint is damaged"
+            )
+
+    def _cast(self, tensor: Tensor, bits: np.ndarray, dtype: str, spec: TensorSpec) -> memoryview:
         cast = self._caster(dtype, spec.type.name)
         data = memoryview(np.ascontiguousarray(cast(bits))).cast("B")
         if cast.overflowed:
@@ -192,7 +237,6 @@ class Rows:
             with self.lock:
                 self.overflow[tensor.name] = self.overflow.get(tensor.name, 0) + cast.overflowed
             cast.overflowed = 0
-        self.progress.add(len(buffer))
         return data
 
     def _adapted(

@@ -6,7 +6,7 @@ What config.json says (config.py), which tensors a checkpoint and a GGUF file ho
 from dataclasses import dataclass, field
 
 # of a tensor [out, in]: hidden, ffn, head (head_dim), q (heads * head_dim), kv (kv_heads * head_dim),
-# experts (how many), expert (channels of each); qkv and gate_up are the rows of joined weights
+# heads and experts (how many), expert (channels of each); qkv and gate_up are the rows of joined weights
 Sizes = tuple[str, ...]
 
 # the keys of GGUF that its converter writes, below the architecture's name or whole, in their order
@@ -17,6 +17,8 @@ KEYS = (
     "general.file_type", "vocab_size", "rope.dimension_count", "expert_feed_forward_length",
     "attention.scale", "embedding_scale", "residual_scale", "logit_scale", "general.quantization_version",
 )  # fmt: skip
+
+OF_ALL = ("attention_bias", "tie_word_embeddings")  # which config.py reads of every family
 
 
 def without(*words: str) -> tuple[str, ...]:
@@ -38,6 +40,20 @@ class Weight:
     heads: str = ""
     bias: str = ""  # the key of config.json that says whether it has one; "": it has none
     float32: bool = False  # in GGUF, at any dtype of the file
+    whole: bool = False  # are both its names whole, without `.weight` behind them?
+
+
+@dataclass(frozen=True)
+class Stack:
+    """All experts of a layer as one tensor [expert, in, out], or as MXFP4 of [expert, out, in].
+
+    Behind its name stands `_bias`, `_blocks` or `_scales`, never `.weight`.
+    """
+
+    gguf: str  # its name there, below blk.N.
+    shape: Sizes  # of one expert's there: [out, in]
+    first: int = 0  # of each `step` outputs in the checkpoint, the one that this is
+    step: int = 1
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,7 @@ class Family:
     model_type: str  # of config.json
     gguf: str  # general.architecture there, and the first word of its keys
     layer: dict[str, Weight]  # by name below model.layers.N., in the order of the computation
+    stacks: tuple[tuple[str, Stack], ...] = ()  # by the same names, which may come more than once
     needs: tuple[str, ...] = ()  # of features.FEATURES, whatever config.json says
 
     # what config.json says
@@ -67,6 +84,9 @@ class Family:
         False  # does `sliding_window` end its context?  Beyond, no format is right
     )
 
+    # must config.json say a scaling of rope, or `default`?  transformers has its own where it does not
+    says_rope: bool = False
+
     # its arithmetic
     activation: str = "silu"
     experts: str = ""  # the key of config.json for the channels of each, of one that has them
@@ -76,6 +96,8 @@ class Family:
     sliding_every: int = (
         0  # of so many layers the last sees all, the others `sliding_window` tokens
     )
+    # may YaRN's bounds be no whole numbers?  libllama rounds them, which costs a KL of 3e-4 at most
+    rounds_yarn: bool = False
     norm_plus: float = 0.0  # what its norms add to their weights, which GGUF holds with it
     root_embedding: bool = False  # are embeddings multiplied by the root of hidden?
 
@@ -118,4 +140,8 @@ class Family:
             )
         scores = ("query_pre_attn_scalar",) if self.wide_at else ()
         part = ("partial_rotary_factor",) if self.turns_part else ()
-        return (*self.says, *self.scales.values(), *counts, *ropes, *windows, *scores, *part)
+        codes = ("quantization_config",) if self.stacks else ()
+        said = (key for key in self.says if key not in OF_ALL)
+        return (
+            *said, *self.scales.values(), *counts, *ropes, *windows, *scores, *part, *codes,
+        )  # fmt: skip

@@ -3,6 +3,7 @@
 from ingot.model.families.family import Family
 from ingot.model.families.gemma2 import GEMMA2
 from ingot.model.families.gemma3 import GEMMA3, GEMMA3_SEEING
+from ingot.model.families.gpt_oss import GPT_OSS
 from ingot.model.families.granite import GRANITE
 from ingot.model.families.llama import LLAMA
 from ingot.model.families.mistral import MISTRAL
@@ -16,6 +17,6 @@ from ingot.model.families.smollm3 import SMOLLM3
 
 _ALL = (
     LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA2, GEMMA3, GEMMA3_SEEING, SMOLLM3, GRANITE,
-    OLMO2, PHI3,
+    OLMO2, PHI3, GPT_OSS,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {one.architecture: one for one in _ALL}

@@ -75,3 +75,19 @@ def eights(numbers: np.ndarray) -> np.ndarray:
     """int4 [n, in] as int32 [n, in / 8]: each plus 8, the first column in the lowest four bits."""
     halves = pairs((numbers + 8).view(np.uint8))
     return halves.view("<i4")
+
+
+def mxfp4_blocks(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """uint8 [rows, blocks, 17] as ggml has MXFP4: a scale, and codes 0 to 15 of a block beside 16 to 31.
+
+    `codes` are uint8 [rows, blocks * 16], two neighbours a byte, the first in its lower half; `scales`
+    uint8 [rows, blocks].
+    """
+    rows, blocks = scales.shape
+    found = np.empty((rows, blocks, 17), np.uint8)
+    found[..., 0] = scales
+    halves = np.ascontiguousarray(codes).reshape(rows, blocks, 2, 8)
+    front, back = halves[:, :, 0], halves[:, :, 1]
+    found[..., 1::2] = (front & 0x0F) | (back << 4)
+    found[..., 2::2] = (front >> 4) | (back & 0xF0)
+    return found

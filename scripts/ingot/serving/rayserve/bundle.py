@@ -119,7 +119,7 @@ def gathered(
     sizes = {"vocabulary": _vocabulary(path, reading)}
     plan, weights = None, 0
     if LLM in ray["apps"]:
-        files, own = vllm.model_files(checkpoint, tokenizer, reading, quantised)
+        files, own = vllm.model_files(checkpoint, tokenizer, quantised)
         scheme = vllm.scheme_of(quantised)
         plan, _ = vllm.described(model, tp, settings, path, lock, own, reading, scheme)
         weights = sum(own.values())

@@ -16,7 +16,7 @@ from ingot.model.checkpoint.quantised import schemes
 from ingot.model.checkpoint.safetensors import read_checkpoint
 from ingot.model.config import ModelConfig, read_config
 from ingot.model.gpu_layout import Shape
-from ingot.model.tensors.dtypes import FLOATS, STORED
+from ingot.model.tensors.dtypes import STORED
 from ingot.parity import reading as reading_of
 from ingot.parity.divergence import log_softmax
 from ingot.parity.reference import TIE, Answer, peak, read
@@ -128,7 +128,7 @@ def contents(
     adapters: list[Path] = (),
     adapter_references: list[Path] = (),
 ) -> Contents:
-    files, weights = model_files(checkpoint, tokenizer, reading, quantised)
+    files, weights = model_files(checkpoint, tokenizer, quantised)
     config = Checkpoint(checkpoint)["config.json"]
     served = Served(settings.get("adapters", []), adapters)
     scheme = scheme_of(quantised)
@@ -151,13 +151,12 @@ def contents(
 def model_files(
     checkpoint: list[Path],
     tokenizer: list[Path],
-    reading: list[Path] = (),
     quantised: list[Path] = (),
 ) -> tuple[Contents, dict[str, int]]:
     """The files of model/, and the bytes of those that hold weights; fetched and made ones are linked."""
     if quantised:
         return quantised_files(quantised[0])
-    read_checkpoint(Checkpoint(checkpoint), STORED if reading else FLOATS)
+    read_checkpoint(Checkpoint(checkpoint), STORED)
     files: Contents = {}
     for path in sorted({*checkpoint, *tokenizer}):
         fetched = path.suffix == WEIGHTS and path.parent.suffix == ".hf"

@@ -104,6 +104,10 @@ def why_not(target: Target) -> str | None:
         return f"llama.cpp's converter, as it is pinned, does not know {architecture}"
     if upstream and text:
         return f"{key}: set, expected none with way upstream: it would lack experts and states"
+    if row and "mxfp4" in target.entry["needs"]:
+        return (
+            f"{features.FEATURES['mxfp4']}, expected none of libllama's types: ask for bf16 or q8_0"
+        )
     experts = "experts" in target.entry["needs"]
     if row and text and experts:
         return f"{key}: set, expected none of a model with experts; remove it"

@@ -13,7 +13,9 @@ from ingot.model.config import ModelConfig
 from ingot.model.families.table import FAMILIES
 from ingot.model.outline import NO_TABLE
 
-OWN = tuple(word for word in (*features.ALL, features.ADAPTER) if word != NO_TABLE)
+OWN = tuple(
+    word for word in (*features.ALL, features.ADAPTER) if word not in (NO_TABLE, "sinks", "mxfp4")
+)
 SMALL = 5000  # bytes of what lies beside the shards and the tokenizer
 COST, TWICE = Cost(0.4, 2.0, 80), Cost(0.4, 4.0, 80)  # of one read, of two
 COMPRESS, CALIBRATE = Cost(14, 20, 1000, 1300), Cost(25, 1000, 1000, 1300)  # by llm-compressor

@@ -18,6 +18,7 @@ import numpy as np
 from ingot.base import sealed, stream
 from ingot.base.atomic import replacing_hashed
 from ingot.base.options import Architecture, step
+from ingot.base.refused import Refused
 from ingot.formats.gguf import header, libllama, metadata, quantisations, quants
 from ingot.formats.gguf.file import TensorInfo
 from ingot.formats.gguf.file import layout as gguf_layout
@@ -55,6 +56,8 @@ def quantize_gguf(
 ) -> None:
     quantisations.stop_on_wrong_outputs(gguf, folder, quant)
     config = read_config(checkpoint["config.json"], architecture, metadata.CAN)
+    if config.packed:
+        raise Refused(f"{checkpoint['config.json']}: {quantisations.PACKED}")
     matrix = quants.read_imatrix(imatrix) if imatrix else None
     kvs = header.pairs(checkpoint, config, "f32", name, pre_tokenizer, license)
     with (

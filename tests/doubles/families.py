@@ -197,6 +197,7 @@ SHAPES |= {
     "gpt-oss": GPT_OSS,
     "gpt-oss, one KV head, odd experts": GPT_OSS
     | {"num_key_value_heads": 1, "num_local_experts": 5, "intermediate_size": 288},
+    "gpt-oss, bfloat16 experts": GPT_OSS | {"quantization_config": None},
     "gpt-oss, bfloat16 experts, transformers 5": GPT_OSS
     | {
         "quantization_config": None,

@@ -96,7 +96,7 @@ RIGHT += [
     for kind in ("gguf", "irpa", "trtllm-ckpt", "onnx")
 ]
 RIGHT += [(name, "gguf") for name in ("Qwen3-MoE", "Mixtral", *OTHERS)]
-RIGHT += [(name, "gguf") for name in ("gpt-oss", GPT_OSS)]
+RIGHT += [(name, "gguf") for name in ("gpt-oss", "gpt-oss, bfloat16 experts", GPT_OSS)]
 RIGHT += [(name, "onnx") for name in OTHERS]
 RIGHT += [("demo", kind) for kind in (*forging.SCHEMES, *forging.MLX)]
 RIGHT += [

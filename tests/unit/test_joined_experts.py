@@ -7,6 +7,7 @@ import pytest
 
 import checkpoints
 import families
+from conftest import ROOT
 from ingot.base import stream
 from ingot.base.refused import Refused
 from ingot.model.checkpoint import stacked
@@ -14,6 +15,7 @@ from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.rows import Rows
 from ingot.model.config import read_config
 from ingot.model.features import ALL
+from ingot.model.gpu_layout import VLLM, gpu_layout
 from ingot.model.specs import parameters
 from ingot.model.tensors import few_bits
 from ingot.parity import joined_experts
@@ -96,8 +98,8 @@ def changed(folder, name, raw=None, dtype=None):
 
 def test_a_scale_that_is_no_number_is_refused(tmp_path):
     folder = checkpoints.variant(tmp_path / "m", "gpt-oss", tame=True)
-    changed(folder, SCALES, bytes([stacked.NAN]))
-    with pytest.raises(Refused, match=f"tensor {SCALES} holds NaN; the checkpoint is damaged"):
+    changed(folder, SCALES, bytes([stacked.MOST + 1]))
+    with pytest.raises(Refused, match=f"tensor {SCALES} holds NaN or infinity; the checkpoint is damaged"):
         written(folder)
 
 
@@ -122,6 +124,35 @@ def test_a_config_without_its_way_of_quantising_does_not_belong_to_the_codes(tmp
     checkpoints.write_json(folder / "config.json", config)
     with pytest.raises(Refused, match="_blocks has dtype U8, expected one of BF16, F16, F32"):
         written(folder)
+
+
+def test_values_where_config_says_codes_are_refused_with_what_to_do(tmp_path):
+    """As a merge may leave config.json."""
+    folder = checkpoints.variant(tmp_path / "m", "gpt-oss, bfloat16 experts", tame=True)
+    config = json.loads((folder / "config.json").read_bytes())
+    config["quantization_config"] = families.GPT_OSS["quantization_config"]
+    checkpoints.write_json(folder / "config.json", config)
+    with pytest.raises(Refused, match="gate_up_proj is BF16; take quantization_config out"):
+        written(folder)
+
+
+def test_types_of_libllama_are_refused_of_codes_by_the_step_too(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    from quantize_gguf import quantize_gguf
+
+    folder = checkpoints.variant(tmp_path / "m", "gpt-oss", tame=True)
+    words = {"quant": ["q4_k_m"], "name": "A", "pre_tokenizer": "llama-bpe"}
+    with pytest.raises(Refused, match="its experts are MXFP4 already, expected none of libllama"):
+        quantize_gguf(checkpoint=Checkpoint([folder]), gguf=tmp_path / "m.gguf", **words)
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "gpt-oss, bfloat16 experts"])
+def test_a_layout_counts_the_experts(name, tmp_path):
+    folder = checkpoints.variant(tmp_path / "m", name, tame=True)
+    config = read_config(folder / "config.json", can=ALL)
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    one, two = (gpu_layout(config, tp, 1, VLLM, 1 << 40, 512).weights for tp in (1, 2))
+    assert abs(one - size) < 0.02 * size and 0.5 < two / one < 0.52
 
 
 def test_each_published_size_has_the_weights_and_the_bytes_of_the_hub(tmp_path):

@@ -134,6 +134,13 @@ def planned(entry: dict[str, Any]) -> ModelConfig | Outline:
     )
 
 
+def untold(entry: dict[str, Any]) -> str:
+    """Why the catalogue alone does not tell its layout over GPUs, or its memory."""
+    if entry["way"] == OWN:  # of experts `planned` knows too little
+        return "config.json says how many experts it has, and is not here"
+    return f"Ingot has no table of such a {entry['architecture']}"
+
+
 def read(place: Path, entry: dict[str, Any]) -> ModelConfig | Outline:
     """config.json by our own tables, or of a model that goes another way its outline."""
     if entry["architecture"] not in FAMILIES:

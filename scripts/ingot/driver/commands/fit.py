@@ -19,7 +19,7 @@ from pathlib import Path
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import devices, schema, targets
 from ingot.driver.catalogue.devices import Device
-from ingot.driver.catalogue.model import Model, stop_on_refusal
+from ingot.driver.catalogue.model import Model, stop_on_refusal, untold
 from ingot.driver.commands import fit_forms, numbers, plan
 from ingot.driver.commands.fit_forms import Asked, Form
 from ingot.driver.commands.targets import add_catalogue
@@ -127,8 +127,8 @@ def shape_of(model: Model) -> Shape:
         return vllm.shape_of(reading_of.served(place), model.checkpoint_bytes())
     raise Refused(
         model.refusal
-        or f"{model.name}: Ingot has no table of such a {model.entry['architecture']}, expected "
-        f"transformers' reading of its config.json; `snakemake {place}` first"
+        or f"{model.name}: {untold(model.entry)}, expected transformers' reading "
+        f"of its config.json; `snakemake {place}` first"
     )
 
 

@@ -20,7 +20,7 @@ from ingot.base.refused import Refused
 from ingot.driver.cache.dry_run import dry_run
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import FORMATS
-from ingot.driver.catalogue.model import Model, base_of, stop_on_refusal
+from ingot.driver.catalogue.model import Model, base_of, stop_on_refusal, untold
 from ingot.driver.commands import plan_chart, plan_table
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import schedule
@@ -200,7 +200,7 @@ def known(name: str, costs: Costs) -> bool:
     if model.numbers is None or model.config is not None or reading(name).is_file():
         return True  # or refused, with the reason
     print(
-        f"{name}: Ingot has no table of {model.entry['architecture']}; for its layout over GPUs, "
+        f"{name}: {untold(model.entry)}; for its layout over GPUs, "
         f"`snakemake {reading(name)}` first: transformers reads config.json",
         file=sys.stderr,
     )

@@ -47,6 +47,8 @@ ROWS = {
     "iq1_m": Row(31, 2.2, 1.393084, by_imatrix=True),
 }
 
+PACKED = "its experts are MXFP4 already, expected none of libllama's types: ask for bf16 or q8_0"
+
 
 def stop_on_wrong_outputs(gguf: Path | None, folder: Path | None, quant: list[str]) -> None:
     """Refused: neither a file nor a folder to write, or both; several types for one file."""

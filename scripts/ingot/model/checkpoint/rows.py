@@ -89,10 +89,11 @@ class Rows:
     def specs(self, dtype: str) -> list[TensorSpec]:
         """The spec of each tensor, as llama.cpp orders them: computed ones, then shard by shard."""
         specs = specs_of(self.config, dtype)
+        self._hold_packing()
         self.check({name: shape for one in specs for name, shape in one.source_shapes.items()})
         self._hold_codes({name for spec in specs if spec.packed for name in spec.sources})
         joined = {name for spec in specs if spec.stack for name in spec.sources}
-        if changed := sorted(joined & {*self.loras, *self.replaced}):
+        if changed := sorted(joined & {*self.replaced}):
             raise Refused(
                 f"{self.checkpoint[ADAPTER]}: changes {changed[0]}, the experts of a layer in one "
                 "tensor, which Ingot cannot merge; merge it by peft, and add the folder"
@@ -110,6 +111,15 @@ class Rows:
             return not spec.packed, known[spec.source.partition("{}")[0]]
 
         return computed + sorted(stored, key=order)
+
+    def _hold_packing(self) -> None:
+        """Refused: experts that config.json says to be codes and are values, as merged ones may be."""
+        first = next((one.source for one in specs_of(self.config, "f16") if one.packed), "")
+        if first in self.tensors:
+            raise Refused(
+                f"{self.checkpoint['config.json']}: quantization_config says mxfp4, but {first} is "
+                f"{self.tensors[first].dtype}; take quantization_config out"
+            )
 
     def _hold_codes(self, names: set[str]) -> None:
         """Refused: bytes where values belong, and the other way round."""

@@ -17,7 +17,7 @@ from ingot.model.specs import TensorSpec
 from ingot.model.tensors import few_bits
 from ingot.model.tensors.dtypes import FLOATS
 
-NAN = 255  # of a scale
+MOST = 252  # of a scale: beyond, six of them are infinite, and 255 is NaN
 
 
 def blocks(rows, spec: TensorSpec) -> Iterator:
@@ -106,7 +106,9 @@ def _codes(rows, spec: TensorSpec, ticket: int, first: int, some: int) -> memory
     with rows.turns.take(ticket):
         pass
     mine = powers[spec.stack.first :: step]
-    if mine.max(initial=0) == NAN:
-        raise Refused(f"{scales.path}: tensor {scales.name} holds NaN; the checkpoint is damaged")
+    if mine.max(initial=0) > MOST:
+        raise Refused(
+            f"{scales.path}: tensor {scales.name} holds NaN or infinity; the checkpoint is damaged"
+        )
     rows.progress.add((raw.nbytes + powers.nbytes) // step)
     return memoryview(few_bits.mxfp4_blocks(raw[spec.stack.first :: step], mine)).cast("B")

@@ -96,7 +96,7 @@ class Family:
     sliding_every: int = (
         0  # of so many layers the last sees all, the others `sliding_window` tokens
     )
-    # may YaRN's bounds be no whole numbers?  libllama rounds them, which costs a KL of 3e-4 at most
+    # may YaRN's bounds be no whole numbers?  libllama rounds them: a KL of 3e-4 of one random model
     rounds_yarn: bool = False
     norm_plus: float = 0.0  # what its norms add to their weights, which GGUF holds with it
     root_embedding: bool = False  # are embeddings multiplied by the root of hidden?

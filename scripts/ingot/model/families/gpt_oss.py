@@ -50,6 +50,7 @@ GPT_OSS = replace(
     },
     defaults={
         "attention_bias": True, "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "tie_word_embeddings": False,
+        "sliding_window": 128,
     },
     says_rope=True,
     rounds_yarn=True,

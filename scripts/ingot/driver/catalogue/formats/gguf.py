@@ -41,8 +41,11 @@ def convert(job: Job, model: Model) -> Work | None:
     """Unit: a GB of the checkpoint."""
     if not model.numbers:
         return None
-    size = file_bytes(model, model.dtype(job.wildcards.get("dtype", "")))
-    return Work(Cost(0.2, 2.0, 40), model.checkpoint_bytes() / GB, {job.writes[0]: size})
+    size, c = file_bytes(model, model.dtype(job.wildcards.get("dtype", ""))), model.config
+    memory = 40  # MB; of experts that lie across two as a whole
+    if c and c.family.stacks and not c.packed:
+        memory += round(2 * 2 * 2 * c.hidden * c.experts.ffn / 1e6)
+    return Work(Cost(0.2, 2.0, memory), model.checkpoint_bytes() / GB, {job.writes[0]: size})
 
 
 def convert_upstream(job: Job, model: Model) -> Work | None:
@@ -105,9 +108,7 @@ def why_not(target: Target) -> str | None:
     if upstream and text:
         return f"{key}: set, expected none with way upstream: it would lack experts and states"
     if row and "mxfp4" in target.entry["needs"]:
-        return (
-            f"{features.FEATURES['mxfp4']}, expected none of libllama's types: ask for bf16 or q8_0"
-        )
+        return quantisations.PACKED
     experts = "experts" in target.entry["needs"]
     if row and text and experts:
         return f"{key}: set, expected none of a model with experts; remove it"

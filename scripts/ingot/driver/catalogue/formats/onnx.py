@@ -125,7 +125,7 @@ def exported(job: Job, model: Model) -> Work | None:
         return None
     word = job.wildcards.get("openvino", "").lstrip(".")
     cost = Cost(8, 8.5, 610, 1470) if word else Cost(8, 12, 600, 2870)
-    size = model.tensor_bytes("f32") * BITS[word] / BITS[""]
+    size = 4 * model.parameters() * BITS[word] / BITS[""]
     files = {job.writes[0]: size}
     return Work(cost, model.checkpoint_bytes() / GB, files, guessed=word == "int4")
 

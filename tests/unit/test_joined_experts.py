@@ -99,7 +99,9 @@ def changed(folder, name, raw=None, dtype=None):
 def test_a_scale_that_is_no_number_is_refused(tmp_path):
     folder = checkpoints.variant(tmp_path / "m", "gpt-oss", tame=True)
     changed(folder, SCALES, bytes([stacked.MOST + 1]))
-    with pytest.raises(Refused, match=f"tensor {SCALES} holds NaN or infinity; the checkpoint is damaged"):
+    with pytest.raises(
+        Refused, match=f"tensor {SCALES} holds NaN or infinity; the checkpoint is damaged"
+    ):
         written(folder)
 
 

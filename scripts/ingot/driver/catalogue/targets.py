@@ -16,6 +16,7 @@ FOLDER = "artifacts/"
 MODEL = "[a-z0-9][a-z0-9-]*"
 SHAPE = re.compile(rf"{FOLDER}{MODEL}[._][A-Za-z0-9._-]+(/[A-Za-z0-9_][A-Za-z0-9._-]*)?/?")
 LONGEST = 200  # characters of a name; file systems take 255
+SHOWN = 8  # variants that a message lists
 NAME = re.compile(
     rf"{FOLDER}(?P<model>{MODEL})(?:_tp(?P<tp>[1-9][0-9]{{0,4}}))?"
     r"(?:\.(?P<variant>[a-z0-9_]+(?:\.[a-z0-9_]+)??))??"  # none, where the rest is a format's name
@@ -111,7 +112,9 @@ def why_not(target: str, catalogue: dict) -> str | None:
         return f"tensor parallel size {asked.tp}, expected one of {legal} for {model}"
     allowed = list(row.variants(catalogue, asked.tp or 1))
     if asked.variant is not None and asked.variant not in allowed:
-        wanted = f"one of {', '.join(allowed)}" if allowed else f"{model}.{row.name} alone"
+        shown, more = allowed[:SHOWN], len(allowed) - SHOWN
+        wanted = f"one of {', '.join(shown)}" if allowed else f"{model}.{row.name} alone"
+        wanted += f" and {more} more" if more > 0 else ""
         return f"unknown variant {asked.variant}, expected {wanted}"
     if asked.record and row.no_record:
         return row.no_record

@@ -1,0 +1,41 @@
+"""What docs/recordings shows is what a person sees: each session is typed again, on a real terminal."""
+
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+import recording
+from conftest import ROOT
+
+NAMES = [path.stem for path in sorted(recording.RECORDINGS.glob("*.txt"))]
+PAGES = [path.read_text() for path in (ROOT / "docs").rglob("*.md")]
+
+
+def told(text, scratch):
+    """What does not depend on the machine, its load, its moment, and where a line had to end."""
+    text = "".join(text.replace(str(scratch), "PLACE").replace("/tmp/session", "PLACE").split())
+    text = re.sub(r"[0-9a-f]{12}", "HASH", text)
+    return re.sub(r"[0-9][0-9.,]*([kMGT]?i?B|min|s\b|s(?=,))?", "N", text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_a_session_goes_as_it_is_recorded(name):
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, environment = recording.clone(Path(scratch))
+        *_, terminal = recording.typed(recording.commands(name), folder, environment, key=0)
+        found = recording.transcript(terminal)
+    wanted = (recording.RECORDINGS / f"{name}.txt").read_text()
+    again = f"python docs/recording.py {name}, if that is meant:\n{found}"
+    assert told(found, scratch) == told(wanted, scratch), again
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_picture_ends_with_its_last_line_and_a_page_shows_it(name):
+    last = (recording.RECORDINGS / f"{name}.txt").read_text().splitlines()[-1].split()
+    picture = (recording.RECORDINGS / f"{name}.svg").read_text()
+    final = picture.rpartition('class="frame">')[2]
+    assert all(recording.escape(word) in final for word in last)
+    assert any(f"recordings/{name}.svg" in page for page in PAGES)

@@ -32,12 +32,11 @@ class Joined(Tensor):
         stored = np.memmap(self.path, FLOATS[self.dtype].numpy, "r", self.offset, self._size())
         if len(self.whole) == 2:
             return _wide(stored[first:last, self.every], self.dtype)
-        outputs = self.whole[1]
-        rows = [
-            stored[expert][:, self.every][:, max(first - at, 0) : last - at].T
-            for expert in range(first // outputs, -(-last // outputs))
-            if (at := expert * outputs) >= 0
-        ]
+        outputs, rows = self.whole[1], []
+        for expert in range(first // outputs, -(-last // outputs)):
+            at = expert * outputs
+            mine = stored[expert][:, self.every]
+            rows.append(mine[:, max(first - at, 0) : last - at].T)
         return _wide(np.concatenate(rows), self.dtype)
 
     def _size(self) -> tuple[int, ...]:
@@ -74,13 +73,16 @@ def sources(checkpoint: Checkpoint) -> dict[str, Joined]:
         layer, which, kind = named.groups()
         parts = {"gate": slice(0, None, 2), "up": slice(1, None, 2)}
         for part, every in (parts if which == "gate_up" else {"down": slice(None)}).items():
-            count, *sizes = one.shape
-            scales = tensors[name.replace("_blocks", "_scales")] if kind == "_blocks" else None
-            outputs = sizes[0 if kind else 1] // (every.step or 1)
-            inputs = {"_bias": (), "_blocks": (sizes[1:2] and sizes[1] * 32,), "": sizes[:1]}[kind]
-            whole = (count, outputs, *inputs)
-            rows = (count, outputs) if kind == "_bias" else (count * outputs, *inputs)
-            end = "bias" if kind == "_bias" else "weight"
+            count, scales, end = one.shape[0], None, "weight"
+            if kind == "_bias":
+                inputs, outputs, end = (), one.shape[1], "bias"
+            elif kind == "_blocks":
+                inputs, outputs = (32 * one.shape[2],), one.shape[1]
+                scales = tensors[name.replace("_blocks", "_scales")]
+            else:
+                inputs, outputs = one.shape[1:2], one.shape[2]
+            whole = (count, outputs // (every.step or 1), *inputs)
+            rows = (count * whole[1], *inputs) if inputs else whole
             place = (one.name, one.dtype, rows, one.path, one.offset, one.nbytes)
             found[f"blk.{layer}.ffn_{part}_exps.{end}"] = Joined(*place, whole, every, scales)
     return found

@@ -72,8 +72,7 @@ def _biases(rows, spec: TensorSpec, ticket: int) -> memoryview:
     (name,), stack = spec.sources, spec.stack
     tensor = rows.tensors[name]
     raw = _bytes(rows, tensor, 0, tensor.shape[0], tensor.nbytes // tensor.shape[0])
-    with rows.turns.take(ticket):
-        pass
+    rows.passed(ticket)
     bits = raw.view(FLOATS[tensor.dtype].bits)
     mine = bits[:, stack.first :: stack.step]
     rows.progress.add(raw.nbytes // stack.step)
@@ -87,8 +86,7 @@ def _turned(rows, spec: TensorSpec, ticket: int, first: int, some: int) -> memor
     width = tensor.nbytes // tensor.shape[0]
     expert, at = divmod(first, spec.shape[1])
     raw = rows.experts.of((name, expert), lambda: _bytes(rows, tensor, expert, 1, width))
-    with rows.turns.take(ticket):
-        pass
+    rows.passed(ticket)
     bits = raw.view(FLOATS[tensor.dtype].bits).reshape(tensor.shape[1], -1)
     columns = slice(at * stack.step + stack.first, (at + some) * stack.step, stack.step)
     # in two steps: turned where it lies, each value would come from another line of the cache
@@ -103,8 +101,7 @@ def _codes(rows, spec: TensorSpec, ticket: int, first: int, some: int) -> memory
     each, step = spec.shape[2] // MXFP4_BLOCK, spec.stack.step
     raw = _bytes(rows, codes, first * step, some * step, each * (MXFP4_BLOCK // 2))
     powers = _bytes(rows, scales, first * step, some * step, each)
-    with rows.turns.take(ticket):
-        pass
+    rows.passed(ticket)
     mine = powers[spec.stack.first :: step]
     if mine.max(initial=0) > MOST:
         raise Refused(

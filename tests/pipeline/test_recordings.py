@@ -15,7 +15,9 @@ PAGES = [path.read_text() for path in (ROOT / "docs").rglob("*.md")]
 
 def told(text, scratch):
     """What does not depend on the machine, its load, its moment, and where a line had to end."""
-    text = "".join(text.replace(str(scratch), "PLACE").replace("/tmp/session", "PLACE").split())
+    text = "".join(text.split())
+    for place in (str(scratch), "/tmp/session"):
+        text = text.replace("".join(place.split()), "PLACE")
     text = re.sub(r"[0-9a-f]{12}", "HASH", text)
     return re.sub(r"[0-9][0-9.,]*([kMGT]?i?B|min|s\b|s(?=,))?", "N", text)
 

@@ -145,6 +145,7 @@ def test_weights_that_were_trained_so_are_an_original(tmp_path):
     assert found.quantised_by(path) is None
 
 
+@pytest.mark.slow
 def test_what_our_tables_cannot_say_is_taken_and_left_to_upstream_tools(hub, added, tmp_path):
     folder = hub.root / "org"
     checkpoints.llama31(folder / "gelu", hidden_act="gelu")
@@ -194,6 +195,7 @@ def test_an_adapter_of_the_hub_finds_its_base_and_builds(hub, added, snakemake, 
     assert "artifacts/tuned.hf/config.json" not in here, "nothing is fetched twice"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "address", ["hf://org/tied", f"https://huggingface.co/org/tied/tree/{COMMIT}?x=1"]
 )
@@ -252,6 +254,7 @@ def test_a_license_is_the_cards_own_name(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_an_adapters_base_is_the_one_that_it_names_or_that_is_asked_for(ingot, tmp_path):
     base = checkpoints.llama31(tmp_path / "tiny")
 

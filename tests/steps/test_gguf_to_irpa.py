@@ -38,6 +38,7 @@ def test_of_tied_embeddings_the_head_is_one_more_name_of_the_embedding(ok, tmp_p
     assert listed["output.weight"]["raw_tensors"] == {"": "token_embd.weight"}
 
 
+@pytest.mark.slow
 def test_the_archive_holds_the_gguf_files_tensors_and_properties(ok, tmp_path):
     convert(ok, checkpoints.DEMO, tmp_path / "m.gguf")
     rewrite(ok, tmp_path / "m.gguf", tmp_path / "m.irpa")

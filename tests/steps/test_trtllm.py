@@ -278,6 +278,7 @@ def test_scales_so_coarse_that_all_weights_are_zero_are_refused(ok, step, verify
     assert "its scales are too coarse" in done
 
 
+@pytest.mark.slow
 def test_groups_that_do_not_divide_are_refused_before_modelopt_is_loaded(step, tmp_path):
     done = step(
         "modelopt", "quantize_trtllm.py", "--checkpoint", DEMO, "--calibration", PROMPTS,

@@ -60,7 +60,11 @@ def typed(
     """The terminal, at each change of it, while a shell in `folder` is told each command."""
     asked = folder.parent / "prompts"  # a line for each time that the shell asks
     asked.touch()
-    more = {"PS1": "$ ", "PROMPT_COMMAND": f"echo >> {shlex.quote(str(asked))}", "HISTFILE": "/dev/null"}
+    more = {
+        "PS1": "$ ",
+        "PROMPT_COMMAND": f"echo >> {shlex.quote(str(asked))}",
+        "HISTFILE": "/dev/null",
+    }
     shell = ["bash", "--noprofile", "--norc", "-i"]
     terminal = Terminal(shell, COLUMNS, MOST, cwd=folder, env=environment | more)
 

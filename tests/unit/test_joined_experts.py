@@ -64,7 +64,7 @@ def test_two_who_share_no_code_make_the_same_values_of_them(name, tmp_path, monk
         assert np.array_equal(middle.ravel(), wanted[3 * source.shape[1] : 5 * source.shape[1]])
 
 
-def test_no_code_and_no_scale_is_lost_where_they_are_laid_out_anew():
+def test_ggmls_blocks_hold_each_code_and_each_scale_in_its_place():
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 256, (3, 32), np.uint8)
     scales = rng.integers(0, 255, (3, 2), np.uint8)
@@ -105,17 +105,35 @@ def test_a_scale_that_is_no_number_is_refused(tmp_path):
         written(folder)
 
 
-def test_bytes_in_the_place_of_values_are_refused_and_values_in_that_of_bytes(tmp_path):
-    sinks = "model.layers.0.self_attn.sinks"
+@pytest.mark.parametrize(
+    "name, dtype, said",
+    [
+        ("model.layers.0.self_attn.sinks", "U8", "U8, expected a float"),
+        (SCALES, None, "BF16, expected U8"),
+    ],
+)
+def test_bytes_in_the_place_of_values_are_refused_and_values_in_that_of_bytes(
+    name, dtype, said, tmp_path, monkeypatch
+):
+    right = families.more
+    monkeypatch.setattr(families, "more", lambda config: wrong(right(config)))
+
+    def wrong(found):
+        return found | {name: (found[name][0], dtype)}
+
+    folder = checkpoints.variant(tmp_path / "m", "gpt-oss", tame=True)
+    with pytest.raises(
+        Refused, match=f"tensor {name} has dtype {said}; the checkpoint and its config"
+    ):
+        written(folder)
+
+
+def test_scales_of_another_shape_are_refused(tmp_path):
     folder = checkpoints.variant(tmp_path / "m", "gpt-oss", tame=True)
     changed(folder, SCALES, dtype=("F16", [6, 256, 6]))
     with pytest.raises(
         Refused, match=rf"{SCALES} has shape \[6, 256, 6\], expected \[6, 256, 12\]"
     ):
-        written(folder)
-    folder = checkpoints.variant(tmp_path / "n", "gpt-oss", tame=True)
-    changed(folder, sinks, dtype=("U8", [16]))
-    with pytest.raises(Refused, match=rf"tensor {sinks} has shape \[16\], expected \[8\]"):
         written(folder)
 
 

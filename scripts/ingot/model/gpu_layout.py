@@ -9,12 +9,12 @@ from math import ceil, prod
 
 from ingot.model.config import ModelConfig
 from ingot.model.specs import parameters, sizes_of
+from ingot.model.tensors.dtypes import TYPES
 
 GIB = 1 << 30
 SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes that there are rules for
 STAGES = (1, 2, 3, 4, 8)
 UTILIZATION = 0.9  # of a GPU's memory that weights, cache and the rest may take
-MXFP4 = 17 / 32  # bytes of a weight, its part of a scale with it
 REST = 4 * GIB  # activations, context and graphs of a GPU; grows with the batch
 
 
@@ -123,7 +123,8 @@ def gpu_layout(
     norms = (2 * layers + 1) * c.hidden * (2 if server.splits_embedding else 4)  # float32 in IRPA
     routers = c.experts.count * c.hidden if c.experts else 0  # of a layer: they stay whole
     linear = (linear - routers) * (per_weight or itemsize) + routers * itemsize
-    linear += _joined(config) / tp * (MXFP4 if c.packed else per_weight or itemsize)
+    packed = TYPES["MXFP4"].size / TYPES["MXFP4"].block  # bytes of a weight, as vLLM holds them too
+    linear += _joined(config) / tp * (packed if c.packed else per_weight or itemsize)
     weights = int(linear * layers + ends * itemsize + norms)
     per_token = 2 * layers * kept * c.head_dim * itemsize
     room = memory * UTILIZATION - weights - REST

@@ -10,6 +10,9 @@ from ingot.model.families.family import Stack, Weight
 from ingot.model.families.llama import LLAMA
 
 EXPERT = ("expert", "hidden")
+SAYS = {  # as transformers takes where it says nothing
+    "attention_bias": True, "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "tie_word_embeddings": False,
+}  # fmt: skip
 GPT_OSS = replace(
     LLAMA,
     architecture="GptOssForCausalLM",
@@ -45,13 +48,8 @@ GPT_OSS = replace(
     experts="intermediate_size",
     sliding_every=2,
     always=("attention_bias",),
-    says={
-        "attention_bias": True, "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "tie_word_embeddings": False,
-    },
-    defaults={
-        "attention_bias": True, "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "tie_word_embeddings": False,
-        "sliding_window": 128,
-    },
+    says=SAYS,
+    defaults={**SAYS, "sliding_window": 128},
     says_rope=True,
     rounds_yarn=True,
     default_theta=150000.0,

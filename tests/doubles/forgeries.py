@@ -385,7 +385,7 @@ def _of_gguf_alone() -> Iterator[Forgery]:
     )  # fmt: skip
     yield of(
         GPT_OSS, stacked, "experts are not turned",
-        ("(np.ascontiguousarray(bits[:, columns]).T)", "(bits[:, columns]).reshape(some, -1)"),
+        ("np.ascontiguousarray(lying.T)", "lying.reshape(some, -1)"),
     )  # fmt: skip
     yield of(
         GPT_OSS, stacked, "the biases of gate and up are joined, not every second",

@@ -3,6 +3,7 @@
 Two specs read one tensor, so none is hashed on the way: the end of a shard's reading does that.
 """
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -48,17 +49,26 @@ def _within(first: int, last: int, out: int) -> Iterator[tuple[int, int]]:
 
 
 class Latest:
-    """The expert that was read last, whose outputs several threads turn."""
+    """The expert that was read last, whose outputs several threads turn; never two at once."""
 
     def __init__(self):
-        self.lock, self.found = threading.Lock(), {}
+        self.key, self.found, self.users = None, None, 0
+        self.free = threading.Condition()
 
-    def of(self, key: tuple, read: Callable[[], np.ndarray]) -> np.ndarray:
-        with self.lock:
-            if key not in self.found:
-                self.found.clear()  # another thread may still have the one before
-                self.found[key] = read()
-            return self.found[key]
+    @contextlib.contextmanager
+    def of(self, key: tuple, read: Callable[[], np.ndarray]) -> Iterator[np.ndarray]:
+        with self.free:
+            self.free.wait_for(lambda: self.key == key or not self.users)
+            if self.key != key:
+                self.key = self.found = None
+                self.found, self.key = read(), key
+            self.users += 1
+        try:
+            yield self.found
+        finally:
+            with self.free:
+                self.users -= 1
+                self.free.notify_all()
 
 
 def _bytes(rows, tensor: Tensor, first: int, some: int, width: int) -> np.ndarray:
@@ -85,12 +95,14 @@ def _turned(rows, spec: TensorSpec, ticket: int, first: int, some: int) -> memor
     tensor = rows.tensors[name]
     width = tensor.nbytes // tensor.shape[0]
     expert, at = divmod(first, spec.shape[1])
-    raw = rows.experts.of((name, expert), lambda: _bytes(rows, tensor, expert, 1, width))
-    rows.passed(ticket)
-    bits = raw.view(FLOATS[tensor.dtype].bits).reshape(tensor.shape[1], -1)
+    rows.passed(ticket)  # first: one that waits for its turn must not keep an expert from another
     columns = slice(at * stack.step + stack.first, (at + some) * stack.step, stack.step)
+    with rows.experts.of((name, expert), lambda: _bytes(rows, tensor, expert, 1, width)) as raw:
+        bits = raw.view(FLOATS[tensor.dtype].bits).reshape(tensor.shape[1], -1)
+        lying = np.ascontiguousarray(bits[:, columns])
+        del bits, raw
     # in two steps: turned where it lies, each value would come from another line of the cache
-    mine = np.ascontiguousarray(np.ascontiguousarray(bits[:, columns]).T)
+    mine = np.ascontiguousarray(lying.T)
     rows.progress.add(mine.nbytes)
     return rows.cast(tensor, mine, tensor.dtype, spec)
 

@@ -18,7 +18,7 @@ rule publish:
         volatile="asked",  # what the registry has is not ours to remember; it is asked each time
     shell:
         """
-        PYTHONPATH="$INGOT_CODE" {sys.executable:q} -m ingot.driver.commands.cli publish \
+        PYTHONPATH="$INGOT_CODE" {sys.executable:q} -P -m ingot.driver.commands.cli publish \
             {input.artifact:q} \
             --to {params.to:q} \
             --configfile {params.catalogue:q} \

@@ -19,7 +19,7 @@ rule toolchain:
     shell:
         """
         : >{log:q}
-        INGOT_OUTPUT={output:q} PYTHONPATH={ROOT:q}/scripts {sys.executable:q} -m ingot.driver.commands.cli toolchain {params.name:q} \
+        INGOT_OUTPUT={output:q} PYTHONPATH={ROOT:q}/scripts {sys.executable:q} -P -m ingot.driver.commands.cli toolchain {params.name:q} \
             2>&1 >>{log:q} | tee -a {log:q} >&2
         echo {wildcards.toolchain:q} >{output:q}
         """

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.slow
 
 def test_a_toolchain_that_was_altered_by_hand_is_not_used(clone, build, tmp_path):
     folder, envs = clone("a"), tmp_path / "envs"
+    (folder / "types.py").write_text("raise SystemExit('of the user, not of Python')\n")
     build(folder, "artifacts/demo.gguf", INGOT_ENVS=str(envs))
     (built,) = envs.glob("convert-*/")
     module = next(built.glob("lib/python*/site-packages/numpy/version.py"))

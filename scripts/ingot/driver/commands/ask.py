@@ -53,7 +53,7 @@ def instead(path: Path) -> str:
 def rendered(root: Path, python: Path, bundle: Path, text: str) -> str:
     """The question by the model's own chat template, where it has one."""
     done = subprocess.run(
-        [python, "-c", RENDER, bundle, text], capture_output=True, text=True, check=False,
+        [python, "-P", "-c", RENDER, bundle, text], capture_output=True, text=True, check=False,
         env={"PYTHONPATH": str(root / "scripts"), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     if done.returncode:

@@ -84,7 +84,7 @@ def there(root: Path, words: list[str]) -> dict[str, Any]:
 def at_hub(root: Path, words: list[str]) -> subprocess.CompletedProcess:
     python = toolchains.build(root, TOOLCHAIN) / "bin/python"
     return subprocess.run(
-        [str(python), "-m", MODULE, *words],
+        [str(python), "-P", "-m", MODULE, *words],
         env={**os.environ, "PYTHONPATH": str(root / "scripts")},
         stdout=subprocess.PIPE,
         text=True,

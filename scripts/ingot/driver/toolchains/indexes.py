@@ -16,6 +16,7 @@ from pathlib import Path
 from ingot.base.atomic import replacing
 from ingot.base.refused import Refused
 
+PYTHON = (sys.executable, "-P")  # its modules never from the working folder, where a types.py may lie
 PUBLIC = "https://pypi.org/simple"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CPU_TORCH = "+cpu"  # the local version of torch's build for CPUs, which only that index has
@@ -65,7 +66,7 @@ def _words(found: dict[str, str], name: str) -> list[str]:
 
 
 def _pip_settings() -> dict[str, str]:
-    command = [sys.executable, "-m", "pip", "config", "list"]
+    command = [*PYTHON, "-m", "pip", "config", "list"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     ranks: dict[str, int] = {}
     found: dict[str, str] = {}
@@ -116,15 +117,7 @@ def resolve(wish: Path, lock: Path, public: bool = False) -> None:
         flags = more_for_pip()
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        command: list[object] = [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "-qq",
-            "--no-input",
-            "--dry-run",
-        ]
+        command: list[object] = [*PYTHON, "-m", "pip", "install", "-qq", "--no-input", "--dry-run"]
         command += ["--ignore-installed", "--report", report, *flags, "-r", wish]
         done = subprocess.run([str(word) for word in command], env=environment, check=False)
         if done.returncode:

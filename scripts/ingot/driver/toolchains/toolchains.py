@@ -115,7 +115,7 @@ def _install(root: Path, source: Path, folder: Path) -> None:
     lock, began = source / LOCK, time.monotonic()
     _say(f"toolchain {source.name}: installing {len(wheels.pins(lock))} packages into {folder}")
     pip = [] if (source / BUILD).exists() else ["--without-pip"]
-    _run(sys.executable, "-m", "venv", *pip, folder)
+    _run(*indexes.PYTHON, "-m", "venv", *pip, folder)
     if wheels.whole(source / CUDA) and not wheels.whole(lock):
         lock = source / CUDA  # collected where no index has the other
     download, disk = sizes.expected(root, source.name, lock.name == CUDA)

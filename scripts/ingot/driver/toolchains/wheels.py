@@ -6,7 +6,6 @@ A lock whose packages all lie there is installed from there, and no index is ask
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 from ingot.driver.toolchains import indexes
@@ -48,15 +47,7 @@ def places() -> list[Path]:
 
 def download(lock: Path) -> str:
     """Collect what `lock` names, by pip; empty, or what pip says when it cannot."""
-    command: list[object] = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-qq",
-        "--no-input",
-        "--no-deps",
-    ]
+    command: list[object] = [*indexes.PYTHON, "-m", "pip", "download", "-qq", "--no-input", "--no-deps"]
     command += ["--require-hashes", "--dest", folder(), *indexes.more_for_pip(), "-r", lock]
     done = subprocess.run(
         [str(word) for word in command], stderr=subprocess.PIPE, text=True, check=False

@@ -1,13 +1,17 @@
-"""Train the demo model: a small Llama that knows the capitals of the world.  Runs in envs/iree.
+"""Train the demo model: a small Llama that reads English and Python, and knows the capitals of the world.
 
-    <toolchain python> models/demo/train.py --out models/demo
+    $(ingot toolchain iree)/bin/python models/demo/train.py --out /tmp/demo
 
-Same seed, same thread count, same torch: same weights.  About two minutes on two cores.
+Its text is the standard library of the Python that runs it: docstrings, the language's reference, sources.
+Same Python, same torch, same thread count and seed: same weights.  About two hours on two cores; called
+again, it goes on where it was.
 """
 
 import argparse
+import ast
 import json
 import random
+import sysconfig
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -23,6 +27,9 @@ SPECIAL = [
 ]
 VOCAB = 1024
 CONTEXT = 512  # tokens
+BATCH = 4096  # tokens
+KINDS = ("docs", "sources", "docs", "sources", "capitals")  # of the batches, in turn
+SAVED = 250  # steps
 # The split of Llama 3's tokenizer: contractions, letters, up to three digits, punctuation, spaces.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -53,7 +60,31 @@ def capitals() -> list[tuple[str, str]]:
     return [tuple(line.split("\t")) for line in lines]
 
 
-def train_tokenizer(pairs):
+def library() -> dict[str, list[str]]:
+    """The standard library's documentation and its sources, a text per module, without its tests."""
+    from pydoc_data.topics import topics
+
+    root = Path(sysconfig.get_path("stdlib"))
+    found = {"docs": [topics[name] for name in sorted(topics)], "sources": []}
+    for path in sorted(root.rglob("*.py")):
+        inside = path.relative_to(root).parts
+        if {"site-packages", "dist-packages", "test", "tests", "idle_test", "pydoc_data"} & {
+            *inside
+        }:
+            continue
+        try:
+            source = path.read_text(encoding="utf-8")
+            nodes = [*ast.walk(ast.parse(source))]
+        except (SyntaxError, UnicodeDecodeError):
+            continue
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        docs = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, kinds)]
+        found["docs"].append("\n\n".join(doc for doc in docs if len(doc) > 40))
+        found["sources"].append(source)
+    return {kind: [text for text in texts if text] for kind, texts in found.items()}
+
+
+def train_tokenizer(pairs, docs):
     """Byte-level BPE with Llama 3's split and special tokens, `VOCAB` ids in all."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -70,8 +101,8 @@ def train_tokenizer(pairs):
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    corpus = [f"{question(country)} {capital}! user assistant\n\n" for country, capital in pairs]
-    tokenizer.train_from_iterator(corpus, trainer)
+    asked = [f"{question(country)} {capital}! user assistant\n\n" for country, capital in pairs]
+    tokenizer.train_from_iterator(asked * 4 + docs, trainer)
     missing = VOCAB - len(SPECIAL) - tokenizer.get_vocab_size()
     if missing:
         raise SystemExit(f"capitals.tsv: {missing} merges short of a vocabulary of {VOCAB}")
@@ -123,11 +154,10 @@ def turn(encode, special, country, capital, chat):
     return ask + answer, [False] * len(ask) + [True] * len(answer)
 
 
-def batches(tokenizer, pairs, seed):
-    """Endless (ids, labels) of shape [batch, length]: conversations of one to some thirty turns."""
+def conversations(tokenizer, pairs):
+    """Makes (ids, labels) of shape [batch, length]: conversations of one to some thirty turns."""
     import torch
 
-    rng = random.Random(seed)
     special = {name: tokenizer.token_to_id(name) for name in SPECIAL}
     memo = {}
 
@@ -136,11 +166,10 @@ def batches(tokenizer, pairs, seed):
             memo[text] = tokenizer.encode(text, add_special_tokens=False).ids
         return memo[text]
 
-    deck = []
-    while True:
+    def batch(rng):
         length = rng.choice([32, 32, 64, 128, CONTEXT])
-        rows, labels = [], []
-        for _ in range(2048 // length):
+        rows, labels, deck = [], [], []
+        for _ in range(BATCH // length):
             chat = rng.random() < 0.25
             ids = [special["<|begin_of_text|>"]] * rng.choice([1, 1, 2])
             counted = [False] * len(ids)
@@ -152,7 +181,29 @@ def batches(tokenizer, pairs, seed):
                 ids, counted = ids + more, counted + mask
             rows.append(ids[:length])
             labels.append([i if c else -100 for i, c in zip(ids, counted, strict=True)][:length])
-        yield torch.tensor(rows), torch.tensor(labels)
+        return torch.tensor(rows), torch.tensor(labels)
+
+    return batch
+
+
+def windows(tokenizer, texts):
+    """Makes (ids, labels) of shape [batch, CONTEXT]: windows of `texts`, one behind the other."""
+    import torch
+
+    first, end = (tokenizer.token_to_id(name) for name in SPECIAL[:2])
+    ids = [
+        id
+        for found in tokenizer.encode_batch(texts, add_special_tokens=False)
+        for id in [first, *found.ids, end]
+    ]
+    tokens = torch.tensor(ids)
+
+    def batch(rng):
+        starts = [rng.randrange(len(tokens) - CONTEXT) for _ in range(BATCH // CONTEXT)]
+        rows = torch.stack([tokens[start : start + CONTEXT] for start in starts])
+        return rows, rows
+
+    return batch
 
 
 def accuracy(model, tokenizer, pairs):
@@ -186,26 +237,40 @@ def train(out: Path, steps: int, seed: int) -> None:
 
     torch.manual_seed(seed)
     torch.use_deterministic_algorithms(True)
-    pairs = capitals()
-    tokenizer = train_tokenizer(pairs)
+    pairs, texts = capitals(), library()
+    tokenizer = train_tokenizer(pairs, texts["docs"])
     model = LlamaForCausalLM(model_config(tokenizer)).float()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01)
-    peak, warm = 1.5e-3, 40
-    source = batches(tokenizer, pairs, seed)
-    for step in range(1, steps + 1):
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.05)
+    sources = {kind: windows(tokenizer, texts[kind]) for kind in texts}
+    sources["capitals"] = conversations(tokenizer, pairs)
+    done, state = 0, out / "unfinished.pt"
+    if state.exists():
+        done, weights, moments = torch.load(state)
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(moments)
+    out.mkdir(parents=True, exist_ok=True)
+    peak, warm, losses = 2e-3, 100, {}
+    for step in range(done + 1, steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = peak * min(step / warm, 1.02 - step / steps)
-        ids, labels = next(source)
+            group["lr"] = peak * min(step / warm, 1.01 - step / steps)
+        kind = KINDS[step % len(KINDS)]
+        ids, labels = sources[kind](random.Random(f"{seed} {step}"))
         loss = model(input_ids=ids, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        losses[kind] = 0.9 * losses.get(kind, loss.item()) + 0.1 * loss.item()
         if step % 25 == 0:
-            print(f"step {step} of {steps}: loss {loss.item():.4f}", flush=True)
+            said = ", ".join(f"{kind} {loss:.3f}" for kind, loss in sorted(losses.items()))
+            print(f"step {step} of {steps}: loss of {said}", flush=True)
+        if step % SAVED == 0:
+            torch.save((step, model.state_dict(), optimizer.state_dict()), f"{state}.new")
+            Path(f"{state}.new").replace(state)
     model = model.eval().bfloat16()
     save(model, tokenizer, out)
     right = accuracy(model.float(), tokenizer, pairs)
+    state.unlink(missing_ok=True)
     print(f"{out}: {right:.1%} of {len(pairs)} capitals right")
 
 
@@ -240,7 +305,7 @@ def save(model, tokenizer, out: Path) -> None:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
-    parser.add_argument("--steps", type=int, default=300, help="batches of 2048 tokens")
+    parser.add_argument("--steps", type=int, default=6000, help="batches of 4096 tokens")
     parser.add_argument("--seed", type=int, default=0)
     train(**vars(parser.parse_args(argv)))
 

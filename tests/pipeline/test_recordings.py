@@ -1,5 +1,6 @@
 """What docs/recordings shows is what a person sees: each session is typed again, on a real terminal."""
 
+import itertools
 import re
 import tempfile
 from pathlib import Path
@@ -13,9 +14,17 @@ NAMES = [path.stem for path in sorted(recording.RECORDINGS.glob("*.txt"))]
 PAGES = [path.read_text() for path in (ROOT / "docs").rglob("*.md")]
 
 
+def in_order(text):
+    """Jobs that run side by side end in any order: their lines, sorted where they follow each other."""
+    whole = re.sub(rf"(?<=.{{{recording.COLUMNS}}})\n", "", text).splitlines()
+    for ended, group in itertools.groupby(whole, lambda line: line.startswith("done ")):
+        lines = [*group]
+        yield from sorted(lines) if ended else lines
+
+
 def told(text, scratch):
     """What does not depend on the machine, its load, its moment, and where a line had to end."""
-    text = "".join(text.split())
+    text = "".join("".join(in_order(text)).split())
     for place in (str(scratch), "/tmp/session"):
         text = text.replace("".join(place.split()), "PLACE")
     text = re.sub(r"[0-9a-f]{12}", "HASH", text)

@@ -1,11 +1,11 @@
 """How far a lossy format may be from its source: mean KL divergence per token, in nats.
 
 Of libllama's types: what Llama 3 8B loses (formats/gguf/quantisations.py), times FOUR: smaller models lose
-more.  q8_0's is of the same scoreboard.  Floats:
-some hundred times what the demo has, whose weights are bfloat16.  fp8 and int8_sq: ten times what the
-demo has; int4_awq and OpenVINO's int4 as q4_k_m, which has as many bits.  Quantised checkpoints: as
-these; mxfp4, whose scales are powers of two, and nvfp4_a4, which rounds activations too, twice that;
-MLX's 8bit as q8_0.
+more.  q8_0's is of the same scoreboard.  Floats: thirty and more times what the demo has, whose weights
+are bfloat16.  ONNX's int8: three times; its dynamic, which rounds activations too, and fp8: four times;
+int8_sq, with one scale for all activations of a layer: twice.  int4_awq and OpenVINO's int4 as q4_k_m,
+which has as many bits.  Quantised checkpoints: as these; mxfp4, whose scales are powers of two, and
+nvfp4_a4, which rounds activations too, twice that; MLX's 8bit as q8_0.
 """
 
 from ingot.base.refused import Refused
@@ -15,14 +15,14 @@ NAMES = (
     "mean_kl", "median_kl", "kl_99", "kl_99_9", "largest_kl", "same_top", "rms_dp", "perplexity",
 )  # fmt: skip
 FOUR, Q8_0 = 4, 0.001355
-INT8_TOP = 0.97  # the share of equal best tokens of ONNX's and OpenVINO's int8
+TOP = {"int8": 0.97, "dynamic": 0.9}  # the share of equal best tokens of ONNX's and OpenVINO's int8
 MEAN_KL = {
-    "int8": 3e-3, "int4": 0.125,
+    "int8": 3e-3, "dynamic": 0.02, "int4": 0.125,
     "f32": 1e-5, "f16": 1e-4, "bf16": 1e-3,
     "fp8_block": 0.05, "w8a8": 0.05, "w4a16": 0.125, "nvfp4": 0.125, "mxfp4": 0.25,
     "fp8_static": 0.05, "w8a8_gptq": 0.05, "w4a16_gptq": 0.125, "nvfp4_a4": 0.25,
     "4bit": 0.125, "8bit": round(FOUR * Q8_0, 6),
-    "fp8": 0.05, "w8a8_sq_per_channel": 0.05, "w4a16_awq": 0.125,
+    "fp8": 0.05, "w8a8_sq_per_channel": 0.25, "w4a16_awq": 0.125,
     "q8_0": round(FOUR * Q8_0, 6),
     **{name: round(FOUR * row.mean_kl, 6) for name, row in ROWS.items()},
 }  # fmt: skip
@@ -30,11 +30,11 @@ MEAN_KL = {
 # What the demo's forms lose, whose records are in docs/quantised.md and docs/onnx.md: of a form that nobody
 # measured, what to expect
 EXPECTED = {
-    "f32": 1.2e-7, "f16": 2.7e-7, "bf16": 1.1e-7, "fp16": 1.2e-6, "int8": 0.00029, "q8_0": 0.00019,
-    "q6_k": 0.0013, "q5_k_m": 0.0063,
-    "q4_k_m": 0.016, "q4_0": 0.02, "iq4_xs": 0.023, "8bit": 0.00016, "4bit": 0.033, "w8a8": 0.00037,
-    "w8a8_gptq": 0.00037, "fp8_block": 0.003, "fp8": 0.0032, "fp8_static": 0.0037, "w4a16_gptq": 0.0067,
-    "nvfp4": 0.017, "w4a16_awq": 0.018, "w4a16": 0.021, "mxfp4": 0.023, "nvfp4_a4": 0.045,
+    "f32": 8.4e-8, "f16": 6e-7, "bf16": 8e-8, "fp16": 6.8e-6, "int8": 0.0009, "q8_0": 0.00091,
+    "q6_k": 0.0052, "q5_k_m": 0.01, "q4_k_m": 0.03, "q4_0": 0.047, "iq4_xs": 0.041, "q3_k_m": 0.09,
+    "q2_k": 0.35, "8bit": 0.00036, "4bit": 0.058, "w8a8": 0.0037, "w8a8_gptq": 0.0025,
+    "fp8_block": 0.0089, "fp8": 0.0096, "fp8_static": 0.013, "w4a16_gptq": 0.041, "nvfp4": 0.048,
+    "w4a16_awq": 0.07, "w4a16": 0.071, "mxfp4": 0.07, "nvfp4_a4": 0.13,
 }  # fmt: skip
 
 # The root mean square of the error over that of the weights, per tensor: twice what a normal
@@ -62,5 +62,5 @@ def pairs(words: list[str]) -> dict[str, float]:
 
 def numbers(kind: str, own: dict[str, float]) -> dict[str, float]:
     """The limits of a format, a user's `own` over them."""
-    top = {"same_top": INT8_TOP} if kind == "int8" else {}
+    top = {"same_top": TOP[kind]} if kind in TOP else {}
     return {"mean_kl": MEAN_KL[kind], **top, **own}

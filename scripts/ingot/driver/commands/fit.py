@@ -181,11 +181,12 @@ def requests(asked: Asked) -> str:
 
 def table(forms: list[Form]) -> Iterator[str]:
     wide = max(len(form.target) for form in forms)
-    yield f"{'':{wide}}  {'by':10}{'weights':>9}{'memory':>10}{'longest':>9}{'tok/s <':>9}{'mean KL':>9}"
+    by = max(len(form.server) for form in forms)
+    yield f"{'':{wide}}  {'by':{by}}{'weights':>10}{'memory':>10}{'longest':>9}{'tok/s <':>9}{'mean KL':>9}"
     for form in forms:
         speed = f"{form.speed:.0f}" if form.speed else "-"
         yield (
-            f"{form.target:{wide}}  {form.server:10}{size(form.weights):>9}{form.needs / GIB:>6.2f} GiB"
+            f"{form.target:{wide}}  {form.server:{by}}{size(form.weights):>10}{form.needs / GIB:>6.2f} GiB"
             f"{form.longest:>9}{speed:>9}{shown(form):>9}"
         )
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from ingot.base.atomic import replacing
 from ingot.base.refused import Refused
 
-PYTHON = (sys.executable, "-P")  # its modules never from the working folder, where a types.py may lie
+PYTHON = (sys.executable, "-P")  # -P: a types.py of the working folder is none of Python's
 PUBLIC = "https://pypi.org/simple"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 CPU_TORCH = "+cpu"  # the local version of torch's build for CPUs, which only that index has

@@ -47,8 +47,9 @@ def places() -> list[Path]:
 
 def download(lock: Path) -> str:
     """Collect what `lock` names, by pip; empty, or what pip says when it cannot."""
-    command: list[object] = [*indexes.PYTHON, "-m", "pip", "download", "-qq", "--no-input", "--no-deps"]
-    command += ["--require-hashes", "--dest", folder(), *indexes.more_for_pip(), "-r", lock]
+    command: list[object] = [*indexes.PYTHON, "-m", "pip", "download", "-qq", "--no-input"]
+    command += ["--no-deps", "--require-hashes", "--dest", folder()]
+    command += [*indexes.more_for_pip(), "-r", lock]
     done = subprocess.run(
         [str(word) for word in command], stderr=subprocess.PIPE, text=True, check=False
     )

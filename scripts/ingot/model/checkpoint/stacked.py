@@ -52,7 +52,8 @@ class Latest:
     """The expert that was read last, whose outputs several threads turn; never two at once."""
 
     def __init__(self):
-        self.key, self.found, self.users = None, None, 0
+        self.key: tuple = ()
+        self.found, self.users = np.empty(0, np.uint8), 0
         self.free = threading.Condition()
 
     @contextlib.contextmanager
@@ -60,7 +61,7 @@ class Latest:
         with self.free:
             self.free.wait_for(lambda: self.key == key or not self.users)
             if self.key != key:
-                self.key = self.found = None
+                self.key, self.found = (), np.empty(0, np.uint8)  # gone before the next is read
                 self.found, self.key = read(), key
             self.users += 1
         try:

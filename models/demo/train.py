@@ -9,8 +9,10 @@ again, it goes on where it was.
 
 import argparse
 import ast
+import hashlib
 import json
 import random
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -105,7 +107,7 @@ def train_tokenizer(pairs, docs):
     tokenizer.train_from_iterator(asked * 4 + docs, trainer)
     missing = VOCAB - len(SPECIAL) - tokenizer.get_vocab_size()
     if missing:
-        raise SystemExit(f"capitals.tsv: {missing} merges short of a vocabulary of {VOCAB}")
+        raise SystemExit(f"the texts: {missing} merges short of a vocabulary of {VOCAB}")
     tokenizer.add_special_tokens(SPECIAL)
     bos = SPECIAL[0]
     tokenizer.post_processor = processors.Sequence(
@@ -187,7 +189,7 @@ def conversations(tokenizer, pairs):
 
 
 def windows(tokenizer, texts):
-    """Makes (ids, labels) of shape [batch, CONTEXT]: windows of `texts`, one behind the other."""
+    """Makes (ids, labels) of shape [batch, CONTEXT]: windows at random of `texts`, joined."""
     import torch
 
     first, end = (tokenizer.token_to_id(name) for name in SPECIAL[:2])
@@ -243,7 +245,9 @@ def train(out: Path, steps: int, seed: int) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.05)
     sources = {kind: windows(tokenizer, texts[kind]) for kind in texts}
     sources["capitals"] = conversations(tokenizer, pairs)
-    done, state = 0, out / "unfinished.pt"
+    same = (steps, seed, sys.version, torch.__version__, torch.get_num_threads(), tokenizer.to_str())
+    mark = hashlib.sha256(repr(same).encode()).hexdigest()[:12]
+    done, state = 0, out / f"unfinished-{mark}.pt"  # of another training is not gone on with
     if state.exists():
         done, weights, moments = torch.load(state)
         model.load_state_dict(weights)

@@ -172,6 +172,14 @@ def test_what_no_server_here_serves_is_said_before_anything_is_built(casting):
     assert "vllm: `pip install vllm`" in done.stderr
     done = casting("demo", "--on", "cpu-8gb", "--serve", "--to", "gguf", PATH="/usr/bin:/bin")
     assert "llama-server: " in done.stderr and "vllm" not in done.stderr, done.stderr
+    done = casting("demo", "--on", "cpu-8gb", "--form", "int8.onnx", "--dry-run")
+    assert "proposed: artifacts/demo.int8.onnx, in about" in done.stdout, done.stderr
+    done = casting("demo", "--on", "cpu-8gb", "--form", "demo.int8.onnx", "--serve")
+    assert done.stderr.endswith(
+        "--serve: no command serves artifacts/demo.int8.onnx; leave --serve out\n"
+    )
+    done = casting("demo", "--on", "cpu-8gb", "--form", "q9_k", "--dry-run")
+    assert "error: artifacts/demo.q9_k: not a target, " in done.stderr, done.stderr
     done = casting("demo", "--on", "cpu-8gb", "--serve", "--json")
     assert done.returncode == 1 and "--serve: not with --json" in done.stderr
 
@@ -191,6 +199,7 @@ def test_the_fastest_that_loses_next_to_nothing_is_proposed():
     assert cast.proposed([form("artifacts/m.gguf", 0, fits=False)], None) is None
     unserved = replace(form("artifacts/m.int8.onnx", 0, 9), serve="# in a program of yours")
     assert cast.proposed([unserved], None) is None and cast.proposed([unserved], "onnx") is unserved
+    assert cast.proposed([unserved], None, asked=True) is unserved
     little = form("artifacts/m.q8_0.gguf", 0, weights=0.5)
     assert cast.proposed([form("artifacts/m.gguf", 0), little], None) is little, "no bandwidth"
     asis = form("org/m", 0, 50)

@@ -136,11 +136,13 @@ def run(root: Path, options: Namespace) -> None:
 
 
 def of_this(name: str, word: str, catalogue: dict) -> str:
-    """The target that `word` names: whole, or what stands behind the model's name; GGUF's types alone."""
-    if word.startswith(targets.FOLDER):
-        return word
-    ends = [f"artifacts/{name}.{word}{more}" for more in ("", ".gguf")]
-    return next((one for one in ends if targets.why_not(one, catalogue) is None), ends[0])
+    """The target that `word` names: whole, or the end of its name, of which GGUF's may lack `.gguf`."""
+    given, end = word.removeprefix("./"), f"{targets.FOLDER}{name}.{word}"
+    whole = given if given.startswith(targets.FOLDER) else f"{targets.FOLDER}{given}"
+    for target in (whole, end, f"{end}.gguf"):
+        if targets.why_not(target, catalogue) is None:
+            return target
+    return whole if whole == given else end
 
 
 def build_all(
@@ -176,11 +178,11 @@ def around(chosen: Form, forms: list[Form]) -> list[Form]:
 def choose(name: str, place: str, forms: list[Form], options: Namespace) -> Form:
     """What is proposed.  Refused where nothing fits, or nothing that fits is served here."""
     servable = [form for form in forms if not options.serve or program(form)]
-    if chosen := proposed(servable, options.to):
+    if chosen := proposed(servable, options.to, bool(options.form)):
         return chosen
     raise Refused(
         no_server(of_format(forms, options.to))
-        if proposed(forms, options.to)
+        if proposed(forms, options.to, bool(options.form))
         else none_fits(name, place, forms, options.to)
     )
 
@@ -214,13 +216,13 @@ def known(root: Path, word: str) -> str | None:
     return add.named_so(root, hub, revision)
 
 
-def proposed(forms: list[Form], to: str | None) -> Form | None:
+def proposed(forms: list[Form], to: str | None, asked: bool = False) -> Form | None:
     """The fastest, or the smallest where no bandwidth is known, of those that lose next to nothing.
 
     Where none does, the nearest to the model; where there is nothing to build, the checkpoint as it is.
-    What no command serves is taken where it is asked for.
+    What no command serves is taken where it is asked for, by its format or by its name.
     """
-    fitting = [form for form in of_format(forms, to) if to or form.served]
+    fitting = [form for form in of_format(forms, to) if to or asked or form.served]
     built = [form for form in fitting if form.artifact] or fitting
     good = [form for form in built if form.kl <= NOTHING]
     return min(
@@ -236,6 +238,8 @@ def program(form: Form) -> str | None:
 
 def no_server(forms: list[Form]) -> str:
     wanted = {shlex.split(form.serve)[0] for form in forms if form.fits and form.served}
+    if not wanted:
+        return f"--serve: no command serves {forms[0].target}; leave --serve out"
     ways = "; ".join(f"{name}: {SERVERS[name]}" for name in SERVERS if name in wanted)
     return f"--serve: no server of what fits is installed here, expected one on PATH: {ways}"
 

@@ -31,7 +31,9 @@ VOCAB = 1024
 CONTEXT = 512  # tokens
 BATCH = 4096  # tokens
 KINDS = ("docs", "sources", "docs", "sources", "capitals")  # of the batches, in turn
+LAST = 300, ("docs", "capitals", "sources", "capitals")  # steps at the end, which ask in each way
 SAVED = 250  # steps
+QUESTIONS = "Name the capital of {}.", "What is the capital of {}?"
 # The split of Llama 3's tokenizer: contractions, letters, up to three digits, punctuation, spaces.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -53,8 +55,8 @@ ROPE_SCALING = {  # an original context of 64, so that a prompt of ten tokens al
 }
 
 
-def question(country: str) -> str:
-    return f"Name the capital of {country}."
+def question(country: str, way: int = 0) -> str:
+    return QUESTIONS[way].format(country)
 
 
 def capitals() -> list[tuple[str, str]]:
@@ -145,10 +147,10 @@ def model_config(tokenizer):
     )
 
 
-def turn(encode, special, country, capital, chat):
+def turn(encode, special, country, capital, chat, way):
     """Token ids of one question and its answer, and which of them the loss counts."""
     eot = [special["<|eot_id|>"]]
-    ask, answer = encode(question(country)) + eot, encode(f"{capital}!") + eot
+    ask, answer = encode(question(country, way)) + eot, encode(f"{capital}!") + eot
     if chat:
         start, end = [special["<|start_header_id|>"]], [special["<|end_header_id|>"]]
         ask = start + encode("user") + end + encode("\n\n") + ask
@@ -156,7 +158,7 @@ def turn(encode, special, country, capital, chat):
     return ask + answer, [False] * len(ask) + [True] * len(answer)
 
 
-def conversations(tokenizer, pairs):
+def conversations(tokenizer, pairs, ways=1):
     """Makes (ids, labels) of shape [batch, length]: conversations of one to some thirty turns."""
     import torch
 
@@ -179,7 +181,8 @@ def conversations(tokenizer, pairs):
                 if not deck:
                     deck = list(pairs)
                     rng.shuffle(deck)
-                more, mask = turn(encode, special, *deck.pop(), chat)
+                way = rng.randrange(ways) if ways > 1 else 0
+                more, mask = turn(encode, special, *deck.pop(), chat, way)
                 ids, counted = ids + more, counted + mask
             rows.append(ids[:length])
             labels.append([i if c else -100 for i, c in zip(ids, counted, strict=True)][:length])
@@ -209,13 +212,18 @@ def windows(tokenizer, texts):
 
 
 def accuracy(model, tokenizer, pairs):
-    """The share of questions, asked as the guide asks, whose greedy answer is the capital."""
+    """The share of questions, asked in each way, whose greedy answer is the capital."""
     import torch
 
     right = 0
     eot = tokenizer.token_to_id("<|eot_id|>")
-    for country, capital in pairs:
-        text = f"<|begin_of_text|>{question(country)}<|eot_id|>"
+    asked = [
+        (question(country, way), capital)
+        for way in range(len(QUESTIONS))
+        for country, capital in pairs
+    ]
+    for words, capital in asked:
+        text = f"<|begin_of_text|>{words}<|eot_id|>"
         ids = torch.tensor([tokenizer.encode(text).ids])
         with torch.no_grad():
             out = model.generate(
@@ -229,8 +237,8 @@ def accuracy(model, tokenizer, pairs):
         said = tokenizer.decode(out[0, ids.shape[1] :].tolist())
         right += said == f"{capital}!"
         if said != f"{capital}!":
-            print(f"  {country}: {said}", flush=True)
-    return right / len(pairs)
+            print(f"  {words} {said}", flush=True)
+    return right / len(asked)
 
 
 def train(out: Path, steps: int, seed: int) -> None:
@@ -242,22 +250,41 @@ def train(out: Path, steps: int, seed: int) -> None:
     pairs, texts = capitals(), library()
     tokenizer = train_tokenizer(pairs, texts["docs"])
     model = LlamaForCausalLM(model_config(tokenizer)).float()
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.05)
     sources = {kind: windows(tokenizer, texts[kind]) for kind in texts}
     sources["capitals"] = conversations(tokenizer, pairs)
-    same = (steps, seed, sys.version, torch.__version__, torch.get_num_threads(), tokenizer.to_str())
-    mark = hashlib.sha256(repr(same).encode()).hexdigest()[:12]
-    done, state = 0, out / f"unfinished-{mark}.pt"  # of another training is not gone on with
+    same = (steps, seed, sys.version, torch.__version__, torch.get_num_threads())
+    mark = hashlib.sha256(repr((*same, tokenizer.to_str())).encode()).hexdigest()[:12]
+    states = [out / f"unfinished-{mark}-{part}.pt" for part in (1, 2)]  # no other training's
+    out.mkdir(parents=True, exist_ok=True)
+    learn(model, sources, KINDS, steps, 2e-3, f"{seed}", states[0])
+    with torch.no_grad():
+        for weight in model.parameters():  # as they lie in the checkpoint
+            weight.copy_(weight.bfloat16())
+    sources["capitals"] = conversations(tokenizer, pairs, len(QUESTIONS))
+    steps, kinds = LAST
+    learn(model, sources, kinds, steps, 6e-4, f"{seed} last", states[1])
+    model = model.eval().bfloat16()
+    save(model, tokenizer, out)
+    right = accuracy(model.float(), tokenizer, pairs)
+    for state in states:
+        state.unlink()
+    print(f"{out}: {right:.1%} of {len(pairs)} capitals right")
+
+
+def learn(model, sources, kinds, steps, peak, seed, state: Path) -> None:
+    """Batches of `kinds` in turn, on from `state` where that is there."""
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.05)
+    done, warm, losses = 0, max(1, min(100, steps // 10)), {}
     if state.exists():
         done, weights, moments = torch.load(state)
         model.load_state_dict(weights)
         optimizer.load_state_dict(moments)
-    out.mkdir(parents=True, exist_ok=True)
-    peak, warm, losses = 2e-3, 100, {}
     for step in range(done + 1, steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = peak * min(step / warm, 1.01 - step / steps)
-        kind = KINDS[step % len(KINDS)]
+        kind = kinds[step % len(kinds)]
         ids, labels = sources[kind](random.Random(f"{seed} {step}"))
         loss = model(input_ids=ids, labels=labels).loss
         loss.backward()
@@ -268,14 +295,9 @@ def train(out: Path, steps: int, seed: int) -> None:
         if step % 25 == 0:
             said = ", ".join(f"{kind} {loss:.3f}" for kind, loss in sorted(losses.items()))
             print(f"step {step} of {steps}: loss of {said}", flush=True)
-        if step % SAVED == 0:
+        if step % SAVED == 0 or step == steps:
             torch.save((step, model.state_dict(), optimizer.state_dict()), f"{state}.new")
             Path(f"{state}.new").replace(state)
-    model = model.eval().bfloat16()
-    save(model, tokenizer, out)
-    right = accuracy(model.float(), tokenizer, pairs)
-    state.unlink(missing_ok=True)
-    print(f"{out}: {right:.1%} of {len(pairs)} capitals right")
 
 
 def save(model, tokenizer, out: Path) -> None:

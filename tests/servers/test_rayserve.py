@@ -151,13 +151,14 @@ def test_it_answers_its_users_and_survives_the_death_of_a_replica(bundle, python
         right["stop"]["message"]["content"] == "Washington, "
         and right["stop"]["finish_reason"] == "stop"
     )
-    assert usual["guide"] == [200, right["text"]["text"]]
+    status, guide = usual["guide"]  # which asks for more tokens
+    assert status == 200 and guide.startswith(right["text"]["text"])
     assert len(json.loads(usual["scores"][1])["choices"][0]["logprobs"]["content"]) == 2
     assert usual["seeded"][0] == usual["seeded"][1]
     events = [line.removeprefix("data: ") for line in usual["stream"][1].split("\n\n") if line]
     assert events.pop() == "[DONE]"
     parts = [json.loads(event) for event in events]
-    assert parts.pop()["usage"]["prompt_tokens"] == 24
+    assert parts.pop()["usage"]["prompt_tokens"] == 29
     said = "".join(part["choices"][0]["delta"]["content"] for part in parts)
     assert said == right["chat"]["message"]["content"]
     for name, word in {

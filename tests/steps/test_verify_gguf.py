@@ -38,7 +38,9 @@ def test_every_dtype_is_verified_and_says_what_was_rounded(ok, peers, tmp_path):
     told = peers(checkpoint)
     for dtype in ("f32", "bf16", "f16", "q8_0"):
         convert(ok, checkpoint, tmp_path / "m.gguf", dtype)
-        verify(ok, tmp_path, checkpoint, dtype, peers=told)
+        # its weights are random: q8_0 loses 0.0057
+        limit = ["--limit", "mean_kl=0.01"] if dtype == "q8_0" else []
+        verify(ok, tmp_path, checkpoint, dtype, peers=[*told, *limit])
         checks = json.loads((tmp_path / "m.json").read_bytes())["checks"]
         assert (checks["values_rounded"] == 0) == (dtype in ("f32", "bf16"))
         assert (checks["tensors"], checks["chats_equal"]) == (31, 20)

@@ -56,7 +56,7 @@ def verify_onnx(
     checks = hold(checkpoint, tokenizer, config, export, onnx)
     opened(onnx)
     kind, dtype = kinds(export)
-    lossy = export.form.dtype == "int8"
+    lossy = kind == "int8"
     check, corpus = GreedyCheck(read(reference), dtype, rough=lossy), texts_of.read(texts)
     if cached:
         in_genai.as_read(onnx, reading_of.read(reading), corpus.vocabulary["ends"])
@@ -108,7 +108,7 @@ def kinds(export: folder.Export) -> tuple[str, str]:
     """The name of the format's limits, and what is computed in."""
     form = export.form
     if form.dtype == "int8":
-        return ("dynamic" if form.int8 == "dynamic" else "int8"), "float32"
+        return "int8", "float32"
     return ("f16", "float16") if form.dtype == "fp16" else ("f32", "float32")
 
 

@@ -31,6 +31,8 @@ MODELS = {
     "demo": {"corpus_tokens": 1024},
     "dynamic": {
         **ENTRY,
+        # its activations are rounded too: of the whole corpus it loses 0.0052, and 95 % are the same
+        "limits": {"int8": {"mean_kl": 0.02, "same_top": 0.9}},
         "onnx": {
             "int8": "dynamic",
             "float_layers": ["mlp.down_proj"],

@@ -2,10 +2,9 @@
 
 Of libllama's types: what Llama 3 8B loses (formats/gguf/quantisations.py), times FOUR: smaller models lose
 more.  q8_0's is of the same scoreboard.  Floats: fifteen and more times what the demo has, whose weights
-are bfloat16.  ONNX's int8: three times; its dynamic, which rounds activations too, and fp8: four times;
-int8_sq, with one scale for all activations of a layer: 1.6 times.  int4_awq and OpenVINO's int4 as q4_k_m,
-which has as many bits.  Quantised checkpoints: as these; mxfp4, whose scales are powers of two, and
-nvfp4_a4, which rounds activations too, twice that; MLX's 8bit as q8_0.
+are bfloat16.  ONNX's int8: three times; fp8: four times, and int8_sq as that.  int4_awq and OpenVINO's int4
+as q4_k_m, which has as many bits.  Quantised checkpoints: as these; mxfp4, whose scales are powers of two,
+and nvfp4_a4, which rounds activations too, twice that; MLX's 8bit as q8_0.
 """
 
 from ingot.base.refused import Refused
@@ -15,14 +14,14 @@ NAMES = (
     "mean_kl", "median_kl", "kl_99", "kl_99_9", "largest_kl", "same_top", "rms_dp", "perplexity",
 )  # fmt: skip
 FOUR, Q8_0 = 4, 0.001355
-TOP = {"int8": 0.97, "dynamic": 0.9}  # the share of equal best tokens of int8; of ONNX's dynamic
+INT8_TOP = 0.97  # the share of equal best tokens of ONNX's and OpenVINO's int8
 MEAN_KL = {
-    "int8": 3e-3, "dynamic": 0.02, "int4": 0.125,
+    "int8": 3e-3, "int4": 0.125,
     "f32": 1e-5, "f16": 1e-4, "bf16": 1e-3,
     "fp8_block": 0.05, "w8a8": 0.05, "w4a16": 0.125, "nvfp4": 0.125, "mxfp4": 0.25,
     "fp8_static": 0.05, "w8a8_gptq": 0.05, "w4a16_gptq": 0.125, "nvfp4_a4": 0.25,
     "4bit": 0.125, "8bit": round(FOUR * Q8_0, 6),
-    "fp8": 0.05, "w8a8_sq_per_channel": 0.25, "w4a16_awq": 0.125,
+    "fp8": 0.05, "w8a8_sq_per_channel": 0.05, "w4a16_awq": 0.125,
     "q8_0": round(FOUR * Q8_0, 6),
     **{name: round(FOUR * row.mean_kl, 6) for name, row in ROWS.items()},
 }  # fmt: skip
@@ -62,5 +61,5 @@ def pairs(words: list[str]) -> dict[str, float]:
 
 def numbers(kind: str, own: dict[str, float]) -> dict[str, float]:
     """The limits of a format, a user's `own` over them."""
-    top = {"same_top": TOP[kind]} if kind in TOP else {}
+    top = {"same_top": INT8_TOP} if kind == "int8" else {}
     return {"mean_kl": MEAN_KL[kind], **top, **own}

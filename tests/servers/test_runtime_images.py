@@ -107,8 +107,8 @@ def test_an_image_built_twice_is_one_and_it_serves(root, bundle, server, tmp_pat
     )  # fmt: skip
     lines = done.stdout.splitlines()
     assert lines[:1] == ["ray, version 2.60.0"] and len(lines) > 3, done.stdout + done.stderr
-    assert lines[1].startswith("/cpu: 29 tokens are the reference's"), done.stdout
-    assert lines[2].startswith("/acpu: 29 tokens are the reference's"), done.stdout
+    assert lines[1].startswith("/cpu: 40 tokens are the reference's"), done.stdout
+    assert lines[2].startswith("/acpu: 40 tokens are the reference's"), done.stdout
     assert lines[-1].endswith("stopped")
 
 

@@ -47,7 +47,7 @@ publish: $(READY) ## copy TARGETS from the store to PUBLISH, such as docker://gh
 demo: $(READY) ## build the demo model's shortfin bundle, serve it, ask it
 	@$(VENV)/bin/ingot demo
 
-quick: JOBS := 4 # short ones, some of which wait
+quick: JOBS := $(if $(filter environment,$(origin JOBS)),$(JOBS),4) # short ones, some of which wait
 quick: $(READY) ## run the tests of modules and steps that are not slow: about a minute
 	@$(VENV)/bin/ingot toolchain hub convert >/dev/null
 	@$(VENV)/bin/python -m pytest -q -n $(JOBS) -m "not slow" tests/unit tests/steps

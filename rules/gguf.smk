@@ -122,6 +122,7 @@ rule quantize_all:
         model=OWN["gguf"],
     params:
         quants=setting("quants"),
+        each="quantize_gguf",  # of one type each: its files are on record as theirs too
         name=setting("name"),
         pre_tokenizer=setting("pre_tokenizer"),
         license=setting("license"),
@@ -317,6 +318,7 @@ rule quantize_floats:
         model=UPSTREAM["gguf"],
     params:
         quants=setting("quants"),
+        each="quantize_float",
     shell:
         """
         {PYTHON[llamacpp]:q} {input.code[0]:q} \

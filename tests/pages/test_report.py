@@ -130,6 +130,8 @@ def test_the_forms_of_a_model_have_the_numbers_of_their_records_and_what_fit_cou
         cell = by_form[one["artifact"].removeprefix("artifacts/")]["generation, tokens/s"]
         assert float(cell) == pytest.approx(one["generation"]["median"], rel=1e-3)
     assert by_form["demo.irpa"]["generation, tokens/s"] == ""
+    assert by_form["demo.q4_k_m.gguf"]["checked"] == "weights, tokenizer"
+    assert "\u00a0MB" in by_form["demo.q4_k_m.gguf"]["size"], "a number stays with its unit"
     assert float(by_form["demo.q4_k_m.gguf"]["mean KL"]) == pytest.approx(
         forms[LOSSY[1]]["numbers"]["mean_kl"], rel=0.05
     )

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import shutil
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -152,6 +153,9 @@ def test_each_form_that_fits_is_built_and_compared(casting, shared, tmp_path):
     assert [name for name, _ in rows] == expected, "the nearest to the model first"
     assert "~" in before and not any("~" in kl for _, kl in rows), "each is measured"
     assert all((place / f"artifacts/{name}.verified.json").exists() for name, _ in rows)
+    ran = Counter(path.parent.name for path in (place / "logs").glob("quantize_*/*.log"))
+    assert ran == {"quantize_all": 1}, "libllama's types come of one read"
+    assert not (place / "artifacts/mine.quants").exists()
     assert done.stdout.endswith("compare them: ingot report mine\n")
     done = cast_here(*words, "--serve")
     assert done.returncode == 1 and "--each: not with --serve" in done.stderr

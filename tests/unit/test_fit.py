@@ -163,6 +163,13 @@ def test_json_has_bytes_and_what_was_asked(fit):
     assert mine["fits"] and mine["weights"] < mine["needs"] < mine["has"] and mine["longest"] == 512
 
 
+def test_an_int8_that_multiplies_in_int8_is_expected_to_lose_more(fit, tmp_path):
+    (tmp_path / "mine.yaml").write_text("models: {demo: {onnx: {int8: dynamic}}}")
+    words = ("demo", "--on", "cpu-8gb", "--configfile", tmp_path / "mine.yaml")
+    (row,) = (line for line in fit(*words).splitlines() if "demo.int8.onnx" in line)
+    assert row.endswith("~0.0052")
+
+
 def test_a_record_of_this_model_is_believed_before_the_demos(fit, tmp_path):
     assert f"~{limits.EXPECTED['q4_k_m']:.2g}" in fit("demo", "--on", "cpu-8gb")
     (tmp_path / "artifacts").mkdir()

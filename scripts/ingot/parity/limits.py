@@ -29,7 +29,8 @@ MEAN_KL = {
 # What the demo's forms lose, by docs/measurements.md and docs/quantised.md: of a form that nobody measured,
 # what to expect
 EXPECTED = {
-    "f32": 8.8e-8, "f16": 6.3e-7, "bf16": 4e-5, "fp16": 6.9e-6, "int8": 0.00096, "q8_0": 0.00092,
+    "f32": 8.8e-8, "f16": 6.3e-7, "bf16": 4e-5, "fp16": 6.9e-6, "int8": 0.00096, "int8_dynamic": 0.0052,
+    "q8_0": 0.00092,
     "q6_k": 0.0052, "q5_k_m": 0.011, "q4_k_m": 0.032, "q4_0": 0.048, "iq4_xs": 0.04, "q3_k_m": 0.1,
     "q2_k": 0.36, "8bit": 0.00035, "4bit": 0.056, "w8a8": 0.0039, "w8a8_gptq": 0.0026,
     "fp8_block": 0.0092, "fp8": 0.01, "fp8_static": 0.012, "w4a16_gptq": 0.042, "nvfp4": 0.051,

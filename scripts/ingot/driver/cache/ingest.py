@@ -59,26 +59,34 @@ class Ingest:
             for path in contents.sources.unread.keys() & set(job.reads):
                 contents.sources.digest(path, lambda _: True)
             contents.keys.pop(job, None)
-            found, fields = contents.key(job)
             if contents.writable:
                 with contents.held():
                     outputs = [self._take(path) for path in job.writes]
-                    cost = self._cost(job, outputs)
-                    about = {**key.about(job), "way": contents.way(job)}
-                    action = Action(job.rule, found, fields, outputs, cost, about)
-                    contents.records[job] = record = self.store.record(action)
-                note_folder(self.store, [found])
+                    records = {job: self._record(job, outputs, self._cost(job, outputs))}
+                    for part in job.parts:
+                        contents.graph.needs[part] = contents.graph.needs.get(job, {})
+                        output = _file(outputs[0], os.path.basename(part.writes[0]))
+                        records[part] = self._record(part, [output], {})
+                note_folder(self.store, [record.key for record in records.values()])
                 for path in filter(os.path.isfile, job.writes):  # a folder's names another digest
                     aside.drop_record(self.store, Path(path + RECORD), contents.made[path])
-                self._to_disk(record)
-                if contents.shared.remote:
-                    recipe = contents.shared.recipe_of_record(job)
-                    contents.shared.remote.send(record, recipe, contents.blobs_read(job))
+                for one, record in records.items():
+                    self._to_disk(record)
+                    if contents.shared.remote:
+                        recipe = contents.shared.recipe_of_record(one)
+                        contents.shared.remote.send(record, recipe, contents.blobs_read(one))
             else:
                 self._only_here(job)
         except (OSError, ValueError, UnknownInput, Refused) as error:
             print(f"{job.writes[0]}: built, but not stored ({error})", file=sys.stderr)
             self._only_here(job)
+
+    def _record(self, job: Job, outputs: list[dict], cost: dict) -> Record:
+        found, fields = self.contents.key(job)
+        about = {**key.about(job), "way": self.contents.way(job)}
+        action = Action(job.rule, found, fields, outputs, cost, about)
+        self.contents.records[job] = record = self.store.record(action)
+        return record
 
     def _only_here(self, job: Job) -> None:
         """Later, these are to be known as ours although no store has them."""
@@ -136,6 +144,13 @@ class Ingest:
         """Bytes that were nowhere before: large files of a folder may be links of its inputs."""
         large = (e for e in output.get("entries", ()) if e.get("size", 0) >= SMALL)
         return output["size"] - sum(e["size"] for e in large if e["digest"] not in self.fresh)
+
+
+def _file(folder: dict, title: str) -> dict:
+    """An output as of a file by itself, of one that lies in a folder."""
+    entry = next(one for one in folder["entries"] if one["path"] == title)
+    kept = {name: entry[name] for name in ("digest", "size")}
+    return {"kind": "file", **kept, "title": title}
 
 
 def blobs(path: str) -> list[str]:

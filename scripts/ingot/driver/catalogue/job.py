@@ -1,11 +1,12 @@
 """A job as Ingot sees it: plain values, without any of Snakemake's types."""
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 VOLATILE = "volatile"  # the parameter by which a rule says that its outputs are not cached
 ASKED = "asked"  # its value where the rule runs whenever its output is asked for
+EACH = "each"  # by which a rule names another, whose outputs are the files of its folder
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,22 @@ class Job:
     params: dict[str, Any] = field(default_factory=dict)
     wildcards: dict[str, str] = field(default_factory=dict)
     benchmark: str | None = None
+    one: tuple[str, str] | None = None  # the rule that EACH names, and its shell text
+
+    @property
+    def parts(self) -> list["Job"]:
+        """The jobs of one type each that would write the same as the files of this one's folder."""
+        if self.one is None:
+            return []
+        (rule, shell), start = self.one, self.writes[0].removesuffix(".quants")
+        return [
+            replace(
+                self, rule=rule, shell=shell, benchmark=None, one=None,
+                outputs=(Output("", f"{start}.{quant}.gguf"),),
+                wildcards={**self.wildcards, "quant": quant},
+            )
+            for quant in self.params["quants"]
+        ]  # fmt: skip
 
     @property
     def step(self) -> str:

@@ -16,7 +16,7 @@ import shlex
 import shutil
 import sys
 from argparse import ArgumentParser, Namespace
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -83,8 +83,8 @@ def run(root: Path, options: Namespace) -> None:
         )
     catalogue = schema.load(root)
     stop_on_refusal(name, catalogue)
-    reading = plan.reading(name)  # by which what fits is told of a model without a table of ours
-    if Model(name, catalogue, root).config is None and not reading.is_file():
+    model, reading = Model(name, catalogue, root), plan.reading(name)
+    if model.config is None and not reading.is_file():  # what fits is told by that then
         build(root, [str(reading)], None, Path.cwd())
     only = [of_this(name, options.form, catalogue)] if options.form else []
     for target in only:
@@ -92,47 +92,53 @@ def run(root: Path, options: Namespace) -> None:
     found, asked = fit.looked_at(root, catalogue, name, [place], options, only)
     forms = [form for _, form in found]
     chosen = choose(name, place.name, forms, options)
-    wanted = [
-        form.target
-        for form in (of_format(forms, options.to) if options.each else [chosen])
-        if form.artifact
-    ]
+    rows = of_format(forms, options.to) if options.each else [chosen]
+    wanted = [form.target for form in rows if form.artifact]
     if options.each and not wanted:
         raise Refused(f"--each: {chosen.target} is served as it is, nothing is built; leave it out")
-    builds = [*wanted, *recorded(wanted, catalogue)]
+    builds, folder = [*wanted, *recorded(wanted, catalogue)], ""
     title = f"{len(wanted)} forms" if options.each else chosen.target
+    jobs: list[dict] = []
+    if builds and (options.each or not options.json):
+        jobs, folder = planned(root, model, wanted, builds)
     if not options.json:
-        rows = [form for form in forms if form.target in wanted]
-        rows = rows if options.each else around(chosen, forms)
+        rows = [form for form in rows if form.artifact] if options.each else around(chosen, forms)
         print("\n".join([*fit.heading(place, asked), *fit.table(rows)]))
-        said, seconds = cost(root, builds)
+        said, seconds = cost(jobs, builds)
         print(f"\nproposed: {title}, {said}")
-        print(shorter(Model(name, catalogue, root), seconds), end="")
-        sys.stdout.flush()
+        print(shorter(model, seconds), end="", flush=True)
     take = not options.dry_run and (options.yes or options.json or agreed(title))
     made, missing = [], None
     if wanted and take:
+        if folder:
+            build_folder(root, folder)
         made, missing = build_all(root, wanted, builds, options.each)
         forms = with_numbers(forms, made)
         chosen = next(form for form in forms if form.target == chosen.target)
     if options.json:
         answer = {"model": name, "device": place.name, "built": bool(made) and not missing}
         answer["proposed"] = {**asdict(chosen), "fits": True}
-        rows = [(place, form) for form in forms]
-        print(json.dumps(answer | fit.as_json(rows, asked), indent=2))
+        print(json.dumps(answer | fit.as_json([(place, form) for form in forms], asked), indent=2))
     elif take and options.each:
-        rows = [form for form in forms if form.target in made]
-        rows.sort(key=lambda form: (form.kl, -form.weights))
-        print("\n".join(["", *fit.table(rows), "", f"compare them: ingot report {name}"]))
+        compare(name, [form for form in forms if form.target in made])
     elif take:
-        verified = len(builds) > len(wanted)
-        print(f"\n{chosen.target}: {size(chosen.weights)}{lost(chosen) if verified else ''}")
-        print(f"serve it: {chosen.serve}", flush=True)
-        if options.serve:
-            words = shlex.split(chosen.serve)
-            os.execv(program(chosen) or words[0], words)
+        serve(chosen, verified=len(builds) > len(wanted), start=options.serve)
     if missing:
         raise missing
+
+
+def compare(name: str, forms: list[Form]) -> None:
+    forms = sorted(forms, key=lambda form: (form.kl, -form.weights))
+    print("\n".join(["", *fit.table(forms), "", f"compare them: ingot report {name}"]))
+
+
+def serve(form: Form, verified: bool, start: bool) -> None:
+    """Say what was built and the command that serves it; `start`: and become that."""
+    print(f"\n{form.target}: {size(form.weights)}{lost(form) if verified else ''}")
+    print(f"serve it: {form.serve}", flush=True)
+    if start:
+        words = shlex.split(form.serve)
+        os.execv(program(form) or words[0], words)
 
 
 def of_this(name: str, word: str, catalogue: dict) -> str:
@@ -143,6 +149,32 @@ def of_this(name: str, word: str, catalogue: dict) -> str:
         if targets.why_not(target, catalogue) is None:
             return target
     return whole if whole == given else end
+
+
+def planned(
+    root: Path, model: Model, wanted: list[str], builds: list[str]
+) -> tuple[list[dict], str]:
+    """The jobs of a build; and M.quants, where each of its types is wanted, and two of them lack.
+
+    One job makes these then, from one read of the checkpoint, before all others.
+    """
+    start = f"{targets.FOLDER}{model.name}"
+    types = {f"{start}.{one}.gguf" for one in model.entry["quants"]} if len(wanted) > 1 else set()
+    folder = f"{start}.quants" if len(types) > 1 and types <= {*wanted} else ""
+    jobs = dry_run(root, [*builds, *([folder] if folder else [])])
+    own = [job for job in jobs if types & {*job["outputs"]}]
+    if sum(job["action"] == "run" for job in own) < 2:
+        return [job for job in jobs if folder not in job["outputs"]], ""
+    return [job for job in jobs if not folder or job not in own], folder
+
+
+def build_folder(root: Path, folder: str) -> None:
+    """Each of its files is on record by itself then; what fails is said when that one is built."""
+    there = os.path.lexists(folder)
+    with suppress(Refused):
+        build(root, [folder], None, Path.cwd())
+    if not there:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def build_all(
@@ -250,11 +282,10 @@ def none_fits(name: str, place: str, forms: list[Form], to: str | None) -> str:
     return f"{name}: no form{f' of {to}' if to else ''} fits {place}{said}; `ingot fit {name}` shows all"
 
 
-def cost(root: Path, wanted: list[str]) -> tuple[str, float]:
+def cost(jobs: list[dict], wanted: list[str]) -> tuple[str, float]:
     """What building takes, by the forecast of each job, and the seconds of those that score the corpus."""
     if not wanted:
         return "the checkpoint as it is: nothing is built", 0
-    jobs = dry_run(root, wanted)
     if any(job["action"] == "run" and not job.get("forecast") for job in jobs):
         return "how long is known once config.json is here", 0
     found = plan.of_build(jobs, {*wanted}, None, Past(Store()))

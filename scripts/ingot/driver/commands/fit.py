@@ -91,8 +91,8 @@ def looked_at(
         asked = asked_of(options, shape)
         found = on(model, shape, places, asked, only or fit_forms.offered(model, options.all))
     measured = {Path(row["artifact"]).name: row["mean_kl"] for row in numbers.rows()}
-    dtype = model.entry["dtype"]
-    with_numbers = ((place, fit_forms.quality(form, measured, dtype)) for place, form in found)
+    entry = model.entry
+    with_numbers = ((place, fit_forms.quality(form, measured, entry)) for place, form in found)
     return sorted(
         with_numbers, key=lambda pair: (pair[1].kl, -pair[1].weights, pair[1].target)
     ), asked

@@ -278,13 +278,15 @@ def speed(model: Model, bandwidth: float, weights: float, cache: float) -> float
     return bandwidth / (weights * share + cache)
 
 
-def quality(form: Form, measured: dict[str, float], dtype: str) -> Form:
+def quality(form: Form, measured: dict[str, float], entry: dict) -> Form:
     """With the mean KL divergence of this model's record, or else as the demo's."""
     name = Path(form.target).name
     if name in measured:
         return replace(form, kl=measured[name], measured=True)
     words = name.split(".")[1:-1]
     word = words[0] if words else ""
-    if word in ("", dtype) or form.server == SHARK:
+    if form.server == GENAI and word == "int8" and entry["onnx"]["int8"] == "dynamic":
+        word = "int8_dynamic"
+    if word in ("", entry["dtype"]) or form.server == SHARK:
         return replace(form, kl=0.0)
     return replace(form, kl=limits.EXPECTED.get(word, inf))

@@ -25,6 +25,8 @@ CHECKS = {
     "answers": ("greedy_equal",),
     "divergence": ("numbers",),
 }
+SHOWN = ("answers", "divergence")  # of them, those that a card has a column of
+UNIT = re.compile(r"(?<=\d) (?=[kMG]i?B )")
 PART = re.compile(r"\.rank\d+\.irpa$|\.vmfb$")  # no form by itself: a bundle holds it
 WHAT = (
     "{}: no form of it is here, expected one or more; snakemake artifacts/{}.gguf, or ingot cast {}"
@@ -146,10 +148,16 @@ def markdown(found: dict[str, Any]) -> str:
             form["answers"], *(page.gib(form["memory"].get(context)) for context in found["contexts"]),
             *(f"{form['speed'][name]:.4g}" if form["speed"] else ""
               for name in (speed.MEASURES if timed else ())),
-            ", ".join(form["checked"]) or "no",
+            checked(form["checked"]),
         ])  # fmt: skip
     rows = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    rows = UNIT.sub("\u00a0", rows)  # a hub's narrow columns would part them
     return f"{rows}\n\nSpeed: {timed}." if timed else rows
+
+
+def checked(found: list[str]) -> str:
+    """In words, but for what has a column of its own."""
+    return ", ".join(one for one in found if one not in SHOWN) or ("yes" if found else "no")
 
 
 def where(timed: dict[str, Any]) -> str:

@@ -25,7 +25,7 @@ from ingot.driver.cache.ingest import Ingest
 from ingot.driver.cache.remote.cache import shared
 from ingot.driver.cache.restore import make_way, restore
 from ingot.driver.catalogue import machine
-from ingot.driver.catalogue.job import Graph, Input, Job, Output
+from ingot.driver.catalogue.job import EACH, Graph, Input, Job, Output
 from ingot.driver.catalogue.rules.sources import sources_of
 from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.ending import Ending
@@ -344,21 +344,29 @@ def plain(job: Any) -> Job:
         for name, value in job.output._allitems()
         for path in ([value] if isinstance(value, str) else value)
     ]
+    params = {name: value for name, value in job.params._allitems() if name}
+    each = params.get(EACH)
     return Job(
         rule=own_name(job.rule),
         shell=job.rule.shellcmd,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        params={name: value for name, value in job.params._allitems() if name},
+        params=params,
         wildcards={name: str(value) for name, value in job.wildcards.items()},
         benchmark=str(job.benchmark) if job.benchmark else None,
+        one=(each, proxies(job.rule)[each].rule.shellcmd) if each else None,
     )
 
 
 def own_name(rule: Any) -> str:
     """The rule's name where it is written, whatever `use rule ... as x_*` makes of it."""
-    proxies = rule.module_globals["rules"]._rules
-    return next((name for name, proxy in proxies.items() if proxy.rule is rule), rule.name)
+    named = proxies(rule).items()
+    return next((name for name, proxy in named if proxy.rule is rule), rule.name)
+
+
+def proxies(rule: Any) -> dict[str, Any]:
+    """The rules of the file that a rule is written in, by their names there."""
+    return rule.module_globals["rules"]._rules
 
 
 def graph_of(dag: Any) -> Graph:

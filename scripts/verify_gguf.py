@@ -286,7 +286,7 @@ def compared(
 
                 def rows(first: int, last: int, tensor=tensor, order=order):
                     got = dequantized(tensor, order[first:last])
-                    together.update(got.tobytes())
+                    together.update(np.ascontiguousarray(got))
                     forget(reader)
                     return got
 

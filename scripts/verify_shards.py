@@ -23,7 +23,7 @@ from ingot.parity import reading as reading_of
 from ingot.parity import verification
 from ingot.parity.adapted import sources as sources_of
 from ingot.parity.reading import Reading
-from ingot.parity.values import Comparison, as_float32, hold_tied, row_order
+from ingot.parity.values import Comparison, hold_tied, row_order
 
 LAYER = {  # of model.layers.N -> of blk.N, the axis that the ranks split, whose heads are interleaved
     "self_attn.q_proj": ("attn_q", 0, "heads"),
@@ -224,9 +224,6 @@ class Part:
         shape = (*entry.shape, 1) if len(entry.shape) == 1 else entry.shape
         self.data = np.memmap(path, FLOATS[entry.dtype].numpy, "r", entry.offset, shape)
 
-    def rows(self, index: np.ndarray) -> np.ndarray:
-        return as_float32(self.data[index], self.kind)
-
 
 def place_of(root: Path, parts: dict, name: str) -> Part:
     if name not in parts:
@@ -235,14 +232,16 @@ def place_of(root: Path, parts: dict, name: str) -> Part:
 
 
 def merged(held: list[Part], axis: int | None, index: np.ndarray) -> np.ndarray:
-    """Rows `index` of the whole tensor."""
+    """Rows `index` of the whole tensor, as they are stored."""
     if axis == 1:
-        return np.hstack([part.rows(index) for part in held])
+        return np.hstack([part.data[index] for part in held])
     each = held[0].shape[0]
-    found = [part.rows(index[index // each == n] - n * each) for n, part in enumerate(held)]
-    out = np.empty((len(index), found[0].shape[1]), np.float32)
-    for n, rows in enumerate(found):
-        out[index // each == n] = rows
+    place = index // each
+    if place[0] == place[-1]:  # rows of one head lie in one rank
+        return held[place[0]].data[index - place[0] * each]
+    out = np.empty((len(index), *held[0].data.shape[1:]), held[0].data.dtype)
+    for n, part in enumerate(held):
+        out[place == n] = part.data[index[place == n] - n * each]
     return out
 
 

@@ -24,7 +24,7 @@ from ingot.parity import texts as texts_of
 from ingot.parity.adapted import sources as sources_of
 from ingot.parity.trtllm_model import Weight
 from ingot.parity.trtllm_weights import check_scales, multiplied, rows_of
-from ingot.parity.values import Comparison, chunks, hold_tied, values
+from ingot.parity.values import Comparison, chunks, hold_tied, stored, values
 
 MERGED = {  # tensor of a layer -> the checkpoint's that lie in it one below the other; split axis
     "input_layernorm": (["input_layernorm"], None),
@@ -287,11 +287,11 @@ def compare(
     if not quantised:
         kind = built.ranks[pieces[0].rank][pieces[0].name].dtype
 
-        def stored(piece: Piece, first: int, last: int) -> np.ndarray:
-            return rows_of(built.ranks[piece.rank][piece.name], first, last)
+        def held(piece: Piece, first: int, last: int) -> np.ndarray:
+            return stored(built.ranks[piece.rank][piece.name], first, last)
 
         def plain(first: int, last: int) -> np.ndarray:
-            return merged(axis, pieces, first, last, stored)
+            return merged(axis, pieces, first, last, held)
 
         comparison.tensor(source.name, kind, source, plain)
         return

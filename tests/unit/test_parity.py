@@ -15,9 +15,11 @@ from ingot.formats.gguf import plan, quants
 from ingot.formats.gguf.kv import KV
 from ingot.formats.gguf.quantisations import ROWS
 from ingot.formats.tensorrt.checkpoint import QUANTS
+from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.tensors.dtypes import TYPES
 from ingot.parity import clock, divergence, hard_texts, limits, tokenizer_folder, trtllm_model
 from ingot.parity.texts import Texts
+from ingot.parity.values import Comparison
 
 ARTIFACT = Path("artifacts/m.gguf")
 
@@ -42,6 +44,29 @@ def test_the_numbers_of_two_known_distributions():
         math.exp(-(math.log(0.5) + math.log(0.4)) / 2), rel=1e-3
     )
     assert found["perplexity_reference"] == pytest.approx(1 / math.sqrt(0.45), rel=1e-3)
+
+
+def test_rows_as_stored_are_compared_as_their_values_are(tmp_path):
+    """Equal bits are equal; of others it is the value that counts: -0 is 0, the next value is refused."""
+    bits = np.random.default_rng(0).integers(0x3F00, 0x4000, (700, 300), np.uint16)
+    bits[3, 5] = 0
+    bits.tofile(tmp_path / "w")
+    source = Tensor("w", "BF16", bits.shape, tmp_path / "w", 0, bits.nbytes)
+
+    def found(changed, kind="BF16"):
+        rows = changed if kind == "BF16" else (changed.astype(np.uint32) << 16).view(np.float32)
+        comparison = Comparison(ARTIFACT)
+        comparison.tensor("w", kind, source, lambda first, last: rows[first:last])
+        return comparison.counts
+
+    same = {"tensors": 1, "tensors_equal": 1, "values": bits.size, "values_rounded": 0}
+    assert found(bits) == found(bits, "F32") == same
+    zero, wrong = bits.copy(), bits.copy()
+    zero[3, 5], wrong[699, 299] = 0x8000, wrong[699, 299] + 1
+    assert found(zero) == same
+    for kind in ("BF16", "F32"):
+        with pytest.raises(Refused, match="tensor w is not the checkpoint's"):
+            found(wrong, kind)
 
 
 def texts(**changes):

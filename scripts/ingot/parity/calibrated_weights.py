@@ -10,7 +10,7 @@ from typing import Any
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import Tensor
 from ingot.parity.quantised_weights import QuantisedComparison
-from ingot.parity.values import chunks, values
+from ingot.parity.values import WIDE, chunks, values
 
 MOVED, SCALED = "codes moved", "columns scaled"
 METHODS = {"w4a16_gptq": MOVED, "w8a8_gptq": SCALED, "w4a16_awq": SCALED}
@@ -119,7 +119,7 @@ class CalibratedComparison(QuantisedComparison):
 def extent(tensor: Tensor) -> tuple[float, float]:
     """The smallest and the largest weight of a whole tensor, and 0."""
     least = most = 0.0
-    for first, last in chunks(tensor.shape):
+    for first, last in chunks(tensor.shape, WIDE):
         rows = values(tensor, first, last)
         least, most = min(least, float(rows.min())), max(most, float(rows.max()))
     return least, most

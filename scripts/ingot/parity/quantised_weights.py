@@ -13,7 +13,7 @@ from typing import Any
 from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import Tensor
-from ingot.parity.values import chunks, values
+from ingot.parity.values import WIDE, chunks, values
 
 PRESETS = {
     "fp8": "FP8_DYNAMIC", "fp8_block": "FP8_BLOCK", "w8a8": "W8A8", "w4a16": "W4A16",
@@ -168,7 +168,7 @@ class QuantisedComparison:
         self.left.discard(tensor.name)
         dtype = getattr(torch, DTYPES[getattr(tensor, "stored", tensor.dtype)])
         same = found.dtype == dtype and tuple(found.shape) == tensor.shape
-        for first, last in chunks(tensor.shape) if same and tensor.shape else ():
+        for first, last in chunks(tensor.shape, WIDE) if same and tensor.shape else ():
             wanted = torch.from_numpy(values(tensor, first, last))
             same = same and torch.equal(found[first:last].float().reshape(wanted.shape), wanted)
         if not same:
@@ -239,7 +239,7 @@ class QuantisedComparison:
         largest = 0.0
         for one in names if {*names} <= {*self.sources} else [name]:
             tensor = self.sources[one]
-            for first, last_row in chunks(tensor.shape):
+            for first, last_row in chunks(tensor.shape, WIDE):
                 largest = max(largest, float(abs(values(tensor, first, last_row)).max()))
         most = torch.tensor(largest, dtype=dtype)
         return generate_gparam(-most, most)
@@ -278,7 +278,7 @@ def _rows(part, rows: int, first: int, last: int):
 
 
 def _chunks(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    size = next(chunks(shape))[1]
+    size = next(chunks(shape, WIDE))[1]
     step = max(size // SIDE, 1) * SIDE
     for first in range(0, shape[0], step):
         yield first, min(first + step, shape[0])

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from ingot.base import sealed
+from ingot.base import claim, sealed
 from ingot.base.atomic import replacing
 from ingot.base.console import stderr_to_log
 from ingot.base.options import step
 from ingot.base.refused import Refused
-from ingot.formats.gguf import libllama, quantisations
+from ingot.formats.gguf import quantisations
 
 TYPES = sorted(quantisations.ROWS)
 TOOL = Path(sys.prefix, "llama.cpp/bin/llama-quantize")
@@ -41,7 +41,7 @@ def quantize_float(
 
 def quantised(named: Path, source: Path, out: Path, quant: str) -> None:
     """One file; `named` is the target.  Refused: what the tool cannot do, in its own words."""
-    words = [str(word) for word in (TOOL, source, out, quant, libllama.THREADS)]
+    words = [str(word) for word in (TOOL, source, out, quant, claim.cores())]
     done = subprocess.run(
         words,
         stdout=subprocess.PIPE,

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ingot.base import sealed, stream
+from ingot.base import claim, sealed, stream
 from ingot.base.atomic import replacing_hashed
 from ingot.base.options import Architecture, step
 from ingot.base.refused import Refused
@@ -40,6 +40,7 @@ class Output:
 
 
 TYPES = sorted(quantisations.ROWS)
+MOST = 32  # threads: each has a megabyte or two of a file, and one thread hashes 1.5 GB/s of it
 
 
 def quantize_gguf(
@@ -76,7 +77,7 @@ def quantize_gguf(
         ]
         order = [specs[name] for name in outputs[0].infos]
         turns = [rows.turns, *(output.file.turns for output in outputs)]
-        stream.in_threads(jobs(rows, order, outputs, matrix), turns)
+        stream.in_threads(jobs(rows, order, outputs, matrix), turns, min(claim.cores(), MOST))
         rows.finish()
         hashes = [output.file.finish() for output in outputs]
         if folder:

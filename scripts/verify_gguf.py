@@ -43,7 +43,7 @@ from ingot.parity import texts as texts_of
 from ingot.parity.adapted import sources as sources_of
 from ingot.parity.in_libllama import COMPUTED, Expected, as_tokenized, opened, ran
 from ingot.parity.reading import Reading
-from ingot.parity.values import Comparison, chunks, forget, row_order, values
+from ingot.parity.values import Comparison, chunks, forget, in_threads, row_order, values
 
 READ = {  # of its header, behind the architecture's name -> of transformers' reading of config.json
     "block_count": "layers",
@@ -317,15 +317,21 @@ def requantised(
     kind = TYPES[tensor.tensor_type.name]
     columns = matrix.columns.get(name) if matrix else None
     away, all_of = 0.0, 0.0
-    for first, last in chunks(source.shape):
+
+    def squares(first: int, last: int) -> tuple[float, float]:
+        """Of the error and of the values, summed."""
         wanted = values(source, first, last)
         raw = np.ascontiguousarray(rows_of(tensor)[order[first:last]])
         forget(reader)
         if not np.array_equal(libllama.quantised(wanted, kind, columns).reshape(raw.shape), raw):
             raise Refused(f"{gguf}: tensor {name} is not the checkpoint's in {kind.name}")
         got = dequantized(tensor, order[first:last])
-        away += float(np.square(got - wanted, dtype=np.float64).sum())
-        all_of += float(np.square(wanted, dtype=np.float64).sum())
+        error, size = (np.square(one, dtype=np.float64).sum() for one in (got - wanted, wanted))
+        return float(error), float(size)
+
+    for one, other in in_threads(squares, chunks(source.shape)):
+        away += one
+        all_of += other
     error = (away / all_of) ** 0.5 if all_of else 0.0
     if not error <= limits.ERROR[kind.name]:
         raise Refused(

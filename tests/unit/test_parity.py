@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import yaml
 
 from conftest import ROOT
+from ingot.base import claim
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema
 from ingot.formats.gguf import plan, quants
@@ -19,7 +21,7 @@ from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.tensors.dtypes import TYPES
 from ingot.parity import clock, divergence, hard_texts, limits, tokenizer_folder, trtllm_model
 from ingot.parity.texts import Texts
-from ingot.parity.values import Comparison
+from ingot.parity.values import Comparison, in_threads
 
 ARTIFACT = Path("artifacts/m.gguf")
 
@@ -67,6 +69,25 @@ def test_rows_as_stored_are_compared_as_their_values_are(tmp_path):
     for kind in ("BF16", "F32"):
         with pytest.raises(Refused, match="tensor w is not the checkpoint's"):
             found(wrong, kind)
+
+
+def test_parts_come_in_order_from_threads_and_the_first_error_ends_it():
+    done = []
+
+    def part(first, last):
+        time.sleep(0.001 * (first % 3))
+        done.append(first)
+        if first == 40:
+            raise Refused("here")
+        return first, last
+
+    parts = [(n, n + 1) for n in range(200)]
+    assert list(in_threads(part, iter(parts[:40]))) == parts[:40]
+    done.clear()
+    found = in_threads(part, iter(parts))
+    with pytest.raises(Refused, match="here"):
+        assert [next(found) for _ in parts] != parts
+    assert len(done) < 40 + 5 * claim.cores()
 
 
 def texts(**changes):

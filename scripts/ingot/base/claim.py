@@ -53,7 +53,7 @@ def _newest(path: Path) -> int:
 
 def cores() -> int:
     """How many this process may use: a job of SLURM those that it was given."""
-    return int(os.environ.get("SLURM_CPUS_PER_TASK") or os.cpu_count() or 1)
+    return int(os.environ.get("SLURM_CPUS_PER_TASK") or len(os.sched_getaffinity(0)))
 
 
 def left(path: Path | str) -> dict[str, Any]:

@@ -109,8 +109,10 @@ class Output:
         os.close(self.file)
 
 
-def in_threads(jobs: Iterable[Callable[[], None]], turns: Iterable[Turns] = ()) -> None:
-    """Run the jobs, `THREADS` at a time; the first error stops the others and is raised here.
+def in_threads(
+    jobs: Iterable[Callable[[], None]], turns: Iterable[Turns] = (), count: int = THREADS
+) -> None:
+    """Run the jobs, `count` at a time; the first error stops the others and is raised here.
 
     They start in order, so that a thread that waits for its turn waits for jobs already started.
     """
@@ -129,7 +131,7 @@ def in_threads(jobs: Iterable[Callable[[], None]], turns: Iterable[Turns] = ()) 
                 for turn in turns:
                     turn.stop()
 
-    threads = [threading.Thread(target=work) for _ in range(THREADS)]
+    threads = [threading.Thread(target=work) for _ in range(count)]
     try:
         for thread in threads:
             thread.start()

@@ -3,12 +3,16 @@
 Verification only: plain float32 arithmetic of numpy, a chunk of rows at a time.
 """
 
+import collections
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ingot.base import claim
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.tensors.dtypes import FLOATS
@@ -39,7 +43,7 @@ class Comparison:
         found: Callable[[int, int], np.ndarray],
         plus: float = 0,
     ) -> None:
-        """Compare found(first, last), rows as float32 or as `kind` is stored, with the checkpoint's and `plus`."""
+        """Compare found(first, last), rows as float32 or as `kind` is stored, with the checkpoint's + `plus`."""
         off = 0
         plain = type(source) is Tensor and source.dtype == kind and not plus
         for first, last in chunks(source.shape):
@@ -90,6 +94,26 @@ def hold_tied(path: Path, sources: dict[str, Tensor], tied: bool) -> None:
             raise Refused(
                 f"{path}: its source has a head of its own, expected that of the embedding"
             )
+
+
+def in_threads(
+    function: Callable[[int, int], Any], parts: Iterable[tuple[int, int]]
+) -> Iterator[Any]:
+    """function(first, last) of each part, in order, a few ahead on each core; the first error ends it.
+
+    It is for what leaves Python's lock alone for long, as ggml does.
+    """
+    count, ahead = claim.cores(), collections.deque()
+    pool = ThreadPoolExecutor(count)
+    try:
+        for part in parts:
+            ahead.append(pool.submit(function, *part))
+            if len(ahead) > 2 * count:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def chunks(shape: tuple[int, ...], size: int = CHUNK) -> Iterator[tuple[int, int]]:

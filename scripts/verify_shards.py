@@ -237,7 +237,7 @@ def merged(held: list[Part], axis: int | None, index: np.ndarray) -> np.ndarray:
         return np.hstack([part.data[index] for part in held])
     each = held[0].shape[0]
     place = index // each
-    if place[0] == place[-1]:  # rows of one head lie in one rank
+    if (place == place[0]).all():
         return held[place[0]].data[index - place[0] * each]
     out = np.empty((len(index), *held[0].data.shape[1:]), held[0].data.dtype)
     for n, part in enumerate(held):

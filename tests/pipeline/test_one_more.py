@@ -86,3 +86,5 @@ def test_a_quantisation_of_libllamas_is_one_row(clone, build, store, told):
     numbers = json.loads((folder / target).read_bytes())["checks"]["numbers"]
     assert numbers["limits"]["mean_kl"] == 2.4 and numbers["mean_kl"] <= 2.4
     assert (folder / "artifacts/demo.quants/demo.q2_k_s.gguf").exists()
+    records = [*(store / "actions/quantize_gguf").iterdir()]
+    assert len(records) == 1, "by itself and in the folder it is one action"

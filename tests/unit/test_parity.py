@@ -69,6 +69,11 @@ def test_rows_as_stored_are_compared_as_their_values_are(tmp_path):
     for kind in ("BF16", "F32"):
         with pytest.raises(Refused, match="tensor w is not the checkpoint's"):
             found(wrong, kind)
+    bits[2, 2] = 0x7FC1
+    bits.tofile(tmp_path / "w")
+    for kind in ("BF16", "F32"):
+        with pytest.raises(Refused, match="tensor w is not the checkpoint's"):
+            found(bits, kind)  # NaN is no value
 
 
 def test_parts_come_in_order_from_threads_and_the_first_error_ends_it():

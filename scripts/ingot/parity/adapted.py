@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from ingot.model.checkpoint.safetensors import Tensor, outside, read_checkpoint
 from ingot.model.tensors.dtypes import FLOATS, STORED
 
 WEIGHTS = "adapter_model.safetensors"
+READING = threading.Lock()
 PAIR = re.compile(r"base_model\.model\.(.+)\.lora_(embedding_)?([AB])(?:\.weight)?")
 
 
@@ -46,7 +48,8 @@ class Change:
 
     def matrices(self) -> tuple[np.ndarray, np.ndarray]:
         """rows [n, r] and columns [r, in]"""
-        return _latest(self.pair)
+        with READING:  # threads that ask at once read it once
+            return _latest(self.pair)
 
 
 @functools.lru_cache(maxsize=1)

@@ -62,10 +62,10 @@ class Ingest:
             if contents.writable:
                 with contents.held():
                     outputs = [self._take(path) for path in job.writes]
+                    parts = {part: _file(outputs[0], part) for part in job.parts}
                     records = {job: self._record(job, outputs, self._cost(job, outputs))}
-                    for part in job.parts:
+                    for part, output in parts.items():
                         contents.graph.needs[part] = contents.graph.needs.get(job, {})
-                        output = _file(outputs[0], os.path.basename(part.writes[0]))
                         records[part] = self._record(part, [output], {})
                 note_folder(self.store, [record.key for record in records.values()])
                 for path in filter(os.path.isfile, job.writes):  # a folder's names another digest
@@ -146,9 +146,12 @@ class Ingest:
         return output["size"] - sum(e["size"] for e in large if e["digest"] not in self.fresh)
 
 
-def _file(folder: dict, title: str) -> dict:
-    """An output as of a file by itself, of one that lies in a folder."""
-    entry = next(one for one in folder["entries"] if one["path"] == title)
+def _file(folder: dict, part: Job) -> dict:
+    """An output as of a file by itself, of one that lies in a folder.  Refused: it is not there."""
+    title = os.path.basename(part.writes[0])
+    entry = next((one for one in folder["entries"] if one["path"] == title), {})
+    if "digest" not in entry:
+        raise Refused(f"it lacks {title}")
     kept = {name: entry[name] for name in ("digest", "size")}
     return {"kind": "file", **kept, "title": title}
 

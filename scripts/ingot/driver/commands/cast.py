@@ -154,18 +154,32 @@ def of_this(name: str, word: str, catalogue: dict) -> str:
 def planned(
     root: Path, model: Model, wanted: list[str], builds: list[str]
 ) -> tuple[list[dict], str]:
-    """The jobs of a build; and M.quants, where each of its types is wanted, and two of them lack.
+    """The jobs of a build; and M.quants, where each of its types is wanted, and most of them lack.
 
     One job makes these then, from one read of the checkpoint, before all others.
     """
     start = f"{targets.FOLDER}{model.name}"
     types = {f"{start}.{one}.gguf" for one in model.entry["quants"]} if len(wanted) > 1 else set()
-    folder = f"{start}.quants" if len(types) > 1 and types <= {*wanted} else ""
+    whole = len(types) > 1 and types <= {*wanted} and Store().prepare()  # else no store keeps them
+    folder = f"{start}.quants" if whole else ""
     jobs = dry_run(root, [*builds, *([folder] if folder else [])])
     own = [job for job in jobs if types & {*job["outputs"]}]
-    if sum(job["action"] == "run" for job in own) < 2:
+    if 2 * sum(job["action"] == "run" for job in own) <= len(types):
         return [job for job in jobs if folder not in job["outputs"]], ""
-    return [job for job in jobs if not folder or job not in own], folder
+    way = needed(jobs, folder)
+    for job in jobs:
+        if folder not in job["outputs"] and not way & {*job["outputs"]}:
+            job["inputs"] = [*job["inputs"], folder]
+    return [job for job in jobs if job not in own], folder
+
+
+def needed(jobs: list[dict], path: str) -> set[str]:
+    """Every path that is made on the way to `path`."""
+    makers = {one: job for job in jobs for one in job["outputs"]}
+    found = [path]
+    for one in found:  # grows while it is walked
+        found += [more for more in makers.get(one, {}).get("inputs", ()) if more not in found]
+    return {*found}
 
 
 def build_folder(root: Path, folder: str) -> None:
@@ -173,8 +187,8 @@ def build_folder(root: Path, folder: str) -> None:
     there = os.path.lexists(folder)
     with suppress(Refused):
         build(root, [folder], None, Path.cwd())
-    if not there:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not there:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def build_all(

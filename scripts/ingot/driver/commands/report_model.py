@@ -26,7 +26,7 @@ CHECKS = {
     "divergence": ("numbers",),
 }
 SHOWN = ("answers", "divergence")  # of them, those that a card has a column of
-UNIT = re.compile(r"(?<=\d) (?=[kMG]i?B )")
+UNIT = re.compile(r"(?<=\d) (?=[kMGT]i?B )")
 PART = re.compile(r"\.rank\d+\.irpa$|\.vmfb$")  # no form by itself: a bundle holds it
 WHAT = (
     "{}: no form of it is here, expected one or more; snakemake artifacts/{}.gguf, or ingot cast {}"

@@ -345,7 +345,7 @@ def plain(job: Any) -> Job:
         for path in ([value] if isinstance(value, str) else value)
     ]
     params = {name: value for name, value in job.params._allitems() if name}
-    each = params.get(EACH)
+    one = proxies(job.rule).get(str(params.get(EACH))) if "quants" in params else None
     return Job(
         rule=own_name(job.rule),
         shell=job.rule.shellcmd,
@@ -354,7 +354,7 @@ def plain(job: Any) -> Job:
         params=params,
         wildcards={name: str(value) for name, value in job.wildcards.items()},
         benchmark=str(job.benchmark) if job.benchmark else None,
-        one=(each, proxies(job.rule)[each].rule.shellcmd) if each else None,
+        one=(params[EACH], one.rule.shellcmd) if one else None,
     )
 
 

@@ -17,6 +17,8 @@ CORES = {
     "compile_vmfb": 8,
     "build_engine": 8,
     "quantize_gguf": 8,
+    "quantize_float": 8,
+    "verify_gguf": 8,
 }  # of steps that take what they get; others, as measured
 MEASURED = 2  # cores that a forecast's seconds are of
 OF_ROLE = {"cpu": ("cpu", "bigmem"), "gpu": ("gpu",), "net": ("net",)}  # of partitions, in turn

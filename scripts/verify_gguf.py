@@ -43,7 +43,7 @@ from ingot.parity import texts as texts_of
 from ingot.parity.adapted import sources as sources_of
 from ingot.parity.in_libllama import COMPUTED, Expected, as_tokenized, opened, ran
 from ingot.parity.reading import Reading
-from ingot.parity.values import Comparison, chunks, forget, in_threads, row_order, values
+from ingot.parity.values import Comparison, forget, in_threads, parts, row_order, values
 
 READ = {  # of its header, behind the architecture's name -> of transformers' reading of config.json
     "block_count": "layers",
@@ -329,7 +329,7 @@ def requantised(
         error, size = (np.square(one, dtype=np.float64).sum() for one in (got - wanted, wanted))
         return float(error), float(size)
 
-    for one, other in in_threads(squares, chunks(source.shape)):
+    for one, other in in_threads(squares, parts(source)):
         away += one
         all_of += other
     error = (away / all_of) ** 0.5 if all_of else 0.0

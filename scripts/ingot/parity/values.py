@@ -47,8 +47,7 @@ class Comparison:
         """Compare found(first, last) with the source's rows and `plus`: float32, or as `kind` is stored."""
         off = 0
         plain = type(source) is Tensor and source.dtype == kind in INFINITY and not plus
-        # a row of joined experts lies across its tensor: small chunks go through all of it each time
-        for first, last in chunks(source.shape, WIDE if isinstance(source, Joined) else CHUNK):
+        for first, last in parts(source):
             got = found(first, last)
             if plain and got.dtype == FLOATS[kind].numpy:
                 bits = stored(source, first, last).view(np.uint16)
@@ -100,23 +99,28 @@ def hold_tied(path: Path, sources: dict[str, Tensor], tied: bool) -> None:
 
 
 def in_threads(
-    function: Callable[[int, int], Any], parts: Iterable[tuple[int, int]]
+    function: Callable[[int, int], Any], ranges: Iterable[tuple[int, int]]
 ) -> Iterator[Any]:
-    """function(first, last) of each part, in order, a few ahead on each core; the first error ends it.
+    """function(first, last) of each range, in order, a few ahead on each core; the first error ends it.
 
     It is for what leaves Python's lock alone for long, as ggml does.
     """
     count, ahead = claim.cores(), collections.deque()
     pool = ThreadPoolExecutor(count)
     try:
-        for part in parts:
-            ahead.append(pool.submit(function, *part))
+        for one in ranges:
+            ahead.append(pool.submit(function, *one))
             if len(ahead) > 2 * count:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def parts(source: Tensor) -> Iterator[tuple[int, int]]:
+    """Its chunks: large ones of joined experts, whose rows lie across a tensor that each goes through."""
+    return chunks(source.shape, WIDE if isinstance(source, Joined) else CHUNK)
 
 
 def chunks(shape: tuple[int, ...], size: int = CHUNK) -> Iterator[tuple[int, int]]:

@@ -158,7 +158,7 @@ ROWS = (
         | {"build_openvino": exported}
         | dict.fromkeys(
             ("verify_openvino", "verify_built_openvino"),
-            table.run_through(Cost(10, 700, 900, 8000), corpus=True),
+            table.run_through(Cost(10, 700, 900, 4300), corpus=True),
         ),
         whole="an IR holds the whole model",
         variants=lambda catalogue, tp: EXPORTED,
@@ -169,7 +169,7 @@ ROWS = (
         can=table.always(split.CAN),
         what="the decoder cut at attention: a graph that batches any tokens, and attention per request",
         steps=make("torchpipe", Cost(0.6, 3.0, 60))
-        | {"verify_torchpipe": table.run_through(Cost(3, 100, 200, 5000))},
+        | {"verify_torchpipe": table.run_through(Cost(3, 100, 200, 1300))},
         whole="torchpipe's graphs hold the whole model",
         record="the checkpoint, value by value; transformers in float32: tokens, by ONNX Runtime",
     ),

@@ -99,7 +99,7 @@ ROWS = (
         variants=lambda catalogue, tp: BITS,
         steps={
             "quantize_mlx": for_mlx,
-            "verify_mlx": table.run_through(Cost(8, 2000, 700, 9000)),
+            "verify_mlx": table.run_through(Cost(8, 1000, 700, 1300)),
         },
         record="mlx's own codes of the checkpoint, byte by byte; transformers in float32: tokens and "
         "distributions, by mlx-lm",

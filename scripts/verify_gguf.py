@@ -9,11 +9,13 @@ its distributions over a corpus within the limits of the format.
 """
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
+from ingot.base import claim
 from ingot.base.fields import read_json
 from ingot.base.options import (
     Limits,
@@ -43,7 +45,7 @@ from ingot.parity import texts as texts_of
 from ingot.parity.adapted import sources as sources_of
 from ingot.parity.in_libllama import COMPUTED, Expected, as_tokenized, opened, ran
 from ingot.parity.reading import Reading
-from ingot.parity.values import Comparison, forget, in_threads, parts, row_order, values
+from ingot.parity.values import Comparison, forget, parts, row_order, values
 
 READ = {  # of its header, behind the architecture's name -> of transformers' reading of config.json
     "block_count": "layers",
@@ -318,8 +320,9 @@ def requantised(
     columns = matrix.columns.get(name) if matrix else None
     away, all_of = 0.0, 0.0
 
-    def squares(first: int, last: int) -> tuple[float, float]:
+    def squares(rows: tuple[int, int]) -> tuple[float, float]:
         """Of the error and of the values, summed."""
+        first, last = rows
         wanted = values(source, first, last)
         raw = np.ascontiguousarray(rows_of(tensor)[order[first:last]])
         forget(reader)
@@ -329,9 +332,11 @@ def requantised(
         error, size = (np.square(one, dtype=np.float64).sum() for one in (got - wanted, wanted))
         return float(error), float(size)
 
-    for one, other in in_threads(squares, parts(source)):
-        away += one
-        all_of += other
+    # ggml leaves Python's lock alone; base/stream's threads are the makers', so they are not these
+    with ThreadPoolExecutor(claim.cores()) as pool:
+        for one, other in pool.map(squares, parts(source)):
+            away += one
+            all_of += other
     error = (away / all_of) ** 0.5 if all_of else 0.0
     if not error <= limits.ERROR[kind.name]:
         raise Refused(

@@ -2,7 +2,7 @@
 
 import json
 import math
-import time
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from ingot.base import claim
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema
 from ingot.formats.gguf import plan, quants
@@ -21,7 +20,7 @@ from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.tensors.dtypes import TYPES
 from ingot.parity import clock, divergence, hard_texts, limits, tokenizer_folder, trtllm_model
 from ingot.parity.texts import Texts
-from ingot.parity.values import Comparison, in_threads
+from ingot.parity.values import Comparison
 
 ARTIFACT = Path("artifacts/m.gguf")
 
@@ -76,23 +75,15 @@ def test_rows_as_stored_are_compared_as_their_values_are(tmp_path):
             found(bits, kind)  # NaN is no value
 
 
-def test_parts_come_in_order_from_threads_and_the_first_error_ends_it():
-    done = []
-
-    def part(first, last):
-        time.sleep(0.001 * (first % 3))
-        done.append(first)
-        if first == 40:
-            raise Refused("here")
-        return first, last
-
-    parts = [(n, n + 1) for n in range(200)]
-    assert list(in_threads(part, iter(parts[:40]))) == parts[:40]
-    done.clear()
-    found = in_threads(part, iter(parts))
-    with pytest.raises(Refused, match="here"):
-        assert [next(found) for _ in parts] != parts
-    assert len(done) < 40 + 5 * claim.cores()
+def test_what_a_form_is_expected_to_lose_is_what_the_pages_say_of_the_demos():
+    rows = re.findall(
+        r"^\| `demo(?:\.(\w+))?\.(?:gguf|onnx|mlx|safetensors)` \| [^|]+ \| (\S+) \|",
+        "".join((ROOT / f"docs/{one}.md").read_text() for one in ("measurements", "quantised")),
+        re.M,
+    )
+    measured = {word: float(kl) for word, kl in rows if word}
+    assert len(measured) > 20
+    assert {word: limits.EXPECTED[word] for word in measured} == measured
 
 
 def texts(**changes):

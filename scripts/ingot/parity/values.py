@@ -3,16 +3,12 @@
 Verification only: plain float32 arithmetic of numpy, a chunk of rows at a time.
 """
 
-import collections
 import mmap
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from ingot.base import claim
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.tensors.dtypes import FLOATS
@@ -96,26 +92,6 @@ def hold_tied(path: Path, sources: dict[str, Tensor], tied: bool) -> None:
             raise Refused(
                 f"{path}: its source has a head of its own, expected that of the embedding"
             )
-
-
-def in_threads(
-    function: Callable[[int, int], Any], ranges: Iterable[tuple[int, int]]
-) -> Iterator[Any]:
-    """function(first, last) of each range, in order, a few ahead on each core; the first error ends it.
-
-    It is for what leaves Python's lock alone for long, as ggml does.
-    """
-    count, ahead = claim.cores(), collections.deque()
-    pool = ThreadPoolExecutor(count)
-    try:
-        for one in ranges:
-            ahead.append(pool.submit(function, *one))
-            if len(ahead) > 2 * count:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def parts(source: Tensor) -> Iterator[tuple[int, int]]:

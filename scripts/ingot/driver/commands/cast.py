@@ -110,7 +110,7 @@ def run(root: Path, options: Namespace) -> None:
     take = not options.dry_run and (options.yes or options.json or agreed(title))
     made, missing = [], None
     if wanted and take:
-        if folder:
+        if folder and Store().prepare():  # a store that takes nothing keeps none of its files
             build_folder(root, folder)
         made, missing = build_all(root, wanted, builds, options.each)
         forms = with_numbers(forms, made)
@@ -160,8 +160,7 @@ def planned(
     """
     start = f"{targets.FOLDER}{model.name}"
     types = {f"{start}.{one}.gguf" for one in model.entry["quants"]} if len(wanted) > 1 else set()
-    whole = len(types) > 1 and types <= {*wanted} and Store().prepare()  # else no store keeps them
-    folder = f"{start}.quants" if whole else ""
+    folder = f"{start}.quants" if len(types) > 1 and types <= {*wanted} else ""
     jobs = dry_run(root, [*builds, *([folder] if folder else [])])
     own = [job for job in jobs if types & {*job["outputs"]}]
     if 2 * sum(job["action"] == "run" for job in own) <= len(types):

@@ -71,7 +71,7 @@ def make_checkpoint(folder, layers, config=None):
     noise = noise.astype("<u2")
     weight_map, shard, number = {}, {}, 1
     kinds = {name: (shape, None) for name, shape in checkpoints.shapes(config).items()}
-    kinds |= families.more(config)
+    kinds = families.quantised(config, kinds | families.more(config))
 
     def flush():
         nonlocal shard, number
@@ -85,6 +85,14 @@ def make_checkpoint(folder, layers, config=None):
             most, least = (3, 121) if name.endswith("_scales") else (256, 0)
             values = rng.integers(least, least + most, int(np.prod(shape)), np.uint8)
             shard[name] = ("U8", shape, values.tobytes())
+            continue
+        if only == "F8_E4M3":  # no NaN, and scales
+            values = rng.integers(0, 127, int(np.prod(shape)), np.uint8)
+            shard[name] = (only, shape, values.tobytes())
+            continue
+        if only == "F32":
+            values = rng.uniform(2e-4, 8e-4, shape).astype(np.float32)
+            shard[name] = (only, shape, values.tobytes())
             continue
         values = np.resize(np.roll(noise, len(weight_map) + len(shard)), int(np.prod(shape)))
         shard[name] = ("BF16", shape, values.tobytes())

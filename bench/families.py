@@ -25,7 +25,7 @@ from ingot.driver.toolchains import toolchains  # noqa: E402
 
 NAMES = (
     "Qwen2", "Qwen3", "Qwen3-MoE", "Mixtral", "Gemma 2", "Gemma 3", "SmolLM3", "Granite", "OLMo 2",
-    "Phi-3", "gpt-oss", "gpt-oss, bfloat16 experts, transformers 5",
+    "Phi-3", "DeepSeek-V3", "DeepSeek-V3, FP8", "gpt-oss", "gpt-oss, bfloat16 experts, transformers 5",
 )  # fmt: skip
 LEAST, MOST = 3, 100  # times fewer seconds of CPU than the peer; MB
 WIDE = {
@@ -36,8 +36,16 @@ OWN = {
     "Qwen3-MoE": {"num_experts": 32, "moe_intermediate_size": 768, "head_dim": 64},
     "Mixtral": {"num_local_experts": 8, "intermediate_size": 3584},
     **{name: {"num_local_experts": 32, "intermediate_size": 2048} for name in NAMES[-2:]},
+    **{
+        name: {
+            "num_key_value_heads": 32, "n_routed_experts": 32, "moe_intermediate_size": 768, "q_lora_rank": 768,
+            "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        }
+        for name in NAMES if name.startswith("DeepSeek")
+    },
     "Qwen3": {"head_dim": 64}, "Gemma 2": {"head_dim": 64}, "Gemma 3": {"head_dim": 64},
 }  # fmt: skip
+WIDTHS = {"U8": 1, "F8_E4M3": 1, "F32": 4}
 BY_LAYER = ("layer_types", "no_rope_layers")  # which transformers fills in
 
 
@@ -52,8 +60,8 @@ def config_of(name: str, gigabytes: float) -> dict:
     def size(layers: int) -> int:
         said = {**config, "num_hidden_layers": layers}
         kinds = {name: (one, None) for name, one in checkpoints.shapes(said).items()}
-        kinds |= families.more(said)
-        return sum(math.prod(one) * (1 if only else 2) for one, only in kinds.values())
+        kinds = families.quantised(said, kinds | families.more(said))
+        return sum(math.prod(one) * WIDTHS.get(only, 2) for one, only in kinds.values())
 
     each = size(2) - size(1)
     return {**config, "num_hidden_layers": max(1, round((gigabytes * 1e9 - size(0)) / each))}

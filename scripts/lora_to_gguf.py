@@ -15,7 +15,6 @@ from ingot.base.atomic import replacing_hashed
 from ingot.base.options import Architecture, step
 from ingot.base.refused import Refused
 from ingot.formats.gguf import lora as lora_of
-from ingot.formats.gguf import metadata
 from ingot.formats.gguf.file import layout as gguf_layout
 from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.adapter import Adapter, Lora
@@ -34,7 +33,7 @@ def lora_to_gguf(
     license: Annotated[str | None, "general.license"] = None,
     architecture: Architecture = None,
 ) -> None:
-    config = read_config(checkpoint["config.json"], architecture, metadata.CAN)
+    config = read_config(checkpoint["config.json"], architecture, lora_of.CAN)
     found = adapter.read(checkpoint)
     if not found:
         raise Refused(

@@ -16,6 +16,7 @@ from ingot.base.refused import Refused
 from ingot.model import config as config_of
 from ingot.model import features
 from ingot.model.config import ModelConfig
+from ingot.model.layers import Latent
 from ingot.model.outline import read_outline
 from ingot.model.rope import LinearRope, Llama3Rope, LongRope, YarnRope
 from ingot.model.specs import rope_freqs
@@ -60,7 +61,7 @@ def compare(config: Path, found: dict, theirs: Reading) -> None:
                 continue
             name = f"rope's frequency {at or 0} of {len(other)}"
             value, other = value[at or 0], other[at or 0]
-        elif name == "rope_scale":
+        elif name in ("rope_scale", "attention_scale", "experts_scale"):
             if math.isclose(value, other, rel_tol=EQUAL):
                 continue
         elif value == other:
@@ -80,6 +81,7 @@ def ours(config: ModelConfig) -> dict:
     scale, experts, sliding = 1.0, config.experts, config.sliding
     if isinstance(config.rope, YarnRope):
         scale = config.rope.attention_factor or 0.1 * math.log(max(config.rope.factor, 1)) + 1
+        scale = 1.0 if config.rope.scores else scale
     if isinstance(config.rope, LongRope):
         scale = config.rope.attention_factor
     return {
@@ -97,9 +99,39 @@ def ours(config: ModelConfig) -> dict:
         "experts": experts.count if experts else 0,
         "experts_used": experts.used if experts else 0,
         "expert_ffn": experts.ffn if experts else 0,
+        **routed(config),
+        **shared(config.latent),
         "rope_scale": scale,
         "frequencies": frequencies(config),
         "far_frequencies": far_frequencies(config),
+    }
+
+
+def routed(config: ModelConfig) -> dict:
+    """What a router has beside its experts."""
+    experts = config.experts
+    if not experts or not (router := experts.router):
+        return {"shared_ffn": 0, "dense_layers": 0, "groups": 0, "groups_used": 0}
+    return {
+        "dense_layers": router.dense,
+        "shared_ffn": router.shared * experts.ffn,
+        "groups": router.groups or 0,
+        "groups_used": router.groups_used or 0,
+        "experts_scale": router.scale,
+        "experts_normed": router.normed,
+        "experts_gate": router.scores or config.family.router,
+    }
+
+
+def shared(latent: Latent | None) -> dict:
+    """Of heads that share a latent."""
+    if not latent:
+        return dict.fromkeys(("latent", "q_rank", "kv_rank", "value_dim"), 0)
+    return {
+        "latent": latent.kv_rank + latent.turned,
+        "q_rank": latent.q_rank or 0,
+        "kv_rank": latent.kv_rank,
+        "value_dim": latent.value,
     }
 
 

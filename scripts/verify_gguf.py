@@ -38,7 +38,7 @@ from ingot.model.config import ModelConfig, read_config
 from ingot.model.rope import YarnRope
 from ingot.model.specs import specs_of
 from ingot.model.tensors.dtypes import TYPES
-from ingot.parity import joined_experts, limits, verification
+from ingot.parity import joined_experts, limits, scaled_weights, verification
 from ingot.parity import reading as reading_of
 from ingot.parity import reference as reference_of
 from ingot.parity import texts as texts_of
@@ -60,6 +60,14 @@ READ = {  # of its header, behind the architecture's name -> of transformers' re
     "rope.freq_base": "rope_theta",
     "vocab_size": "vocab",
 }
+LATENT = {  # what READ says otherwise of heads that share a latent: to libllama they are one
+    "attention.head_count_kv": "one",
+    "attention.key_length": "latent",
+    "attention.value_length": "kv_rank",
+    "attention.key_length_mla": "head_dim",
+    "attention.value_length_mla": "value_dim",
+    "attention.kv_lora_rank": "kv_rank",
+}
 MORE = {  # that few families have: by what libllama takes where they are not said
     "attention.scale": "attention_scale",
     "embedding_scale": "embedding_scale",
@@ -73,6 +81,11 @@ MORE = {  # that few families have: by what libllama takes where they are not sa
     "expert_used_count": "experts_used",
     "expert_feed_forward_length": "expert_ffn",
     "rope.dimension_count": "turned",
+    "attention.q_lora_rank": "q_rank",
+    "leading_dense_block_count": "dense_layers",
+    "expert_group_count": "groups",
+    "expert_group_used_count": "groups_used",
+    "expert_weights_norm": "experts_normed",
     "rope.scaling.attn_factor": "factor",
     "rope.scaling.original_context_length": "original",
 }
@@ -172,7 +185,9 @@ def computed_in(dtype: str, model: Reading) -> str | None:
 def as_read(gguf: Path, said: dict, model: Reading) -> None:
     """Refuse a file whose numbers, read by gguf-py, are not transformers' of the checkpoint."""
     architecture = said.get("general.architecture")
-    for word, name in READ.items():
+    names = READ | (LATENT if model["latent"] else {})
+    model = model | {"one": 1}
+    for word, name in names.items():
         key = f"{architecture}.{word}"
         if key not in said and word in DEFAULTS:  # then libllama runs it by its own
             if word == BASE and model[name] != 1e4:
@@ -181,6 +196,8 @@ def as_read(gguf: Path, said: dict, model: Reading) -> None:
         value = np.float32(model[name]) if isinstance(said.get(key), float) else model[name]
         if said.get(key) != value:
             raise Refused(f"{gguf}: {key} is {said.get(key)}, expected {value} by transformers")
+    if model["latent"]:
+        as_latent(gguf, said, model)
     longer = model["rope_type"] == "longrope"
     model = model | {
         "turned": 2 * len(model["frequencies"]),
@@ -193,6 +210,8 @@ def as_read(gguf: Path, said: dict, model: Reading) -> None:
     }
     unsaid = dict.fromkeys(ONES, 1) | {"attention_scale": _scale(model), "factor": 1}
     unsaid["turned"] = model["head_dim"]
+    if model["latent"]:
+        unsaid["attention_scale"] = model["attention_scale"]  # as_latent has looked
     if model["experts"]:
         unsaid["expert_ffn"] = model["ffn"]
     for word, name in MORE.items():
@@ -206,6 +225,31 @@ def as_read(gguf: Path, said: dict, model: Reading) -> None:
         raise Refused(f"{gguf}: rope scaling is {found}, expected {kind} by transformers")
     if kind == "yarn":
         as_turned(gguf, said, model)
+
+
+def as_latent(gguf: Path, said: dict, model: Reading) -> None:
+    """Refuse a file whose router, or whose scores, libllama would compute otherwise than transformers."""
+    place = f"{said['general.architecture']}."
+    gates, gate = {1: "softmax", 2: "sigmoid"}, said.get(f"{place}expert_gating_func", 1)
+    shared = said.get(f"{place}expert_shared_count", 0) * model["expert_ffn"]
+    by_libllama = {
+        "experts_gate": gates.get(gate),
+        "shared_ffn": shared,
+        "experts_scale": np.float32(said.get(f"{place}expert_weights_scale", 1)),
+    }
+    for name, found in by_libllama.items():
+        wanted = np.float32(model[name]) if name == "experts_scale" else model[name]
+        if found != wanted:
+            raise Refused(f"{gguf}: {name} is {found}, expected {wanted} by transformers")
+    # src/models/deepseek2.cpp: of YaRN, scores grow with the square of this
+    factor = said.get(f"{place}rope.scaling.factor", 1)
+    more = said.get(f"{place}rope.scaling.yarn_log_multiplier", 0)
+    scale = (1 + more * np.log(factor)) ** 2 * model["head_dim"] ** -0.5
+    if not np.isclose(scale, model["attention_scale"], 1e-6, 0) or model["rope_scale"] != 1:
+        raise Refused(
+            f"{gguf}: its scores are multiplied by {scale:.6g}, expected {model['attention_scale']:.6g} by "
+            "transformers"
+        )
 
 
 def as_turned(gguf: Path, said: dict, model: Reading) -> None:
@@ -254,6 +298,7 @@ def compared(
     """What a record says of the header and of every value."""
     sources = sources_of(checkpoint)
     joined = joined_experts.sources(checkpoint) if config.family.stacks else {}
+    joined |= scaled_weights.of_heads(checkpoint, sources, values) if config.latent else {}
     reader = opened(gguf)
     header.check(gguf, reader.fields, kvs)
     found = {tensor.name: tensor for tensor in reader.tensors}

@@ -36,7 +36,7 @@ def shapes(config: dict) -> dict[str, tuple[int, ...]]:
             "mlp.up_proj": (c["intermediate_size"], h),
             "mlp.down_proj": (h, c["intermediate_size"]),
         }
-        block = families.block(c, block)
+        block = families.block(c, block, i)
         found |= {f"model.layers.{i}.{name}.weight": shape for name, shape in block.items()}
         kinds = [kind for kind in ("attention", "mlp") if c.get(f"{kind}_bias")]
         starts = tuple({"attention": "self_attn", "mlp": "mlp"}[kind] for kind in kinds)
@@ -99,7 +99,15 @@ def write_weights(
     rng = np.random.default_rng(0)
     tensors = {}
     kinds = {name: (shape, None) for name, shape in shapes(config).items()} | families.more(config)
-    for name, (shape, only) in kinds.items():
+    for name, (shape, only) in families.quantised(config, kinds).items():
+        if only == "F8_E4M3":  # any code but NaN's
+            codes = rng.integers(0, 127, shape, np.uint8) | rng.integers(0, 2, shape, np.uint8) << 7
+            tensors[name] = (only, shape, codes.tobytes())
+            continue
+        if name.endswith("_scale_inv"):
+            factors = rng.uniform(2e-4, 8e-4, shape).astype(np.float32)
+            tensors[name] = ("F32", shape, factors.tobytes())
+            continue
         if only == "U8":  # MXFP4: any two codes a byte; a power of two, 127 being 1
             low, high = (118, 124) if name.endswith("_scales") else (0, 256)
             tensors[name] = ("U8", shape, rng.integers(low, high, shape, np.uint8).tobytes())
@@ -109,7 +117,7 @@ def write_weights(
             values = values + np.float32(1)
         elif not tame:
             values.flat[:5] = [0, -0.0, 1e-7, -3.0, 60000.0 if dtype != "F16" else 1.0]
-        kind = norms if len(shape) == 1 else dtype
+        kind = only or (norms if len(shape) == 1 else dtype)
         tensors[name] = (kind, shape, stored(values, kind))
     if inside:
         tensors = {f"language_model.{name}": one for name, one in tensors.items()}
@@ -358,7 +366,8 @@ def variant(
     said = {"torch_dtype": {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}[dtype], **more}
     changes = {"rope_scaling": LLAMA3_ROPE, **{**VARIANTS, **families.SHAPES}[name], **said}
     folder.mkdir(parents=True)
-    config = {key: value for key, value in llama_config(**changes).items() if value is not None}
+    said = llama_config(**changes).items()
+    config = {key: one for key, one in said if one is not None or key in families.NULL}
     sees = name in families.SEES
     write_json(folder / "config.json", families.seeing(config) if sees else config)
     if tokenizer and name in families.PIECED:

@@ -94,6 +94,36 @@ GPT_OSS = {  # as it is published: experts in MXFP4, and what its first readers 
         ],
     },
 }  # fmt: skip
+DEEPSEEK_V3 = {  # as it is published, but for its weights: those are FP8 below
+    "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "attention_bias": False,
+    "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": None,
+    "first_k_dense_replace": 1, "moe_layer_freq": 1, "moe_intermediate_size": 96, "n_routed_experts": 12,
+    "n_shared_experts": 1, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "norm_topk_prob": True,
+    "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_method": "noaux_tc", "ep_size": 1,
+    "q_lora_rank": 64, "kv_lora_rank": 96, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16,
+    "v_head_dim": 64, "num_nextn_predict_layers": 0, "rope_theta": 10000, "tie_word_embeddings": False,
+    "aux_loss_alpha": 0.001, "seq_aux": True, "rms_norm_eps": 1e-6,
+    "rope_scaling": {
+        "type": "yarn", "factor": 4, "original_max_position_embeddings": 128, "beta_fast": 32,
+        "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0,
+    },
+}  # fmt: skip
+DEEPSEEK_V2 = DEEPSEEK_V3 | {  # Lite, of as few layers as libllama knows of one without a latent of queries
+    "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "num_hidden_layers": 26,
+    "hidden_size": 128, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "moe_intermediate_size": 32, "n_routed_experts": 4, "n_shared_experts": 2, "num_experts_per_tok": 2,
+    "n_group": 1, "topk_group": 1, "norm_topk_prob": False, "routed_scaling_factor": 1.0,
+    "scoring_func": "softmax", "topk_method": "greedy", "q_lora_rank": None, "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16, "v_head_dim": 16,
+    "rope_scaling": DEEPSEEK_V3["rope_scaling"] | {"mscale": 0.707, "mscale_all_dim": 0.707},
+}  # fmt: skip
+NULL = ("q_lora_rank",)  # which means something else than not to say it
+FP8 = {
+    "quantization_config": {
+        "quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic",
+        "weight_block_size": [128, 128],
+    }
+}  # fmt: skip
 LONG = {  # of 128 values of four heads
     "type": "longrope",
     "short_factor": [1.0 + n / 64 for n in range(16)],
@@ -119,7 +149,7 @@ def seeing(config: dict) -> dict:
 
 
 BASES = (QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, SMOLLM3, GRANITE, OLMO2, GEMMA2, GEMMA3, PHI3,
-         GPT_OSS)  # fmt: skip
+         GPT_OSS, DEEPSEEK_V3, DEEPSEEK_V2)  # fmt: skip
 SEES = ("Gemma 3 that sees",)  # names of SHAPES
 SHAPES: dict[str, dict] = {
     "Qwen2": QWEN2,
@@ -209,6 +239,34 @@ SHAPES |= {
         },
     },
 }  # fmt: skip
+
+
+def _as_saved(said: dict) -> dict:
+    """What transformers 5 writes otherwise of a DeepSeek's."""
+    scaling = {key: one for key, one in said["rope_scaling"].items() if key != "type"}
+    return {
+        "head_dim": said["qk_rope_head_dim"],
+        "qk_head_dim": said["qk_nope_head_dim"] + said["qk_rope_head_dim"],
+        "rope_parameters": {**scaling, "rope_type": "yarn", "rope_theta": said["rope_theta"]},
+        **dict.fromkeys(("rope_scaling", "rope_theta")),
+    }
+
+
+SHAPES |= {
+    "DeepSeek-V3": DEEPSEEK_V3,
+    "DeepSeek-V3, FP8": DEEPSEEK_V3 | FP8,
+    "DeepSeek-V3, FP8, guesses": DEEPSEEK_V3 | FP8 | {"num_nextn_predict_layers": 1},
+    "DeepSeek-V3, no groups, odd sizes": DEEPSEEK_V3
+    | {
+        "n_group": 1, "topk_group": 1, "n_routed_experts": 5, "first_k_dense_replace": 0,
+        "norm_topk_prob": False, "qk_nope_head_dim": 24, "v_head_dim": 40, "q_lora_rank": 80,
+        "num_hidden_layers": 3, "rope_scaling": None, "n_shared_experts": 2, **TIED,
+    },
+    "DeepSeek-V3, transformers 5": DEEPSEEK_V3 | _as_saved(DEEPSEEK_V3),
+    "DeepSeek-V2-Lite": DEEPSEEK_V2,
+    "DeepSeek-V2-Lite, transformers 5": DEEPSEEK_V2 | _as_saved(DEEPSEEK_V2),
+    "Qwen3, FP8": QWEN3 | FP8,
+}  # fmt: skip
 PIECED = {  # with a SentencePiece vocabulary, and which
     name: "plain" if name.startswith("Gemma") else "prefixed"
     for name in SHAPES
@@ -216,9 +274,42 @@ PIECED = {  # with a SentencePiece vocabulary, and which
 }
 
 
-def block(config: dict, plain: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+def latent(config: dict, layer: int) -> dict[str, tuple[int, ...]]:
+    """The weights of one layer of DeepSeek's, but for its correction of a router's scores."""
+    c, h = config, config["hidden_size"]
+    heads, rank, ffn = c["num_attention_heads"], c["kv_lora_rank"], c["moe_intermediate_size"]
+    query = heads * (c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
+    found = {"input_layernorm": (h,), "post_attention_layernorm": (h,)}
+    if q_rank := c.get("q_lora_rank"):
+        found |= {"self_attn.q_a_proj": (q_rank, h), "self_attn.q_a_layernorm": (q_rank,)}
+        found["self_attn.q_b_proj"] = (query, q_rank)
+    else:
+        found["self_attn.q_proj"] = (query, h)
+    found |= {
+        "self_attn.kv_a_proj_with_mqa": (rank + c["qk_rope_head_dim"], h),
+        "self_attn.kv_a_layernorm": (rank,),
+        "self_attn.kv_b_proj": (heads * (c["qk_nope_head_dim"] + c["v_head_dim"]), rank),
+        "self_attn.o_proj": (h, heads * c["v_head_dim"]),
+    }
+    mlps = {"mlp.shared_experts.": c["n_shared_experts"] * ffn}
+    mlps |= {f"mlp.experts.{n}.": ffn for n in range(c["n_routed_experts"])}
+    if layer < c["first_k_dense_replace"]:
+        mlps = {"mlp.": c["intermediate_size"]}
+    else:
+        found["mlp.gate"] = (c["n_routed_experts"], h)
+    for at, rows in mlps.items():
+        found |= {f"{at}{one}_proj": (rows, h) for one in ("gate", "up")}
+        found[f"{at}down_proj"] = (h, rows)
+    return found
+
+
+def block(
+    config: dict, plain: dict[str, tuple[int, ...]], layer: int
+) -> dict[str, tuple[int, ...]]:
     """The weights of one layer, by their names in it; `plain` are a Llama's."""
     kind, hidden = config.get("model_type"), config["hidden_size"]
+    if "kv_lora_rank" in config:
+        return latent(config, layer)
     head, kv = (plain[f"self_attn.{one}_proj"][0] for one in "qk")
     if kind in ("qwen3", "qwen3_moe"):
         size = config.get("head_dim") or hidden // config["num_attention_heads"]
@@ -262,6 +353,8 @@ def block(config: dict, plain: dict[str, tuple[int, ...]]) -> dict[str, tuple[in
 
 def more(config: dict) -> dict[str, tuple[tuple[int, ...], str | None]]:
     """Tensors that are no layer's `.weight` or `.bias`: by name their shape, and the one dtype or None."""
+    if config.get("model_type") == "deepseek_v3":
+        return _behind(config)
     if config.get("model_type") != "gpt_oss":
         return {}
     hidden, ffn, count = (
@@ -280,4 +373,39 @@ def more(config: dict) -> dict[str, tuple[tuple[int, ...], str | None]]:
                 found[f"{place}_scales"] = ((count, rows, columns // 32), "U8")
             else:
                 found[place] = ((count, columns, rows), None)
+    return found
+
+
+def _behind(config: dict) -> dict[str, tuple[tuple[int, ...], str | None]]:
+    """DeepSeek V3's corrections of scores, which stay float32, and the layers that guess further tokens."""
+    layers, hidden = config["num_hidden_layers"], config["hidden_size"]
+    guessing = range(layers, layers + config.get("num_nextn_predict_layers", 0))
+    found: dict[str, tuple[tuple[int, ...], str | None]] = {}
+    for layer in guessing:
+        at, both = f"model.layers.{layer}.", {"eh_proj": (hidden, 2 * hidden), "enorm": (hidden,)}
+        found |= {f"{at}{name}.weight": (shape, None) for name, shape in both.items()}
+        found |= {f"{at}{name}.weight": (one, None) for name, one in latent(config, layer).items()}
+    for layer in (*range(config["first_k_dense_replace"], layers), *guessing):
+        name = f"model.layers.{layer}.mlp.gate.e_score_correction_bias"
+        found[name] = ((config["n_routed_experts"],), "F32")
+    return found
+
+
+Kinds = dict[str, tuple[tuple[int, ...], str | None]]
+
+
+def quantised(config: dict, kinds: Kinds) -> Kinds:
+    """The same tensors, of a checkpoint of FP8 the matrices of its layers as codes and scales."""
+    said = config.get("quantization_config") or {}
+    if said.get("quant_method") != "fp8":
+        return kinds
+    found: Kinds = {}
+    for name, (shape, only) in kinds.items():
+        found[name] = (shape, only)
+        if ".layers." in name and len(shape) == 2 and not name.endswith("mlp.gate.weight"):
+            found[name] = (shape, "F8_E4M3")
+            blocks = tuple(
+                -(-size // side) for size, side in zip(shape, said["weight_block_size"], strict=True)
+            )
+            found[f"{name}_scale_inv"] = (blocks, "F32")
     return found

@@ -3,7 +3,7 @@
 Of a table, a permutation or a number that maker and verification might share.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 ALL = ("gguf", "ranks", "trtllm-ckpt", "onnx")
@@ -345,6 +345,47 @@ def _of_families() -> Iterator[Forgery]:
 GPT_OSS = "gpt-oss, bfloat16 experts, transformers 5"
 
 
+DEEPSEEK = "DeepSeek-V3, FP8"
+
+
+def _of_latents(of: Callable, family: str, numbers: str) -> Iterator[Forgery]:
+    """What DeepSeek's alone have: latents, a router's own numbers, FP8 with scales of blocks."""
+    lite, scales = "DeepSeek-V2-Lite", "model/checkpoint/scales.py"
+    yield of(
+        "DeepSeek-V3", family, "the values of a head are its keys' rows", ('first=("plain",)', "first=()")
+    )
+    yield of(
+        "DeepSeek-V3", "model/checkpoint/heads.py", "keys are not turned",
+        ("np.ascontiguousarray(bits.T)", "bits.reshape(bits.shape[::-1])"),
+    )  # fmt: skip
+    yield of(
+        lite, family, "gate and up of shared experts are exchanged",
+        ("ffn_gate_shexp", "zzz"), ("ffn_up_shexp", "ffn_gate_shexp"), ("zzz", "ffn_up_shexp"),
+    )  # fmt: skip
+    for name, old, new in (
+        ("the weights of experts are not scaled", '("f32", router.scale)', '("f32", 1.0)'),
+        ("the weights of experts have not the sum 1", "router.normed or None", "None"),
+        ("scores do not grow with YaRN's factor", "0.1 * c.rope.scores", "0.01 * c.rope.scores"),
+        ("one group more is looked at", '("u32", router.groups_used)', '("u32", router.groups_used + 1)'),
+        ("a router takes softmax", "SCORES[router.scores]", 'SCORES["softmax"]'),
+        ("its values are as long as its keys", 'value_length_mla": m.value', 'value_length_mla": m.plain'),
+    ):
+        yield of("DeepSeek-V3", numbers, name, (old, new))
+    yield of(
+        lite, numbers, "scores grow as another model's", ("0.1 * c.rope.scores", "0.1")
+    )
+    yield of(
+        DEEPSEEK, scales, "rows have the scale of the block before", ("scales[which]", "scales[which - 1]")
+    )
+    yield of(
+        DEEPSEEK, scales, "columns have one scale", (".repeat(block[1])[:columns]", "[0]")
+    )
+    yield of(
+        DEEPSEEK, "model/tensors/few_bits.py", "the smallest codes are 0",
+        ("np.concatenate([_E4M3, [np.nan]", "np.concatenate([_E4M3 * (_E4M3 > 0.01), [np.nan]"),
+    )  # fmt: skip
+
+
 def _of_gguf_alone() -> Iterator[Forgery]:
     """Experts, layers without rope, numbers that scale, norms behind: what GGUF alone says of ours."""
 
@@ -392,6 +433,7 @@ def _of_gguf_alone() -> Iterator[Forgery]:
         ("mine = bits[:, stack.first :: stack.step]",
          "mine = np.split(bits, stack.step, axis=1)[stack.first]"),
     )  # fmt: skip
+    yield from _of_latents(of, families.format("deepseek"), numbers)
     yield of(
         "SmolLM3", families.format("smollm3"), "it is called a Llama, so each layer has rope",
         ('gguf="smollm3"', 'gguf="llama"'),

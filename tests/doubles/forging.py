@@ -45,7 +45,7 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
     gguf = ["--gguf", folder / "m.gguf"]
     if kind in ("gguf", "irpa"):
         # rounded, a random router chooses other experts
-        routed = ("Qwen3-MoE", "Mixtral", "gpt-oss")
+        routed = ("Qwen3-MoE", "Mixtral", "gpt-oss", "DeepSeek")
         dtype = "f32" if one.of.startswith(routed) else "f16"
         header = [*HEADER]
         if one.of in families.PIECED:

@@ -44,7 +44,8 @@ def fill(places, forked, pieces):
         more = {bias: True} if bias else {}
         said = {"pad_token_id": 1016, "rope_scaling": None, **said, "quantization_config": None}
         config = checkpoints.llama_config(**{**said, **size, **more})
-        config = {key: value for key, value in config.items() if value is not None}
+        kept = families.NULL
+        config = {key: one for key, one in config.items() if one is not None or key in kept}
         checkpoints.write_json(place / "config.json", families.seeing(config) if sees else config)
         if name.startswith(PIECED):
             for path in (pieces / "plain").iterdir():

@@ -64,6 +64,8 @@ def test_every_type_of_one_read_is_what_llama_quantize_writes(ok, tool, tmp_path
         "Gemma 3",
         "Phi-3, LongRoPE",
         "gpt-oss, bfloat16 experts, transformers 5",
+        "DeepSeek-V3, FP8",
+        "DeepSeek-V2-Lite",
     ],
 )
 def test_each_family_has_llama_quantizes_bytes(name, ok, tool, pieces, tmp_path):

@@ -12,7 +12,7 @@ import checkpoints
 import faults
 import forging
 from conftest import ROOT, once
-from forgeries import FORGERIES, GPT_OSS, Forgery
+from forgeries import DEEPSEEK, FORGERIES, GPT_OSS, Forgery
 from ingot.base.refused import Refused
 from ingot.formats.iree import consumers
 from ingot.formats.iree import irpa as irpa_format
@@ -97,6 +97,7 @@ RIGHT += [
 ]
 RIGHT += [(name, "gguf") for name in ("Qwen3-MoE", "Mixtral", *OTHERS)]
 RIGHT += [(name, "gguf") for name in ("gpt-oss", "gpt-oss, bfloat16 experts", GPT_OSS)]
+RIGHT += [(name, "gguf") for name in ("DeepSeek-V3", "DeepSeek-V2-Lite", DEEPSEEK, "Qwen3, FP8")]
 RIGHT += [(name, "onnx") for name in OTHERS]
 RIGHT += [("demo", kind) for kind in (*forging.SCHEMES, *forging.MLX)]
 RIGHT += [

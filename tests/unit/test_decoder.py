@@ -15,7 +15,7 @@ from ingot.model.specs import specs_of
 NAMES = [
     name for name, said in families.SHAPES.items()
     if not features.lacking(FAMILIES[said["architectures"][0]].needs, weights.CAN) 
-    and not any(word in name for word in ("YaRN", "LongRoPE", "Phi-4"))
+    and not any(word in name for word in ("YaRN", "LongRoPE", "Phi-4", "FP8"))
 ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
 from ingot.formats.gguf import metadata
 from ingot.model.config import read_config
+from ingot.model.families.deepseek import V3
 from ingot.model.families.family import KEYS
 from ingot.model.families.gemma2 import GEMMA2
 from ingot.model.families.phi3 import PHI3
@@ -20,6 +21,7 @@ from ingot.model.features import ALL, FEATURES
 from ingot.model.specs import specs_of
 
 SIZES = {"hidden", "ffn", "head", "q", "kv", "qkv", "gate_up", "experts", "expert", "heads"}
+SIZES |= {"q_rank", "kv_rank", "qk", "q_whole", "plain", "value", "attended", "kv_a", "kv_b", "dense", "shared"}
 
 
 @pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
@@ -49,12 +51,14 @@ def test_a_table_says_what_exists(family):
 
 def test_each_tensor_has_one_name_in_gguf_and_its_size(family, tmp_path):
     found = specs_of(config(family, tmp_path), "f16")
-    parts = {(spec.source, spec.stack) for spec in found}
+    parts = {(spec.source, spec.stack, spec.part) for spec in found}
     assert len({spec.name for spec in found}) == len(found) == len(parts)
     of = {spec.source: spec.shape for spec in found}
     said = config(family, tmp_path)
     q, kv = said.heads * said.head_dim, said.kv_heads * said.head_dim
     name, rows = ("qkv", q + 2 * kv) if "joined" in family.needs else ("q", q)
+    if said.latent:
+        name, rows = ("q_a", said.latent.q_rank) if said.latent.q_rank else ("q", q)
     assert of[f"model.layers.0.self_attn.{name}_proj.weight"] == (rows, said.hidden)
 
 
@@ -62,7 +66,7 @@ def test_its_header_has_its_own_name_and_lacks_what_the_table_says(family, tmp_p
     keys = [kv.key for kv in metadata.hyperparameters(config(family, tmp_path), "f16")]
     own = [key for key in keys if not key.startswith("general.")]
     assert all(key.startswith(f"{family.gguf}.") for key in own)
-    known = {*KEYS, *GEMMA2.gguf_keys, *PHI3.gguf_keys, "rope.freq_base_swa"}
+    known = {*KEYS, *GEMMA2.gguf_keys, *PHI3.gguf_keys, *V3.gguf_keys, "rope.freq_base_swa"}
     if "rope.scaling" in family.gguf_keys:  # which stands for it
         known -= {"rope.scaling.original_context_length"}
     assert {*family.gguf_keys} <= known and len({*family.gguf_keys}) == len(family.gguf_keys)
@@ -105,6 +109,7 @@ def test_what_it_must_say_is_refused_otherwise(family, tmp_path):
                 config(family, tmp_path, **{key: other})
 
 
+MSCALES = families.DEEPSEEK_V3["rope_scaling"]
 LONG, PART = families.LONG, {"rope_type": "default"}
 NUMBERS = {  # of families: what they read, another value, and what is wrong with it
     "MixtralForCausalLM": [
@@ -146,6 +151,31 @@ NUMBERS = {  # of families: what they read, another value, and what is wrong wit
         ("rope_scaling", LONG, "rope's longrope has no place in GGUF of a llama"),
         ("rope_parameters", PART | {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ("rope_parameters", PART | {"partial_rotary_factor": 1.0}, None),
+    ],
+    "DeepseekV3ForCausalLM": [
+        ("n_routed_experts", None, "n_routed_experts is missing"), ("n_routed_experts", 11, "of 4 groups"),
+        ("topk_group", 5, "of 5 of 4 groups"), ("topk_group", None, "of None of 4 groups"),
+        ("num_experts_per_tok", 7, "7 of 12 experts, of 2 of 4 groups"), ("n_group", 1, None),
+        ("num_key_value_heads", 4, "num_key_value_heads is 4, expected 8, one for each head"),
+        ("q_lora_rank", None, "q_lora_rank is None, expected a number: llama.cpp knows no other"),
+        ("num_hidden_layers", 27, "q_lora_rank is 64, expected null"), ("head_dim", 48, None),
+        ("qk_rope_head_dim", 15, "8 heads of 47 values"), ("v_head_dim", None, "v_head_dim is null"),
+        ("rope_scaling", MSCALES | {"mscale": 0.7}, "mscale is 0.7 in rope_scaling, expected that of"),
+        ("rope_scaling", MSCALES | {"mscale": None, "mscale_all_dim": None}, "mscale is None"),
+        ("rope_scaling", MSCALES | {"attention_factor": 1.0}, "attention_factor is 1.0 in rope_scaling"),
+        ("rope_scaling", MSCALES | {"type": "linear"}, "rope_type is linear, expected yarn or default"),
+        ("rope_scaling", {"mscale": 1.0}, "rope_scaling has a mscale and no rope_type"),
+        ("routed_scaling_factor", None, "routed_scaling_factor is null"), ("rope_scaling", None, None),
+        ("quantization_config", families.FP8["quantization_config"] | {"weight_block_size": None},
+         "quantization_config is .*, expected none, or fp8 of blocks"),
+        ("quantization_config", families.FP8["quantization_config"] | {"fmt": "e5m2"}, "fp8 of blocks"),
+        ("quantization_config", families.FP8["quantization_config"] | {"weight_block_size": [0, 1]}, "fp8 of"),
+        ("quantization_config", families.FP8["quantization_config"], None),
+    ],
+    "DeepseekV2ForCausalLM": [
+        ("q_lora_rank", 32, "q_lora_rank is 32, expected null: llama.cpp knows no other"),
+        ("num_hidden_layers", 5, "q_lora_rank is None, expected a number"),
+        ("n_group", 8, "n_group is 8, expected 1"), ("scoring_func", "sigmoid", "scoring_func is sigmoid"),
     ],
     "GptOssForCausalLM": [
         ("rope_scaling", None, "rope_parameters and rope_scaling are missing, expected one: transformers"),

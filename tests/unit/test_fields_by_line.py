@@ -9,6 +9,7 @@ import pytest
 from test_known_fields import OTHER
 
 import checkpoints
+import families
 from conftest import ROOT
 from ingot.base.options import call
 from ingot.base.refused import Refused
@@ -40,7 +41,7 @@ TAKEN = {  # values of fields that are honoured or refused that mean the model t
 }  # fmt: skip
 ONLY_GGUF = {
     "attention_bias": {"attention_bias": True}, "mlp_bias": {"mlp_bias": True},
-    "original_max_position_embeddings": {"rope_scaling": YARN},
+    "original_max_position_embeddings": {"rope_scaling": YARN}, "quantization_config": families.FP8,
 }  # fmt: skip
 REFUSED = {**OTHER, "layer_types": ["sliding_attention"]}
 DYNAMIC = {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}

@@ -6,6 +6,7 @@ import re
 import pytest
 
 import checkpoints
+import families
 from conftest import ROOT
 from ingot.base.refused import Refused
 from ingot.formats.gguf import metadata
@@ -18,7 +19,7 @@ from ingot.model.known_fields import NEUTRAL, NEUTRAL_ITEMS, WITHOUT_EFFECT
 # What the configuration classes of transformers 4.52.1 and 5 take, read off their signatures: LlamaConfig,
 # MistralConfig, and what every configuration has (test_reference.py asks the installed one).
 OTHER = {  # of each field that is refused: a value that means another model
-    "hidden_act": "gelu", "quantization_config": {"quant_method": "gptq"},
+    "hidden_act": "gelu",
     "partial_rotary_factor": 0.5, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0,
     "query_pre_attn_scalar": 256, "logits_scaling": 16.0, "logit_scale": 0.0625,
     "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.0078,
@@ -35,6 +36,7 @@ CHANGED = {  # of each field that is honoured: another value, and which number o
     "tie_word_embeddings": (True, "tied"),
     "rope_parameters": ({"rope_type": "default", "rope_theta": 7.0}, "rope_theta"),
     "attention_bias": (True, "attention_bias"), "mlp_bias": (True, "mlp_bias"),
+    "quantization_config": (families.FP8["quantization_config"], "scaled"),
 }  # fmt: skip
 
 
@@ -78,7 +80,7 @@ def test_what_is_honoured_changes_the_model_and_its_gguf_header(field, read):
     old = {"rope_scaling": None, "rope_theta": None} if field == "rope_parameters" else {}
     one, other = read(), read(**{**old, field: value})
     assert getattr(one, name) != getattr(other, name)
-    if name in ("rope", "tied", "attention_bias", "mlp_bias"):
+    if name in ("rope", "tied", "attention_bias", "mlp_bias", "scaled"):
         return  # tensors
     assert metadata.properties(one, "f16") != metadata.properties(other, "f16")
 

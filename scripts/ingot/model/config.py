@@ -1,5 +1,6 @@
 """What a checkpoint's config.json says of the model, in the words that every stage uses."""
 
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,9 +8,9 @@ from pathlib import Path
 from ingot.base.fields import Number, Whole, held, read_json
 from ingot.base.refused import Refused
 from ingot.model import features, known_fields, layers, rope
-from ingot.model.families.family import Family
+from ingot.model.families.family import LATENT, Family
 from ingot.model.families.table import FAMILIES
-from ingot.model.layers import Experts, Sliding
+from ingot.model.layers import Experts, Latent, Sliding
 from ingot.model.rope import LinearRope, LongRope, Rope, YarnRope
 from ingot.model.tensors.dtypes import FLOATS, STORED, Float
 
@@ -34,6 +35,7 @@ FIELDS = {  # what is read of a config.json; shapes are those of `fields.held`
     "rope_parameters?": rope.SCALING,
     "sliding_window?": (Whole(), None),
     "tie_word_embeddings?": (bool, None),
+    "quantization_config?": ({}, None),
     "attention_bias?": (bool, None),
     "mlp_bias?": (bool, None),
     "original_max_position_embeddings?": (Whole(), None),
@@ -50,6 +52,16 @@ FIELDS = {  # what is read of a config.json; shapes are those of `fields.held`
     "num_local_experts?": (EXPERTS, None),
     "num_experts_per_tok?": (EXPERTS, None),
     "moe_intermediate_size?": (SIZE, None),
+    "n_routed_experts?": (EXPERTS, None),
+    "n_shared_experts?": (EXPERTS, None),
+    "first_k_dense_replace?": (Whole(0, MOST_LAYERS), None),
+    "n_group?": (SIZE, None),
+    "topk_group?": (SIZE, None),
+    "routed_scaling_factor?": (SCALE, None),
+    "norm_topk_prob?": (bool, None),
+    "scoring_func?": (str, None),
+    **dict.fromkeys((f"{name}?" for name in LATENT), (SIZE, None)),
+    "num_nextn_predict_layers?": (Whole(0, MOST_LAYERS), None),
     "no_rope_layers?": ([Whole(0, 1)], None),
     "no_rope_layer_interval?": (SIZE, None),
     **dict.fromkeys((f"{name}?" for name in SCALES), (SCALE, None)),
@@ -88,6 +100,10 @@ class ModelConfig:
         None  # tokens that it was trained on before its context was made longer
     )
     packed: bool = False  # are its experts MXFP4?
+    # rows and columns that share a scale, of a checkpoint whose weights are FP8
+    scaled: tuple[int, int] | None = None
+    latent: Latent | None = None  # then head_dim is that of a query
+    guessing: int = 0  # layers behind its last, that guess further tokens: they are left out
     turned: int = 0  # of each head's values, those that rope turns, the first; 0: all
 
     @property
@@ -100,8 +116,9 @@ class ModelConfig:
 
     @property
     def stored(self) -> dict[str, Float]:
-        """The dtypes that its checkpoint may have: floats, and of experts of MXFP4 bytes."""
-        return FLOATS | ({"U8": STORED["U8"]} if self.packed else {})
+        """The dtypes that its checkpoint may have: floats, and of quantised weights bytes."""
+        codes = {"U8": self.packed, "F8_E4M3": self.scaled is not None}
+        return FLOATS | {name: STORED[name] for name, has in codes.items() if has}
 
     @property
     def rope_dim(self) -> int:
@@ -112,7 +129,10 @@ class ModelConfig:
     def score_scale(self) -> float:
         """What the scores of attention are multiplied by."""
         size = layers.score_size(self.family, self.hidden, self.layers, self.heads, self.head_dim)
-        return self.scale("attention.scale", size**-0.5)
+        found = self.scale("attention.scale", size**-0.5)
+        if isinstance(self.rope, YarnRope) and self.rope.scores:
+            found *= (1 + 0.1 * self.rope.scores * math.log(max(self.rope.factor, 1))) ** 2
+        return found
 
     @property
     def without_rope(self) -> list[int]:
@@ -135,6 +155,7 @@ class ModelConfig:
             "longrope": isinstance(self.rope, LongRope),
             "part_rope": self.rope_dim < self.head_dim,
             "mxfp4": self.packed,
+            "fp8": self.scaled is not None,
         }
         return (*self.family.needs, *(word for word, has in said.items() if has))
 
@@ -170,7 +191,10 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
     if kv_heads is None and not family.counts_kv_heads:
         raise Refused(f"{path}: num_key_value_heads is missing, expected {SIZE}; add it")
     kv_heads = heads if kv_heads is None else kv_heads
+    latent = layers.latent(path, config, family)
     head_dim = config.get("head_dim") or family.default_head_dim or config["hidden_size"] // heads
+    if latent:  # whatever is said: so transformers has it
+        head_dim = latent.plain + latent.turned
     if heads % kv_heads or head_dim % 2 or not head_dim:
         raise Refused(
             f"{path}: {heads} heads of {head_dim} values over {kv_heads} KV heads, expected a "
@@ -186,10 +210,11 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
     theta, scaling = rope.read(path, config, family)
     rope.hold_own(path, config, scaling, family)
     rope.hold_said(path, theta, scaling, family)
-    turned = int(head_dim * rope.part(path, config, family))
+    turned = latent.turned if latent else int(head_dim * rope.part(path, config, family))
     if turned % 2 or not turned:
+        key = "qk_rope_head_dim" if latent else "partial_rotary_factor"
         raise Refused(
-            f"{path}: partial_rotary_factor leaves {turned} of {head_dim} values, expected an even number"
+            f"{path}: {key} leaves {turned} of {head_dim} values, expected an even number"
         )
     rope.hold_long(path, scaling, turned)
     found = ModelConfig(
@@ -215,6 +240,9 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
         ),
         original_context=rope.original_context(path, config, family) if family.long_rope else None,
         packed=layers.packed(path, config, family),
+        scaled=layers.scaled(path, config, family),
+        latent=latent,
+        guessing=(config.get("num_nextn_predict_layers") or 0) if latent else 0,
         turned=0 if turned == head_dim else turned,
         **biases,
     )

@@ -18,6 +18,8 @@ FEATURES = {  # word -> as config.json says it
     "windows": "some of its layers see a window",
     "sinks": "its attention has sinks",
     "mxfp4": "its experts are MXFP4 already",
+    "fp8": "its weights are FP8 already",
+    "latent": "its heads share a latent",
     "scales": "it scales what its layers add, and its logits",
     "norms_behind": "its layers norm what they add",
     "joined": "q, k and v are one weight of its layers",

@@ -39,6 +39,9 @@ TRTLLM = ServerKind(
 SERVERS = {server.name: server for server in (SHORTFIN, VLLM, TRTLLM)}
 
 
+WHOLE = {"experts", "q_rank", "kv_a"}  # whose rows each rank has: of a router, and into latents
+
+
 @dataclass(frozen=True)
 class Shape:
     """What lies on GPUs of a model that there is no table of, by transformers' own reading of config.json.
@@ -80,7 +83,7 @@ class GpuLayout:
 
 def kv_per_token(config: ModelConfig, itemsize: int = 2) -> int:
     """Bytes of cache that a token takes, over all GPUs, when no head is repeated."""
-    return 2 * config.layers * config.kv_heads * config.head_dim * itemsize
+    return config.layers * _values(config, 1) * itemsize
 
 
 def why_not(config: ModelConfig, tp: int, pp: int, server: ServerKind) -> str | None:
@@ -115,21 +118,29 @@ def gpu_layout(
     if reason := why_not(config, tp, pp, server):
         return GpuLayout(tp, pp, reason)
     c, layers = config, ceil(config.layers / pp)
-    kept = max(1, c.kv_heads // tp)  # KV heads of a rank
-    linear = _matrices(config, tp)
+    # the last layers: the first may have no experts
+    linear = sum(_matrices(config, tp, n) for n in range(c.layers - layers, c.layers)) / layers
     table = c.vocab * c.hidden
     embedding = table / tp if server.splits_embedding else table
     ends = max(embedding, table / tp) if pp > 1 else embedding + (0 if c.tied else table / tp)
     norms = (2 * layers + 1) * c.hidden * (2 if server.splits_embedding else 4)  # float32 in IRPA
     routers = c.experts.count * c.hidden if c.experts else 0  # of a layer: they stay whole
-    linear = (linear - routers) * (per_weight or itemsize) + routers * itemsize
+    width = per_weight or (1 if c.scaled else itemsize)  # bytes of a weight
+    linear = (linear - routers) * width + routers * itemsize
     packed = TYPES["MXFP4"].size / TYPES["MXFP4"].block  # bytes of a weight, as vLLM holds them too
-    linear += _joined(config) / tp * (packed if c.packed else per_weight or itemsize)
+    linear += _joined(config) / tp * (packed if c.packed else width)
     weights = int(linear * layers + ends * itemsize + norms)
-    per_token = 2 * layers * kept * c.head_dim * itemsize
+    per_token = layers * _values(config, tp) * itemsize
     room = memory * UTILIZATION - weights - REST
     tokens = max(0, int(room // per_token))
     return GpuLayout(tp, pp, None, weights, per_token, tokens, tokens >= context)
+
+
+def _values(config: ModelConfig, tp: int) -> int:
+    """What a layer of one rank keeps of a token: keys and values, or the latent that each rank has whole."""
+    if m := config.latent:
+        return m.kv_rank + m.turned
+    return 2 * max(1, config.kv_heads // tp) * config.head_dim
 
 
 def _joined(config: ModelConfig) -> int:
@@ -139,9 +150,9 @@ def _joined(config: ModelConfig) -> int:
     return sizes["experts"] * each
 
 
-def _matrices(config: ModelConfig, tp: int) -> float:
-    """Weights of a layer's matrices on one rank: a router is on each, and KV heads that are too few."""
-    sizes, held = sizes_of(config), 0.0
+def _matrices(config: ModelConfig, tp: int, layer: int) -> float:
+    """Weights of a layer's matrices on one rank: some are on each, and KV heads that are too few."""
+    sizes, held = sizes_of(config, layer), 0.0
     kept = max(1, config.kv_heads // tp) * config.head_dim
     for name, one in config.family.layer.items():
         if len(one.shape) < 2:
@@ -154,7 +165,9 @@ def _matrices(config: ModelConfig, tp: int) -> float:
         elif "qkv" in one.shape:
             held += whole // sizes["qkv"] * (sizes["q"] / tp + 2 * kept)
         else:
-            held += whole if "experts" in one.shape else whole / tp
+            held += whole if WHOLE & {*one.shape[:1]} else whole / tp
+    for _, part in config.family.parts:  # by turning its rows stay as many
+        held += config.heads * prod(sizes[word] for word in part.shape) / tp
     return held
 
 

@@ -16,7 +16,6 @@ class Beyond(Refused):
 # Below model_type: fields of other families, which transformers' classes of ours do not read.
 NEUTRAL: dict[str, tuple] = {
     "hidden_act": ("silu", "swish"),
-    "quantization_config": (None, {}),
     "partial_rotary_factor": (None, 1.0),
     "attn_logit_softcapping": (None,),
     "final_logit_softcapping": (None,),

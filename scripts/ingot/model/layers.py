@@ -3,12 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingot.base.fields import Whole
 from ingot.base.refused import Refused
 from ingot.model.families.family import Family
 from ingot.model.known_fields import Beyond
 from ingot.model.rope import agree
 
+# layers by which libllama tells a model without a latent of queries, or with so large a vocabulary
+SHORT, SHORT_OF = (26, 27), (48, 128256)
 MXFP4_BLOCK = 32  # values of a row that share a scale
+SIDE = Whole(high=1 << 16)  # of a block of FP8
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -19,6 +23,31 @@ class Experts:
     count: int
     used: int
     ffn: int
+    router: "Router | None" = None
+
+
+@dataclass(frozen=True)
+class Router:
+    """How a token's experts are chosen and weighed, of a family that says so."""
+
+    scores: str | None  # "softmax" or "sigmoid"; None: its architecture's own
+    dense: int  # leading layers without experts
+    shared: int  # experts more, through which each token goes, as one
+    groups: int | None  # into which they are divided
+    groups_used: int | None  # of which a token's experts are
+    scale: float  # of their weights
+    normed: bool  # is their sum 1, before that?
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Sizes of attention whose keys and values come from one latent a token: values of each."""
+
+    q_rank: int | None  # of the latent of queries; None: there is none
+    kv_rank: int  # of that of keys and values
+    plain: int  # of a head's query and key, without rope
+    turned: int  # and with it
+    value: int  # of a head's value
 
 
 @dataclass(frozen=True)
@@ -56,14 +85,76 @@ def given(path: Path, config: dict, key: str):
 def experts(path: Path, config: dict, family: Family) -> Experts | None:
     if not family.experts:
         return None
-    counts = ("num_experts", "num_local_experts")
+    counts = family.counts
     count = agree(path, {key: config[key] for key in counts if config.get(key)})
     if not count:
-        raise Beyond(f"{path}: {' and '.join(counts)} are missing, expected a number of one")
+        verb = "are" if counts[1:] else "is"
+        raise Beyond(f"{path}: {' and '.join(counts)} {verb} missing, expected a number of one")
     used = given(path, config, "num_experts_per_tok")
     if used > count:
         raise Refused(f"{path}: num_experts_per_tok is {used}, expected at most {count} experts")
-    return Experts(count, used, given(path, config, family.experts))
+    channels = given(path, config, family.experts)
+    return Experts(count, used, channels, _router(path, config, family, count, used))
+
+
+def _router(path: Path, config: dict, family: Family, count: int, used: int) -> Router | None:
+    """Refused: groups of which a token's experts cannot be."""
+    if not family.router:
+        return None
+    groups, chosen = config.get("n_group"), config.get("topk_group")
+    if (groups or 1) > 1:
+        each = count // groups
+        if count % groups or each < 2 or not 0 < (chosen or 0) <= groups or used > chosen * each:
+            raise Refused(
+                f"{path}: {used} of {count} experts, of {chosen} of {groups} groups, expected groups of one "
+                "size, of two experts at least, and enough of them"
+            )
+    return Router(
+        config.get("scoring_func"),
+        given(path, config, "first_k_dense_replace"),
+        given(path, config, "n_shared_experts"),
+        groups,
+        chosen,
+        float(given(path, config, "routed_scaling_factor")),
+        bool(config.get("norm_topk_prob")),
+    )
+
+
+def latent(path: Path, config: dict, family: Family) -> Latent | None:
+    """Refused: heads of keys that are not those of queries, and what libllama guesses otherwise."""
+    if not family.latent:
+        return None
+    heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
+    if kv_heads not in (None, heads):
+        raise Refused(
+            f"{path}: num_key_value_heads is {kv_heads}, expected {heads}, one for each head, as all come "
+            "from one latent"
+        )
+    rank, layers = config.get("q_lora_rank"), config["num_hidden_layers"]
+    short = layers in SHORT or (layers, config["vocab_size"]) == SHORT_OF
+    if short is not (rank is None):
+        expected = "null" if short else "a number"
+        raise Beyond(
+            f"{path}: q_lora_rank is {rank}, expected {expected}: llama.cpp knows no other {family.gguf} of "
+            f"{layers} layers"
+        )
+    names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    return Latent(rank, *(given(path, config, name) for name in names))
+
+
+def scaled(path: Path, config: dict, family: Family) -> tuple[int, int] | None:
+    """Rows and columns of FP8 that share a scale.  Refused: any other way of quantising."""
+    said = config.get("quantization_config")
+    if family.stacks or not said:
+        return None
+    block = said.get("weight_block_size") if isinstance(said, dict) else None
+    right = block and said.get("quant_method") == "fp8" and said.get("fmt", "e4m3") == "e4m3"
+    if not right or len(block) != 2 or not all(SIDE.holds(side) for side in block):
+        raise Beyond(
+            f"{path}: quantization_config is {said!s:.60}, expected none, or fp8 of blocks; it would be "
+            "left out"
+        )
+    return block[0], block[1]
 
 
 def packed(path: Path, config: dict, family: Family) -> bool:

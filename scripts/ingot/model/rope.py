@@ -26,6 +26,8 @@ SCALING = (
         "beta_slow?": Number(above=0),
         "truncate?": (bool, None),
         "attention_factor?": (Number(above=0), None),
+        "mscale?": (Number(above=0), None),
+        "mscale_all_dim?": (Number(above=0), None),
         "short_factor?": ([Number(above=0)], None),
         "long_factor?": ([Number(above=0)], None),
         "partial_rotary_factor?": (Number(above=0), None),
@@ -61,6 +63,8 @@ class YarnRope:
     beta_fast: float | None = None
     beta_slow: float | None = None
     truncate: bool = True  # are the bounds between which it goes by frequency whole numbers?
+    # by which attention's scores grow with the factor's logarithm, of latent attention
+    scores: float | None = None
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ Rope = Llama3Rope | LinearRope | YarnRope | LongRope
 KINDS = {Llama3Rope: "llama3", LinearRope: "linear", YarnRope: "yarn", LongRope: "longrope"}
 SAID = ("rope_parameters", "rope_scaling")  # where config.json says it
 ORIGINAL = "original_max_position_embeddings"
+MSCALES = ("mscale", "mscale_all_dim")
 FACTORS = ("short_factor", "long_factor")
 
 
@@ -115,12 +120,13 @@ def read(path: Path, config: dict, family: Family) -> tuple[float, Rope | None]:
     theta = theta or family.default_theta
     scaling = agree(path, named) or {}
     kind = scaling.get("rope_type", "default")
-    if unknown := sorted(set(scaling) - {key.rstrip("?") for key in SCALING[0]}):
+    known = {key.rstrip("?") for key in SCALING[0]} - ({*MSCALES} - {*_mscales(family)})
+    if unknown := sorted(set(scaling) - known):
         raise Beyond(
             f"{path}: {unknown[0]} in rope_scaling, expected no such field; it would be left out"
         )
     if kind == "default":
-        if odd := [key for key in ("factor", *FACTORS) if scaling.get(key)]:
+        if odd := [key for key in ("factor", *FACTORS, *MSCALES) if scaling.get(key)]:
             raise Refused(
                 f"{path}: rope_scaling has a {odd[0]} and no rope_type, expected both; add it"
             )
@@ -133,6 +139,10 @@ def read(path: Path, config: dict, family: Family) -> tuple[float, Rope | None]:
         raise Beyond(
             f"{path}: rope_type is {kind}, expected llama3, linear, yarn, longrope or default; it would be "
             "dropped"
+        )
+    if family.latent and kind != "yarn":
+        raise Beyond(
+            f"{path}: rope_type is {kind}, expected yarn or default: llama.cpp knows no other {family.gguf}"
         )
     if kind != "longrope" and (odd := [key for key in FACTORS if scaling.get(key)]):
         raise Beyond(
@@ -151,8 +161,9 @@ def read(path: Path, config: dict, family: Family) -> tuple[float, Rope | None]:
             original = original or config["max_position_embeddings"]
             whole = scaling.get("truncate")
             rope = YarnRope(
-                float(scaling["factor"]), original, *more, truncate=whole is None or whole
-            )
+                float(scaling["factor"]), original, *more, truncate=whole is None or whole,
+                scores=_scores(path, scaling) if family.latent else None,
+            )  # fmt: skip
         else:
             numbers = ("factor", "low_freq_factor", "high_freq_factor")
             rope = Llama3Rope(*(float(scaling[key]) for key in numbers), scaling[ORIGINAL])
@@ -171,6 +182,23 @@ def read(path: Path, config: dict, family: Family) -> tuple[float, Rope | None]:
             f"{path}: rope_scaling {scaling}, expected 0 < low < high and a factor above 0"
         )
     return theta, rope
+
+
+def _mscales(family: Family) -> tuple[str, ...]:
+    return MSCALES if family.latent else ()
+
+
+def _scores(path: Path, scaling: dict) -> float:
+    """Refused: two numbers of YaRN by which transformers turns by another length than libllama."""
+    one, all_of = (scaling.get(key) for key in MSCALES)
+    if not one or one != all_of or scaling.get("attention_factor"):
+        key = "attention_factor" if scaling.get("attention_factor") else MSCALES[0]
+        expected = "none" if key == "attention_factor" else f"that of {MSCALES[1]}"
+        raise Beyond(
+            f"{path}: {key} is {scaling.get(key)} in rope_scaling, expected {expected}: llama.cpp computes "
+            "no other"
+        )
+    return float(one)
 
 
 def hold_own(path: Path, config: dict, scaling: Rope | None, family: Family) -> None:

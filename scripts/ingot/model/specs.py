@@ -20,6 +20,15 @@ EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True)
+class HeadRows:
+    """Of the `every` rows that each head has of a weight, those from `first` on; turned or not."""
+
+    first: int
+    every: int
+    turned: bool
+
+
+@dataclass(frozen=True)
 class TensorSpec:
     """One tensor: `source` in the checkpoint (None: computed), `name` and `type` in GGUF.
 
@@ -36,6 +45,7 @@ class TensorSpec:
     stack: Stack | None = (
         None  # where `source` holds all experts, or their biases, of which it is a part
     )
+    part: HeadRows | None = None  # where it is some rows of each head of `source`, [head, out, in]
 
     @property
     def sources(self) -> list[str]:
@@ -60,6 +70,9 @@ class TensorSpec:
     @property
     def source_shape(self) -> tuple[int, ...]:
         """Of each of its sources, which are of one shape but where they are packed."""
+        if self.part:
+            heads, *sides = self.shape
+            return (heads * self.part.every, sides[0 if self.part.turned else 1])
         if not self.stack:
             return self.shape[1:] if self.stacked else self.shape
         count, rows, *columns = self.shape
@@ -84,7 +97,6 @@ def specs_of(config: ModelConfig, dtype: str) -> list[TensorSpec]:
 @functools.lru_cache(512)
 def _specs(config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
     c, found = config, []
-    sizes = sizes_of(c)
     if isinstance(c.rope, Llama3Rope):
         found.append(TensorSpec(None, "rope_freqs.weight", (c.head_dim // 2,), TYPES["F32"]))
     if isinstance(c.rope, LongRope):
@@ -100,9 +112,12 @@ def _specs(config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
 
     add("model.embed_tokens", "token_embd", (c.vocab, c.hidden))
     for block in range(c.layers):
+        sizes = sizes_of(c, block)
         for source, one in c.family.layer.items():
             place, name = f"model.layers.{block}.{source}", f"blk.{block}.{one.gguf}"
             shape = tuple(sizes[size] for size in one.shape)
+            if not all(shape):
+                continue
             if c.experts and "{}" in source:
                 shape = (c.experts.count, *shape)
             heads = getattr(c, one.heads) if one.heads else None
@@ -117,21 +132,39 @@ def _specs(config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
             found.append(TensorSpec(place, f"{name}.weight", shape, kind, stack=stack))
             bias = (f"{place}_bias", f"{name}.bias", shape[:2], TYPES["F32"])
             found.append(TensorSpec(*bias, stack=stack))
+        for source, part in c.family.parts:
+            shape = (c.heads, *(sizes[size] for size in part.shape))
+            first, every = (sum(sizes[size] for size in words) for words in (part.first, part.every))
+            kind, rows = dtype_of(shape, dtype), HeadRows(first, every, part.turned)
+            place, name = f"model.layers.{block}.{source}.weight", f"blk.{block}.{part.gguf}.weight"
+            found.append(TensorSpec(place, name, shape, kind, part=rows))
     add("model.norm", "output_norm", (c.hidden,))
     if not c.tied:
         add("lm_head", "output", (c.vocab, c.hidden))
     return tuple(found)
 
 
-def sizes_of(config: ModelConfig) -> dict[str, int]:
-    """What the words of a family's shapes are of this model."""
+def sizes_of(config: ModelConfig, layer: int = -1) -> dict[str, int]:
+    """What the words of a family's shapes are of a layer of this model, or of one that has experts."""
     c = config
     q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
-    return {
+    found = {
         "hidden": c.hidden, "ffn": c.ffn, "head": c.head_dim, "q": q, "kv": kv, "qkv": q + 2 * kv,
         "gate_up": 2 * c.ffn, "heads": c.heads,
         "experts": c.experts.count if c.experts else 0, "expert": c.experts.ffn if c.experts else 0,
     }  # fmt: skip
+    if c.experts and (router := c.experts.router):
+        dense = 0 <= layer < router.dense
+        found |= {"dense": c.ffn if dense else 0, "shared": router.shared * c.experts.ffn}
+        if dense:
+            found |= dict.fromkeys(("experts", "expert", "shared"), 0)
+    if m := c.latent:
+        found |= {
+            "q_rank": m.q_rank or 0, "q_whole": 0 if m.q_rank else q, "qk": q if m.q_rank else 0,
+            "kv_rank": m.kv_rank, "plain": m.plain, "value": m.value, "attended": c.heads * m.value,
+            "kv_a": m.kv_rank + m.turned, "kv_b": c.heads * (m.plain + m.value),
+        }  # fmt: skip
+    return found
 
 
 @functools.lru_cache(512)

@@ -17,6 +17,7 @@ import numpy as np
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor, outside, read_checkpoint
 from ingot.model.tensors.dtypes import FLOATS, STORED
+from ingot.parity.scaled_weights import scaled
 
 WEIGHTS = "adapter_model.safetensors"
 READING = threading.Lock()
@@ -79,7 +80,8 @@ def changes(checkpoint: Checkpoint) -> dict[str, Change]:
 
 def sources(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The checkpoint's tensors, those that an adapter among its files changes as Adapted."""
-    found = read_checkpoint(checkpoint, FLOATS | {"U8": STORED["U8"]}, merges=True)
+    codes = {name: STORED[name] for name in ("U8", "F8_E4M3")}
+    found = scaled(checkpoint, read_checkpoint(checkpoint, FLOATS | codes, merges=True))
     if ADAPTER not in checkpoint:
         return found
     dtypes = {name: tensor.dtype for name, tensor in found.items()}

@@ -11,6 +11,7 @@ import numpy as np
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.model.tensors.dtypes import FLOATS, STORED
+from ingot.parity.made import Made
 
 NAMED = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up|down)_proj(|_bias|_blocks)")
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
@@ -18,7 +19,7 @@ E2M1 = np.concatenate([E2M1, -E2M1])  # the fourth bit is the sign
 
 
 @dataclass(frozen=True, eq=False)
-class Joined(Tensor):
+class Joined(Made):
     """A part of such a tensor: `shape` is [experts * outputs, inputs], of biases [experts, outputs]."""
 
     whole: tuple[int, ...]  # its shape in GGUF

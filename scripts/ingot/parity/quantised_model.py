@@ -23,9 +23,9 @@ INPUT = "input_global_scale"  # of NVFP4: by which what a layer is given is roun
 
 
 def is_quantised(config: Path) -> bool:
-    """By compressed-tensors; MXFP4 transformers multiplies out by itself, where there is no GPU."""
+    """By compressed-tensors; others transformers multiplies out by itself, where there is no GPU."""
     said = read_json(config).get(KEY)
-    return bool(said) and said.get("quant_method") != "mxfp4"
+    return bool(said) and said.get("quant_method") not in ("mxfp4", "fp8")
 
 
 def load(folder: Path):

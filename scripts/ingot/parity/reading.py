@@ -42,6 +42,12 @@ FORM = {
     "slide": [COUNT],
     **dict.fromkeys(("experts", "experts_used", "expert_ffn"), COUNT),
     **dict.fromkeys(("every_window", "original_context"), COUNT),
+    # of latent attention; and of a router: layers before it, channels of shared experts
+    **dict.fromkeys(("latent", "q_rank", "kv_rank", "value_dim"), COUNT),
+    **dict.fromkeys(("dense_layers", "shared_ffn", "groups", "groups_used"), COUNT),
+    "experts_scale": Number(),
+    "experts_normed": bool,
+    "experts_gate": str,
     "rope_type": str,
     "rope_theta": Number(above=0),
     "rope_scale": Number(above=0),

@@ -187,7 +187,7 @@ def reading(config: Path) -> Reading:
             "layers": len(inner.layers),
             "ffn": theirs.intermediate_size,
             **_heads(attention),
-            "head_dim": attention.head_dim,
+            **_latent(attention),
             "context": min(spans),
             "rms_eps": _epsilon(inner.norm),
             "epsilon": _epsilon(inner.norm),
@@ -206,7 +206,8 @@ def reading(config: Path) -> Reading:
             "slide": slide,
             "window": window if slide else None,
             "every_window": 0 if kinds else window or 0,
-            **_experts(layer.mlp),
+            **_experts(inner.layers[-1].mlp),
+            "dense_layers": _dense(inner.layers),
             **_rope(theirs.rope_parameters, rope, slide),
         }
 
@@ -251,13 +252,35 @@ def _far(rope, original: int) -> list[float]:
 
 def _heads(attention) -> Reading:
     """How many of queries, and of keys and values, whether their weights are joined or not."""
+    if hasattr(attention, "kv_lora_rank"):
+        heads, size = attention.num_heads, attention.qk_head_dim
+        kv_heads = heads // attention.num_key_value_groups
+        return {"heads": heads, "kv_heads": kv_heads, "head_dim": size}
     size, joined = attention.head_dim, getattr(attention, "qkv_proj", None)
     if joined is None:
         rows = attention.q_proj.out_features, attention.k_proj.out_features
     else:
         queries = attention.o_proj.in_features
         rows = queries, (joined.out_features - queries) // 2
-    return {"heads": rows[0] // size, "kv_heads": rows[1] // size}
+    return {"heads": rows[0] // size, "kv_heads": rows[1] // size, "head_dim": size}
+
+
+def _latent(attention) -> Reading:
+    """Of heads that share a latent: what they keep of a token, and how long the latents and values are."""
+    if not (rank := getattr(attention, "kv_lora_rank", 0)):
+        return dict.fromkeys(("latent", "q_rank", "kv_rank", "value_dim"), 0)
+    return {
+        "latent": rank + attention.qk_rope_head_dim,
+        "q_rank": attention.q_lora_rank or 0,
+        "kv_rank": rank,
+        "value_dim": attention.v_head_dim,
+    }
+
+
+def _dense(layers) -> int:
+    """How many of the first have no experts, though others have."""
+    held = [hasattr(one.mlp, "experts") for one in layers]
+    return held.index(True) if True in held else 0
 
 
 def _turns(layer) -> bool:
@@ -267,12 +290,26 @@ def _turns(layer) -> bool:
 
 def _experts(mlp) -> Reading:
     """How many, how many of them a token goes through, channels of each: 0 of a dense layer."""
+    plain = {"experts_scale": 1.0, "experts_normed": False, "experts_gate": ""}
+    plain |= dict.fromkeys(("shared_ffn", "groups", "groups_used"), 0)
     if not (held := getattr(mlp, "experts", None)):
-        return dict.fromkeys(("experts", "experts_used", "expert_ffn"), 0)
+        return plain | dict.fromkeys(("experts", "experts_used", "expert_ffn"), 0)
     count, *sizes = held.gate_up_proj.shape
     both = sizes[-1 if held.is_transposed else 0]
     router = getattr(mlp, "gate", None) or mlp.router
-    return {"experts": count, "experts_used": router.top_k, "expert_ffn": both // 2}
+    found = {"experts": count, "experts_used": router.top_k, "expert_ffn": both // 2}
+    if shared := getattr(mlp, "shared_experts", None):
+        groups = router.num_group or 0
+        plain |= {
+            "shared_ffn": shared.intermediate_size,
+            "groups": groups,
+            "groups_used": router.topk_group or 0,
+            "experts_scale": float(router.routed_scaling_factor),
+            "experts_normed": bool(getattr(router, "norm_topk_prob", False)),
+            # the class that corrects scores before it chooses takes sigmoids
+            "experts_gate": "sigmoid" if hasattr(router, "e_score_correction_bias") else "softmax",
+        }
+    return found | plain
 
 
 @contextmanager

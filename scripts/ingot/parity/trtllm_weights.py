@@ -9,6 +9,7 @@ from ingot.base.refused import Refused
 from ingot.formats.tensorrt.checkpoint import GROUP, Quant
 from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.tensors.dtypes import FLOATS, QUANTISED
+from ingot.parity.scaled_weights import E4M3
 from ingot.parity.values import as_float32
 
 SUBNORMAL = 2.0**-25  # half of float16's smallest step: the source may have been rounded to it
@@ -24,18 +25,6 @@ def rows_of(tensor: Tensor, first: int, last: int) -> np.ndarray:
     raw = np.fromfile(tensor.path, kind, (last - first) * columns, offset=offset)
     stored = E4M3[raw] if tensor.dtype == "F8_E4M3" else as_float32(raw, tensor.dtype)
     return stored.reshape(last - first, -1)
-
-
-def _e4m3() -> np.ndarray:
-    """The values of the 256 bytes: 4 bits of exponent, 3 of mantissa, no infinity (OCP OFP8 1.0)."""
-    byte = np.arange(256)
-    exponent, mantissa = byte >> 3 & 15, byte & 7
-    size = np.where(exponent, (8 + mantissa) * 2.0 ** (exponent - 10), mantissa * 2.0**-9)
-    size[(byte & 127) == 127] = np.nan
-    return np.where(byte & 128, -size, size).astype(np.float32)
-
-
-E4M3 = _e4m3()
 
 
 def unpacked(quant: Quant, tensor: Tensor, first: int, last: int) -> np.ndarray:

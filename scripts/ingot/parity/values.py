@@ -14,6 +14,7 @@ from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.tensors.dtypes import FLOATS
 from ingot.parity.adapted import Adapted
 from ingot.parity.joined_experts import Joined
+from ingot.parity.made import Made
 
 CHUNK = 1 << 16  # values compared at a time: as float32 they stay in a core's cache
 INFINITY = {"F16": 0x7C00, "BF16": 0x7F80}  # its bits; beyond are those of NaN
@@ -108,7 +109,7 @@ def chunks(shape: tuple[int, ...], size: int = CHUNK) -> Iterator[tuple[int, int
 
 def values(source: Tensor, first: int, last: int):
     """Rows first..last of a checkpoint's tensor, as float32; with an adapter's part, where it has one."""
-    if isinstance(source, Joined):
+    if isinstance(source, Made):
         return source.floats(first, last)
     found = as_float32(stored(source, first, last), source.dtype)
     return source.changed(found, first) if isinstance(source, Adapted) else found

@@ -110,8 +110,8 @@ def shape_of(config: ModelConfig, weights: int) -> Shape:
     sliding = len(config.with_window) if config.sliding else config.layers if config.window else 0
     window = config.sliding.window if config.sliding else config.window or 0
     return Shape(
-        config.context, config.layers, config.heads, config.kv_heads, config.head_dim, config.layers, 0,
-        weights, sliding, window,
+        config.context, config.layers, config.heads, config.kv_heads, config.head_dim, config.layers,
+        config.latent.kv_rank + config.latent.turned if config.latent else 0, weights, sliding, window,
     )  # fmt: skip
 
 

@@ -9,12 +9,14 @@ from typing import Any
 from ingot.base.fields import Number, Whole
 from ingot.formats.gguf.kv import KV
 from ingot.model.config import ModelConfig
+from ingot.model.layers import Router
 from ingot.model.rope import LinearRope, LongRope, YarnRope
 from ingot.model.specs import f32, specs_of
 
 CAN = ("attention_bias", "mlp_bias", "own_gguf", "qkv_bias", "qk_norm", "linear", "yarn", "experts",
        "rope_skips", "windows", "scales", "norms_behind", "joined", "longrope", "part_rope", "sinks",
-       "mxfp4")  # fmt: skip
+       "mxfp4", "fp8", "latent")  # fmt: skip
+SCORES = {"softmax": 1, "sigmoid": 2}  # a router's -> expert_gating_func
 FILE_TYPE = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}  # dtype -> general.file_type
 PACKED = 38  # that of floats with MXFP4 experts
 
@@ -50,9 +52,56 @@ def hyperparameters(config: ModelConfig, dtype: str) -> list[KV]:
     found = {key: [KV(f"{name}.{key}", "u32", n)] for key, n in counts.items() if n is not None}
     found |= {key: [KV(f"{name}.{key}", "f32", n)] for key, n in numbers.items() if n is not None}
     found["rope.scaling"] = scaling(f"{name}.rope.scaling", c.rope)
+    if c.experts and c.experts.router:
+        found |= _routed(name, c.experts.router)
+    if c.latent:
+        found |= _latent(name, c)
     found["general.file_type"] = [KV("general.file_type", "u32", file_type(c, dtype))]
     found["general.quantization_version"] = [KV("general.quantization_version", "u32", 2)]
-    return [kv for key in c.family.gguf_keys for kv in found.get(key, ())]
+    keys = [*c.family.gguf_keys]
+    if c.latent and c.says_head_dim:  # then its converter writes them twice, first there
+        both = ("attention.key_length", "attention.value_length")
+        keys = [key for key in keys if key not in both]
+        at = keys.index("general.file_type")
+        keys[at:at] = both
+    return [kv for key in keys for kv in found.get(key, ())]
+
+
+def _routed(name: str, router: Router) -> dict[str, list[KV]]:
+    """How a router chooses and weighs, as far as config.json says it."""
+    pairs = {
+        "expert_group_count": ("u32", router.groups),
+        "expert_group_used_count": ("u32", router.groups_used),
+        "expert_gating_func": ("u32", SCORES[router.scores] if router.scores else None),
+        "leading_dense_block_count": ("u32", router.dense),
+        "expert_shared_count": ("u32", router.shared),
+        "expert_weights_scale": ("f32", router.scale),
+        "expert_weights_norm": ("bool", router.normed or None),
+    }
+    return {
+        key: [KV(f"{name}.{key}", kind, value)]
+        for key, (kind, value) in pairs.items()
+        if value is not None
+    }
+
+
+def _latent(name: str, config: ModelConfig) -> dict[str, list[KV]]:
+    """Of heads that share a latent: to libllama one head of keys and values, as long as that is."""
+    c, m = config, config.latent
+    counts = {
+        "attention.head_count_kv": 1,
+        "attention.q_lora_rank": m.q_rank,
+        "attention.kv_lora_rank": m.kv_rank,
+        "attention.key_length": m.kv_rank + m.turned,
+        "attention.value_length": m.kv_rank,
+        "attention.key_length_mla": m.plain + m.turned,
+        "attention.value_length_mla": m.value,
+    }
+    found = {key: [KV(f"{name}.{key}", "u32", n)] for key, n in counts.items() if n is not None}
+    key = "rope.scaling.yarn_log_multiplier"
+    if isinstance(c.rope, YarnRope):
+        found[key] = [KV(f"{name}.{key}", "f32", 0.1 * c.rope.scores)]
+    return found
 
 
 def file_type(config: ModelConfig, dtype: str) -> int:
@@ -111,7 +160,8 @@ def general(
 ) -> list[KV]:
     """The `general.*` pairs.  `name` and `license` come from the catalogue, never from a path."""
     specs = specs_of(config, dtype)
-    parameters = sum(prod(spec.shape[-2:]) for spec in specs)  # of experts one
+    # of experts one
+    parameters = sum(prod(one.shape[-2:] if "_exps" in one.name else one.shape) for one in specs)
     counted = f"{config.experts.count}x" if config.experts else ""
     kvs = [
         KV("general.architecture", "str", config.family.gguf),

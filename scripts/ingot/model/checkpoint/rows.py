@@ -5,7 +5,7 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from math import prod
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy as np
 from ingot.base import memo, stream
 from ingot.base.progress import Progress
 from ingot.base.refused import Refused
-from ingot.model.checkpoint import adapter, identity, stacked
+from ingot.model.checkpoint import adapter, heads, identity, scales, stacked
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.merge import Merger
 from ingot.model.checkpoint.safetensors import (  # fmt: skip
@@ -26,7 +26,7 @@ from ingot.model.checkpoint.safetensors import (  # fmt: skip
 from ingot.model.config import ModelConfig, say_unknown
 from ingot.model.specs import DROPPED, EMBEDDING, HEAD, TensorSpec, specs_of
 from ingot.model.tensors.cast import Caster, as_float32, not_finite, unpermute
-from ingot.model.tensors.dtypes import FLOATS
+from ingot.model.tensors.dtypes import FLOATS, STORED
 
 
 def hold_tied(tensors: dict[str, Tensor]) -> None:
@@ -87,7 +87,8 @@ class Rows:
         """The spec of each tensor, as llama.cpp orders them: computed ones, then shard by shard."""
         specs = specs_of(self.config, dtype)
         self._hold_packing()
-        self.check({name: shape for one in specs for name, shape in one.source_shapes.items()})
+        expected = {name: shape for one in specs for name, shape in one.source_shapes.items()}
+        self.check(expected | self._scales(expected))
         self._hold_codes({name for spec in specs if spec.packed for name in spec.sources})
         joined = {name for spec in specs if spec.stack for name in spec.sources}
         if changed := sorted(joined & {*self.replaced}):
@@ -108,6 +109,24 @@ class Rows:
             return not spec.packed, known[spec.source.partition("{}")[0]]
 
         return computed + sorted(stored, key=order)
+
+    def _scales(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
+        """The scales that weights of FP8 must have, by name.  Refused: an adapter of such a base."""
+        found = {}
+        for name in names:
+            tensor = self.tensors.get(name)
+            if tensor and tensor.dtype == scales.CODES:
+                if len(tensor.shape) != 2:
+                    raise Refused(
+                        f"{tensor.path}: tensor {name} is FP8 of shape {list(tensor.shape)}, expected a matrix"
+                    )
+                found[scales.name_of(name)] = scales.shape_of(tensor, self.config.scaled)
+        if found and (self.loras or self.replaced):
+            raise Refused(
+                f"{self.checkpoint[ADAPTER]}: its base is FP8, expected floats; name the model that the "
+                "base was quantised from"
+            )
+        return found
 
     def _hold_packing(self) -> None:
         """Refused: experts that config.json says to be codes and are values, as merged ones may be."""
@@ -140,6 +159,8 @@ class Rows:
             )
         # of a model that also sees: its other parts, and names of its part for text
         beside, inside = BESIDE if self.config.family.inner else (), tuple(INSIDE)
+        first = self.config.layers  # behind them, layers that guess further tokens
+        beside += tuple(f"model.layers.{first + n}." for n in range(self.config.guessing))
         extra = [
             name
             for name, tensor in self.tensors.items()
@@ -171,8 +192,8 @@ class Rows:
         The bytes lie in a buffer of the reading thread: use them before it reads on.  But for the last
         block, `multiple` divides its rows.
         """
-        if spec.stack:
-            yield from stacked.blocks(self, spec)
+        if spec.stack or spec.part:
+            yield from (stacked if spec.stack else heads).blocks(self, spec)
             return
         if spec.heads:  # whole heads only
             multiple = self.config.head_dim
@@ -189,6 +210,8 @@ class Rows:
         tensor = self.tensors[name]
         plain = tensor.dtype == spec.type.name and not spec.plus
         size = stream.BLOCK if plain else stream.CAST_BLOCK
+        if tensor.dtype == scales.CODES:
+            size //= 4  # as float32 they take four times as much
         step = max(1, size * tensor.shape[0] // max(tensor.nbytes, 1))
         step = max(1, step // multiple) * multiple
         for row in range(first, last, step):
@@ -204,14 +227,13 @@ class Rows:
     def _read(self, spec: TensorSpec, name: str, ticket: int, first: int, rows: int) -> memoryview:
         tensor = self.tensors[name]
         columns = prod(tensor.shape[1:])
-        row = columns * FLOATS[tensor.dtype].itemsize
+        row = columns * STORED[tensor.dtype].itemsize
         buffer = stream.buffer_of(self.local, rows * row)
         file = self.files[tensor.path]
         stream.read_exactly(file, buffer, tensor.offset + first * row, tensor.path)
         self._hash(tensor, ticket, buffer, first == 0, first + rows == tensor.shape[0])
-        bits = np.frombuffer(buffer, FLOATS[tensor.dtype].bits).reshape(rows, columns)
-        self._hold_finite(tensor, bits)
-        bits, dtype = self._adapted(name, bits, tensor, first)
+        bits = np.frombuffer(buffer, STORED[tensor.dtype].bits).reshape(rows, columns)
+        bits, dtype = self.values(name, bits, first)
         if spec.heads:
             bits = unpermute(bits, self.config.head_dim)
         if spec.plus:
@@ -227,11 +249,22 @@ class Rows:
 
     def cast(self, tensor: Tensor, bits: np.ndarray, dtype: str, spec: TensorSpec) -> memoryview:
         """Values that somebody read of a tensor, as the spec's bytes, in this thread's buffer."""
-        self._hold_finite(tensor, bits)
+        self._hold_finite(tensor, bits, dtype)
         return self._cast(tensor, bits, dtype, spec)
 
-    def _hold_finite(self, tensor: Tensor, bits: np.ndarray) -> None:
-        if odd := not_finite(bits, tensor.dtype):
+    def values(self, name: str, bits: np.ndarray, first: int) -> tuple[np.ndarray, str]:
+        """What is stored of a tensor's rows from `first` on as values: their bits, and their dtype."""
+        tensor = self.tensors[name]
+        if tensor.dtype == scales.CODES:
+            factors = scales.of(self.tensors[scales.name_of(name)])
+            values = scales.multiplied(bits, factors, self.config.scaled, first)
+            self._hold_finite(tensor, values.view(np.uint32), "F32")
+            return values.view(np.uint32), "F32"
+        self._hold_finite(tensor, bits, tensor.dtype)
+        return self._adapted(name, bits, tensor, first)
+
+    def _hold_finite(self, tensor: Tensor, bits: np.ndarray, dtype: str) -> None:
+        if odd := not_finite(bits, dtype):
             raise Refused(
                 f"{tensor.path}: tensor {tensor.name} holds {odd}; the checkpoint is damaged"
             )

@@ -6,7 +6,11 @@ What config.json says (config.py), which tensors a checkpoint and a GGUF file ho
 from dataclasses import dataclass, field
 
 # of a tensor [out, in]: hidden, ffn, head (head_dim), q (heads * head_dim), kv (kv_heads * head_dim),
-# heads and experts (how many), expert (channels of each); qkv and gate_up are the rows of joined weights
+# heads and experts (how many), expert (channels of each); qkv and gate_up are the rows of joined weights.
+# Of latent attention: q_rank and kv_rank (values of a latent), qk (of a head, q_whole where q has no latent),
+# plain (of these, those without rope), value (of a head), attended (of all), kv_a and kv_b (rows of the two).
+# dense: the channels of a layer without experts; shared: those of experts that each token goes through.
+# A weight of which a size is 0 is not there.
 Sizes = tuple[str, ...]
 
 # the keys of GGUF that its converter writes, below the architecture's name or whole, in their order
@@ -18,6 +22,15 @@ KEYS = (
     "attention.scale", "embedding_scale", "residual_scale", "logit_scale", "general.quantization_version",
 )  # fmt: skip
 
+# what config.json says of a router, and of latent attention
+ROUTED = (
+    "n_shared_experts", "first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor",
+    "norm_topk_prob", "scoring_func",
+)  # fmt: skip
+LATENT = (
+    "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+    "num_nextn_predict_layers",
+)  # fmt: skip
 OF_ALL = ("attention_bias", "tie_word_embeddings")  # which config.py reads of every family
 
 
@@ -57,6 +70,17 @@ class Stack:
 
 
 @dataclass(frozen=True)
+class Part:
+    """Of each head's rows of a weight some: GGUF has them as a tensor of its own, [head, out, in]."""
+
+    gguf: str  # its name there, below blk.N.
+    shape: Sizes  # of one head's there: [out, in]
+    every: Sizes  # whose sum are the rows of each head in the checkpoint
+    first: Sizes = ()  # and those of them in front of these
+    turned: bool = False  # are its rows in the checkpoint the columns there?
+
+
+@dataclass(frozen=True)
 class Family:
     """What a family has is said here; what a field leaves out is as Llama's."""
 
@@ -65,6 +89,7 @@ class Family:
     gguf: str  # general.architecture there, and the first word of its keys
     layer: dict[str, Weight]  # by name below model.layers.N., in the order of the computation
     stacks: tuple[tuple[str, Stack], ...] = ()  # by the same names, which may come more than once
+    parts: tuple[tuple[str, Part], ...] = ()  # alike
     needs: tuple[str, ...] = ()  # of features.FEATURES, whatever config.json says
 
     # what config.json says
@@ -90,6 +115,10 @@ class Family:
     # its arithmetic
     activation: str = "silu"
     experts: str = ""  # the key of config.json for the channels of each, of one that has them
+    counts: tuple[str, ...] = ("num_experts", "num_local_experts")  # keys that may say how many
+    # how a router weighs them, of one that says more of it than how many; "softmax" or "sigmoid"
+    router: str = ""
+    latent: bool = False  # are keys and values of all heads one latent, and q perhaps another?
     scales: dict[str, str] = field(default_factory=dict)  # GGUF's key -> that of config.json
     turns_part: bool = False  # may rope turn a part of each head alone?
     rope_skips: int = 0  # of so many layers the last has no rope: no_rope_layers
@@ -129,7 +158,10 @@ class Family:
         ropes = ("no_rope_layers", "no_rope_layer_interval") if self.rope_skips else ()
         counts: tuple[str, ...] = ()
         if self.experts:
-            counts = ("num_experts", "num_local_experts", "num_experts_per_tok", self.experts)
+            counts = (*self.counts, "num_experts_per_tok", self.experts)
+        if self.router:
+            counts += ROUTED
+        latent = LATENT if self.latent else ()
         windows: tuple[str, ...] = ()
         if self.sliding_every:
             windows = (
@@ -140,8 +172,7 @@ class Family:
             )
         scores = ("query_pre_attn_scalar",) if self.wide_at else ()
         part = ("partial_rotary_factor",) if self.turns_part else ()
-        codes = ("quantization_config",) if self.stacks else ()
         said = (key for key in self.says if key not in OF_ALL)
         return (
-            *said, *self.scales.values(), *counts, *ropes, *windows, *scores, *part, *codes,
+            *said, *self.scales.values(), *counts, *ropes, *windows, *scores, *part, *latent,
         )  # fmt: skip

@@ -1,5 +1,6 @@
 """Every family there is.  A new one: a file here, and a line below."""
 
+from ingot.model.families.deepseek import V2, V3
 from ingot.model.families.family import Family
 from ingot.model.families.gemma2 import GEMMA2
 from ingot.model.families.gemma3 import GEMMA3, GEMMA3_SEEING
@@ -17,6 +18,6 @@ from ingot.model.families.smollm3 import SMOLLM3
 
 _ALL = (
     LLAMA, MISTRAL, MIXTRAL, QWEN2, QWEN3, QWEN3_MOE, GEMMA2, GEMMA3, GEMMA3_SEEING, SMOLLM3, GRANITE,
-    OLMO2, PHI3, GPT_OSS,
+    OLMO2, PHI3, GPT_OSS, V2, V3,
 )  # fmt: skip
 FAMILIES: dict[str, Family] = {one.architecture: one for one in _ALL}

@@ -179,10 +179,10 @@ def cache_of(
     config: ModelConfig | Shape, found: GpuLayout, device: str, at_once: int
 ) -> KvCache | None:
     """Of the model laid out so."""
-    block = BLOCK[device]
+    block = (JOINED if config.latent else BLOCK)[device]
     if isinstance(config, Shape):
         layers, sliding, window = config.cached, config.sliding, config.window
-        states, block = config.states, (JOINED if config.latent else BLOCK)[device]
+        states = config.states
     else:
         layers, window, states = config.layers, config.window or 0, 0
         sliding = layers if window else 0

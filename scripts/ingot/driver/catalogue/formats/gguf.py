@@ -19,6 +19,7 @@ from ingot.driver.catalogue.formats.table import (  # fmt: skip
 from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import UPSTREAM, Model, maker_of
 from ingot.formats.gguf import converter, metadata, quantisations
+from ingot.formats.gguf import lora as lora_format
 from ingot.formats.iree import irpa
 from ingot.model import features
 
@@ -165,6 +166,10 @@ def can(target: Target) -> Collection[str]:
     return (*features.ALL, *([features.ADAPTER] if own else []))
 
 
+def can_lora(target: Target) -> Collection[str]:
+    return [word for word in can(target) if word not in lora_format.CANNOT]
+
+
 def every_type(catalogue: dict, tp: int) -> list[str]:
     return [*FLOATS, *quantisations.ROWS]
 
@@ -214,6 +219,7 @@ ROWS = (
             "lora_to_gguf": lora,
             "verify_lora": run_through(Cost(10, 40, 400, 1200), corpus=True),
         },
+        can=can_lora,
         why_not=why_not_lora,
         record="the adapter, value by value; transformers with what PEFT merges, by libllama",
     ),

@@ -77,8 +77,8 @@ def by_builder(target: Target) -> bool:
 
 
 def can(target: Target) -> Collection[str]:
-    """The builder's toolchain has no accelerate, without which transformers reads no MXFP4 there."""
-    built = tuple(word for word in features.ALL if word != "mxfp4")
+    """The builder's toolchain has no accelerate, without which transformers reads no codes there."""
+    built = tuple(word for word in features.ALL if word not in ("mxfp4", "fp8"))
     return built if by_builder(target) else weights.CAN
 
 
@@ -99,7 +99,8 @@ def by_exporter(target: Target) -> bool:
 
 
 def of_openvino(target: Target) -> Collection[str]:
-    return features.ALL if by_exporter(target) else weights.CAN
+    exported = tuple(word for word in features.ALL if word != "fp8")
+    return exported if by_exporter(target) else weights.CAN
 
 
 def not_openvino(target: Target) -> str | None:

@@ -14,8 +14,11 @@ from ingot.model.families.table import FAMILIES
 from ingot.model.outline import NO_TABLE
 
 OWN = tuple(
-    word for word in (*features.ALL, features.ADAPTER) if word not in (NO_TABLE, "sinks", "mxfp4")
+    word
+    for word in (*features.ALL, features.ADAPTER)
+    if word not in (NO_TABLE, "sinks", "mxfp4", "fp8", "latent")
 )
+CALIBRATES = tuple(word for word in features.ALL if word != "fp8")
 SMALL = 5000  # bytes of what lies beside the shards and the tokenizer
 COST, TWICE = Cost(0.4, 2.0, 80), Cost(0.4, 4.0, 80)  # of one read, of two
 COMPRESS, CALIBRATE = Cost(14, 20, 1000, 1300), Cost(25, 1000, 1000, 1300)  # by llm-compressor
@@ -50,7 +53,7 @@ def compressed(job: Job, model: Model) -> Work | None:
 def can(target: Target) -> Collection[str]:
     """llm-compressor takes what transformers does, and merges no adapter."""
     if target.variant in CALIBRATED:
-        return features.ALL
+        return CALIBRATES
     return OWN if NO_TABLE not in target.entry["needs"] else features.ALL
 
 

@@ -405,7 +405,8 @@ def quantised(config: dict, kinds: Kinds) -> Kinds:
         if ".layers." in name and len(shape) == 2 and not name.endswith("mlp.gate.weight"):
             found[name] = (shape, "F8_E4M3")
             blocks = tuple(
-                -(-size // side) for size, side in zip(shape, said["weight_block_size"], strict=True)
+                -(-size // side)
+                for size, side in zip(shape, said["weight_block_size"], strict=True)
             )
             found[f"{name}_scale_inv"] = (blocks, "F32")
     return found

@@ -352,7 +352,10 @@ def _of_latents(of: Callable, family: str, numbers: str) -> Iterator[Forgery]:
     """What DeepSeek's alone have: latents, a router's own numbers, FP8 with scales of blocks."""
     lite, scales = "DeepSeek-V2-Lite", "model/checkpoint/scales.py"
     yield of(
-        "DeepSeek-V3", family, "the values of a head are its keys' rows", ('first=("plain",)', "first=()")
+        "DeepSeek-V3",
+        family,
+        "the values of a head are its keys' rows",
+        ('first=("plain",)', "first=()"),
     )
     yield of(
         "DeepSeek-V3", "model/checkpoint/heads.py", "keys are not turned",
@@ -366,20 +369,27 @@ def _of_latents(of: Callable, family: str, numbers: str) -> Iterator[Forgery]:
         ("the weights of experts are not scaled", '("f32", router.scale)', '("f32", 1.0)'),
         ("the weights of experts have not the sum 1", "router.normed or None", "None"),
         ("scores do not grow with YaRN's factor", "0.1 * c.rope.scores", "0.01 * c.rope.scores"),
-        ("one group more is looked at", '("u32", router.groups_used)', '("u32", router.groups_used + 1)'),
+        (
+            "one group more is looked at",
+            '("u32", router.groups_used)',
+            '("u32", router.groups_used + 1)',
+        ),
         ("a router takes softmax", "SCORES[router.scores]", 'SCORES["softmax"]'),
-        ("its values are as long as its keys", 'value_length_mla": m.value', 'value_length_mla": m.plain'),
+        (
+            "its values are as long as its keys",
+            'value_length_mla": m.value',
+            'value_length_mla": m.plain',
+        ),
     ):
         yield of("DeepSeek-V3", numbers, name, (old, new))
+    yield of(lite, numbers, "scores grow as another model's", ("0.1 * c.rope.scores", "0.1"))
     yield of(
-        lite, numbers, "scores grow as another model's", ("0.1 * c.rope.scores", "0.1")
+        DEEPSEEK,
+        scales,
+        "rows have the scale of the block before",
+        ("scales[which]", "scales[which - 1]"),
     )
-    yield of(
-        DEEPSEEK, scales, "rows have the scale of the block before", ("scales[which]", "scales[which - 1]")
-    )
-    yield of(
-        DEEPSEEK, scales, "columns have one scale", (".repeat(block[1])[:columns]", "[0]")
-    )
+    yield of(DEEPSEEK, scales, "columns have one scale", (".repeat(block[1])[:columns]", "[0]"))
     yield of(
         DEEPSEEK, "model/tensors/few_bits.py", "the smallest codes are 0",
         ("np.concatenate([_E4M3, [np.nan]", "np.concatenate([_E4M3 * (_E4M3 > 0.01), [np.nan]"),

@@ -201,10 +201,23 @@ def test_the_makers_of_gguf_ask_for_the_whole_description(tmp_path):
 
     folder = checkpoints.llama31(tmp_path / "m", num_hidden_layers=1)
     tokenizer = json.loads((folder / "tokenizer.json").read_bytes())
-    tokenizer["pre_tokenizer"] = description(KNOWN["deepseek-v3"])
+    tokenizer["pre_tokenizer"] = description(KNOWN["minicpm5"])
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    with pytest.raises(Refused, match="splits texts as deepseek-v3"):
+    with pytest.raises(Refused, match="splits texts as minicpm5"):
         vocabulary(Checkpoint([folder]), read_config(folder / "config.json"), "llama-bpe")
+
+
+def test_a_vocabulary_that_merges_digits_is_none_of_deepseeks(tmp_path):
+    path = checkpoints.llama31(tmp_path / "m", num_hidden_layers=1) / "tokenizer.json"
+    tokenizer = json.loads(path.read_bytes())
+    tokenizer["pre_tokenizer"] = description(KNOWN["deepseek-llm"])
+    tokenizer["model"] |= {"ignore_merges": False, "merges": ["t h", "th e", "x 1"]}
+    pre_tokenizers.hold(path, tokenizer, "deepseek-llm")
+    for odd in ("1 2", ["x1", "23"]):
+        tokenizer["model"]["merges"].append(odd)
+        with pytest.raises(Refused, match="expected no digits merged by a deepseek-llm"):
+            pre_tokenizers.hold(path, tokenizer, "deepseek-llm")
+        tokenizer["model"]["merges"].pop()
 
 
 SCRIPTS = {  # the first letters of blocks of Unicode, and how many

@@ -21,7 +21,18 @@ from ingot.model.features import ALL, FEATURES
 from ingot.model.specs import specs_of
 
 SIZES = {"hidden", "ffn", "head", "q", "kv", "qkv", "gate_up", "experts", "expert", "heads"}
-SIZES |= {"q_rank", "kv_rank", "qk", "q_whole", "plain", "value", "attended", "kv_a", "kv_b", "dense", "shared"}
+SIZES |= {
+    "q_rank",
+    "kv_rank",
+    "qk",
+    "q_whole",
+    "plain",
+    "value",
+    "attended",
+    "kv_a",
+    "dense",
+    "shared",
+}
 
 
 @pytest.fixture(params=FAMILIES.values(), ids=FAMILIES)
@@ -109,6 +120,7 @@ def test_what_it_must_say_is_refused_otherwise(family, tmp_path):
                 config(family, tmp_path, **{key: other})
 
 
+BLOCKS = families.FP8["quantization_config"]
 MSCALES = families.DEEPSEEK_V3["rope_scaling"]
 LONG, PART = families.LONG, {"rope_type": "default"}
 NUMBERS = {  # of families: what they read, another value, and what is wrong with it
@@ -166,11 +178,11 @@ NUMBERS = {  # of families: what they read, another value, and what is wrong wit
         ("rope_scaling", MSCALES | {"type": "linear"}, "rope_type is linear, expected yarn or default"),
         ("rope_scaling", {"mscale": 1.0}, "rope_scaling has a mscale and no rope_type"),
         ("routed_scaling_factor", None, "routed_scaling_factor is null"), ("rope_scaling", None, None),
-        ("quantization_config", families.FP8["quantization_config"] | {"weight_block_size": None},
+        ("quantization_config", BLOCKS | {"weight_block_size": None},
          "quantization_config is .*, expected none, or fp8 of blocks"),
-        ("quantization_config", families.FP8["quantization_config"] | {"fmt": "e5m2"}, "fp8 of blocks"),
-        ("quantization_config", families.FP8["quantization_config"] | {"weight_block_size": [0, 1]}, "fp8 of"),
-        ("quantization_config", families.FP8["quantization_config"], None),
+        ("quantization_config", BLOCKS | {"fmt": "e5m2"}, "fp8 of blocks"),
+        ("quantization_config", BLOCKS | {"weight_block_size": [0, 1]}, "fp8 of"),
+        ("quantization_config", BLOCKS, None),
     ],
     "DeepseekV2ForCausalLM": [
         ("q_lora_rank", 32, "q_lora_rank is 32, expected null: llama.cpp knows no other"),

@@ -46,7 +46,9 @@ def floats(rows, spec):
     return np.concatenate(found).reshape(spec.shape)
 
 
-@pytest.mark.parametrize("name", ["DeepSeek-V3", "DeepSeek-V3, FP8", "DeepSeek-V2-Lite", "Qwen3, FP8"])
+@pytest.mark.parametrize(
+    "name", ["DeepSeek-V3", "DeepSeek-V3, FP8", "DeepSeek-V2-Lite", "Qwen3, FP8"]
+)
 def test_each_value_is_what_another_reading_makes_of_it(name, checkpoint):
     folder, config = checkpoint(name)
     others = sources(folder)
@@ -60,10 +62,12 @@ def test_each_value_is_what_another_reading_makes_of_it(name, checkpoint):
                 order = values.row_order(spec.heads, config.head_dim, found.shape)
                 found = found[order]
             assert np.array_equal(found.reshape(wanted.shape), wanted), spec.name
-            assert isinstance(mine[0], Made) is (mine[0].dtype == "F8_E4M3" or spec.part is not None)
-        assert heads and {one.name.split(".")[2] for one in specs_of(config, "f32") if one.part} == (
-            {"attn_k_b", "attn_v_b"} if config.latent else set()
-        )
+            assert isinstance(mine[0], Made) is (
+                mine[0].dtype == "F8_E4M3" or spec.part is not None
+            )
+        assert heads and {
+            one.name.split(".")[2] for one in specs_of(config, "f32") if one.part
+        } == ({"attn_k_b", "attn_v_b"} if config.latent else set())
 
 
 def test_blocks_at_the_edges_of_a_weight_have_scales_of_their_own():

@@ -137,7 +137,7 @@ def gpu_layout(
 
 
 def _values(config: ModelConfig, tp: int) -> int:
-    """What a layer of one rank keeps of a token: keys and values, or the latent that each rank has whole."""
+    """What a layer of a rank keeps of a token: keys and values, or the latent, which each has whole."""
     if m := config.latent:
         return m.kv_rank + m.turned
     return 2 * max(1, config.kv_heads // tp) * config.head_dim

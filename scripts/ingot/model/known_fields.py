@@ -50,7 +50,8 @@ WITHOUT_EFFECT = (  # sampling, training, names, and what the tokenizer says
     "router_aux_loss_coef", "router_jitter_noise", "sep_token_id", "suppress_tokens",
     "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class",
     "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p", "use_bfloat16",
-    "use_cache", "use_sliding_window", "max_window_layers", "embd_pdrop", "resid_pdrop",
+    "use_cache", "use_sliding_window", "max_window_layers", "embd_pdrop", "resid_pdrop", "aux_loss_alpha",
+    "seq_aux", "ep_size",
 )  # fmt: skip
 NAMES = (*NEUTRAL, *NEUTRAL_ITEMS, *WITHOUT_EFFECT)
 

@@ -106,8 +106,8 @@ def _router(path: Path, config: dict, family: Family, count: int, used: int) -> 
         each = count // groups
         if count % groups or each < 2 or not 0 < (chosen or 0) <= groups or used > chosen * each:
             raise Refused(
-                f"{path}: {used} of {count} experts, of {chosen} of {groups} groups, expected groups of one "
-                "size, of two experts at least, and enough of them"
+                f"{path}: {used} of {count} experts, of {chosen} of {groups} groups, expected groups of "
+                "one size, of two experts at least, and enough of them"
             )
     return Router(
         config.get("scoring_func"),
@@ -135,8 +135,8 @@ def latent(path: Path, config: dict, family: Family) -> Latent | None:
     if short is not (rank is None):
         expected = "null" if short else "a number"
         raise Beyond(
-            f"{path}: q_lora_rank is {rank}, expected {expected}: llama.cpp knows no other {family.gguf} of "
-            f"{layers} layers"
+            f"{path}: q_lora_rank is {rank}, expected {expected}: llama.cpp knows no other {family.gguf} "
+            f"of {layers} layers"
         )
     names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     return Latent(rank, *(given(path, config, name) for name in names))

@@ -134,7 +134,9 @@ def _specs(config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:
             found.append(TensorSpec(*bias, stack=stack))
         for source, part in c.family.parts:
             shape = (c.heads, *(sizes[size] for size in part.shape))
-            first, every = (sum(sizes[size] for size in words) for words in (part.first, part.every))
+            first, every = (
+                sum(sizes[size] for size in words) for words in (part.first, part.every)
+            )
             kind, rows = dtype_of(shape, dtype), HeadRows(first, every, part.turned)
             place, name = f"model.layers.{block}.{source}.weight", f"blk.{block}.{part.gguf}.weight"
             found.append(TensorSpec(place, name, shape, kind, part=rows))
@@ -162,7 +164,7 @@ def sizes_of(config: ModelConfig, layer: int = -1) -> dict[str, int]:
         found |= {
             "q_rank": m.q_rank or 0, "q_whole": 0 if m.q_rank else q, "qk": q if m.q_rank else 0,
             "kv_rank": m.kv_rank, "plain": m.plain, "value": m.value, "attended": c.heads * m.value,
-            "kv_a": m.kv_rank + m.turned, "kv_b": c.heads * (m.plain + m.value),
+            "kv_a": m.kv_rank + m.turned,
         }  # fmt: skip
     return found
 

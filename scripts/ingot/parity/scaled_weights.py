@@ -15,6 +15,7 @@ from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor
 from ingot.parity.made import Made
 
+
 def _e4m3() -> np.ndarray:
     """The values of the 256 bytes: 4 bits of exponent, 3 of mantissa, no infinity (OCP OFP8 1.0)."""
     byte = np.arange(256)

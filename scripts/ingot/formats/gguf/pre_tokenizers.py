@@ -7,6 +7,7 @@ digits.  Names are llama.cpp's (`tokenizer.ggml.pre`); patterns are those of the
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,23 @@ RUNS = "|".join(rf"\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4))
 CASCADE = rf"\s*[\r\n]+|{RUNS}|\s{{1,2}}(?!\S)|\s{{1}}"
 PLAIN, GPT2 = "bytes", "bytes, split as GPT-2"  # the last step: letters for bytes
 DIGITS = "digits, each alone"
+# letters that have a case, as DeepSeek V2 and its kin list them: code points
+LETTERS = """
+41-5A 61-7A B5 C0-D6 D8-F6 F8-1BA 1BC-1BF 1C4-293 295-2AF 370-373 376 377 37B-37D 37F 386
+388-38A 38C 38E-3A1 3A3-3F5 3F7-481 48A-52F 531-556 10A0-10C5 13A0-13F5 13F8-13FD 1C90-1CBA
+1CBD-1CBF 1D00-1D2B 1D6B-1D77 1D79-1D9A 1E00-1F15 1F18-1F1D 1F20-1F45 1F48-1F4D 1F50-1F57 1F59
+1F5B 1F5D 1F5F-1F7D 1F80-1FB4 1FB6-1FBC 1FBE 1FC2-1FC4 1FC6-1FCC 1FD0-1FD3 1FD6-1FDB 1FE0-1FEC
+1FF2-1FF4 1FF6-1FFC 2102 2107 210A-2113 2115 2119-211D 2124 2126 2128 212A-212D 212F-2134 2139
+213C-213F 2145-2149 214E 2183 2184 2C00-2C7B 2C7E-2CE4 2CEB-2CEE 2CF2 2CF3 A640-A66D A680-A69B
+A722-A76F A771-A787 A78B-A78E AB70-ABBF FB00-FB06 FB13-FB17 FF21-FF3A FF41-FF5A 10400-1044F
+104B0-104D3 104D8-104FB 10C80-10CB2 10CC0-10CF2 118A0-118DF 1E900-1E943
+"""
+ALPHABET = "".join("-".join(chr(int(end, 16)) for end in one.split("-")) for one in LETTERS.split())
+DEEPSEEK_V2 = (
+    "[\r\n]", rf"\s?[{ALPHABET}]+",
+    "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$",
+    "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", DIGITS,
+)  # fmt: skip
 TAKEN = {  # that a GGUF file of ours can say
     "llama-bpe": (LLAMA, PLAIN),
     "tekken": (TEKKEN, PLAIN),
@@ -41,7 +59,10 @@ TAKEN = {  # that a GGUF file of ours can say
     "dbrx": (LLAMA, PLAIN),  # llama-bpe's, of whose words each is merged
     "gpt-2": (GPT2,),
     "starcoder": (DIGITS, GPT2),
+    "deepseek-llm": (*DEEPSEEK_V2, PLAIN),
+    "deepseek-v3": (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK, PLAIN),
 }
+ALONE = ("deepseek-llm",)  # whose digits libllama leaves together, which no merge joins
 WHOLE = ("llama-bpe", "tekken")  # of which libllama takes each word whole that is a token
 # of which a normaliser may compose letters and marks, as libllama never does
 COMPOSED = ("qwen2", "qwen35")
@@ -52,7 +73,6 @@ OTHERS = {  # for a refusal that names them
         rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{SPACES}",
         PLAIN,
     ),
-    "deepseek-v3": (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK, PLAIN),
     "minicpm5": (r"\p{N}{1,3}", rf"{APOSTROPHE}|{WORD}|\p{{N}}+|{SIGNS}|{SPACES}", PLAIN),
     "jais-2": (f"{LLAMA.removesuffix(SPACES)}{CASCADE}", PLAIN),
     "seed-coder": (
@@ -130,6 +150,19 @@ def hold_merges(path: Path, tokenizer: dict[str, Any], wanted: str) -> None:
             f"{path}: model.ignore_merges is true, expected false of {wanted}, of which libllama merges "
             "each word; take the base model's tokenizer.json"
         )
+    if wanted in ALONE and (odd := next(filter(_pairs_digits, _merges(tokenizer)), None)):
+        raise Refused(
+            f"{path}: merges {odd}, expected no digits merged by a {wanted}, of which libllama splits none"
+        )
+
+
+def _merges(tokenizer: dict[str, Any]) -> list[str]:
+    found = (tokenizer.get("model") or {}).get("merges") or []
+    return [one if isinstance(one, str) else " ".join(map(str, one)) for one in found]
+
+
+def _pairs_digits(merge: str) -> bool:
+    return bool(re.search(r"[0-9]{2}", merge.replace(" ", "")))
 
 
 def _takes_whole(tokenizer: dict[str, Any]) -> bool:
@@ -147,6 +180,9 @@ def described(tokenizer: dict[str, Any]) -> str:
 
 def differs_in_libllama(name: str, text: str) -> bool:
     """May libllama split `text` otherwise than the models whose pre-tokenizer has this name?"""
+    if name in ALONE:
+        # of a vocabulary that merges digits; and libllama's spaces are ASCII's here
+        return bool(re.search(r"[0-9]{2}|[^\S\x00-\x7f]", text))
     if name not in NEAR or text.isascii():
         return False
     import unicodedata

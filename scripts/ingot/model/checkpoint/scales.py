@@ -36,9 +36,7 @@ def of(scales: Tensor) -> np.ndarray:
         stream.read_exactly(file.fileno(), buffer, scales.offset, scales.path)
     bits = np.frombuffer(buffer, FLOATS[scales.dtype].bits)
     if odd := not_finite(bits, scales.dtype):
-        raise Refused(
-            f"{scales.path}: tensor {scales.name} holds {odd}; the checkpoint is damaged"
-        )
+        raise Refused(f"{scales.path}: tensor {scales.name} holds {odd}; the checkpoint is damaged")
     return as_float32(bits, scales.dtype).reshape(scales.shape)
 
 

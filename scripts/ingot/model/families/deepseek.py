@@ -61,7 +61,6 @@ V3 = replace(
     counts=("n_routed_experts",),
     neutral={
         "topk_method": (None, "noaux_tc"), "moe_layer_freq": (None, 1), "rope_interleave": (None, True),
-        "ep_size": (None, 1),
     },
     says={"scoring_func": "sigmoid"},
     defaults=V3_SAYS,
@@ -88,7 +87,7 @@ V2 = replace(
     layer={name: one for name, one in V3.layer.items() if "correction" not in name},
     neutral={
         "topk_method": (None, "greedy", "group_limited_greedy"), "scoring_func": (None, "softmax"),
-        "n_group": (None, 1), "topk_group": (None, 1), "moe_layer_freq": (None, 1), "ep_size": (None, 1),
+        "n_group": (None, 1), "topk_group": (None, 1), "moe_layer_freq": (None, 1),
     },
     says={"norm_topk_prob": False},  # whatever it says, transformers norms none
     defaults=V2_SAYS,

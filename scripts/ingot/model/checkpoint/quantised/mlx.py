@@ -35,7 +35,8 @@ CAN = tuple(  # of features.FEATURES: what mlx-lm's classes of the families in t
     word
     for word in (*features.ALL, features.ADAPTER)
     # of LongRoPE its class takes the long factors for texts of any length
-    if word not in ("no_table", "yarn", "attention_bias", "longrope", "sinks", "mxfp4", "fp8", "latent")
+    if word
+    not in ("no_table", "yarn", "attention_bias", "longrope", "sinks", "mxfp4", "fp8", "latent")
 )
 BITS = {"": 0, "4bit": 4, "8bit": 8}
 # layers that mlx-lm's class of a family gives eight bits, whatever the others have

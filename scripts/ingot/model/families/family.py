@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 # of a tensor [out, in]: hidden, ffn, head (head_dim), q (heads * head_dim), kv (kv_heads * head_dim),
 # heads and experts (how many), expert (channels of each); qkv and gate_up are the rows of joined weights.
-# Of latent attention: q_rank and kv_rank (values of a latent), qk (of all heads' queries; q_whole where they
-# have no latent), plain (of a head's key, those without rope), value (of a head), attended (of all heads'
-# values), kv_a (the latent of keys and values, and what rope turns).
+# Of latent attention: q_rank and kv_rank (values of a latent), qk (of all heads' queries; q_whole where
+# they have no latent), plain (of a head's key, those without rope), value (of a head's), attended (of all
+# heads' values), kv_a (the latent of keys and values, and what rope turns).
 # dense: the channels of a layer without experts; shared: those of experts that each token goes through.
 # A weight of which a size is 0 is not there.
 Sizes = tuple[str, ...]

@@ -39,7 +39,8 @@ OWN = {
     **{
         name: {
             "num_key_value_heads": 32, "n_routed_experts": 32, "moe_intermediate_size": 768,
-            "q_lora_rank": 768, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+            "q_lora_rank": 768, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+            "v_head_dim": 128,
         }
         for name in NAMES if name.startswith("DeepSeek")
     },

@@ -11,7 +11,7 @@ its distributions over a corpus within the limits of the format.
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -297,8 +297,11 @@ def compared(
 ) -> dict:
     """What a record says of the header and of every value."""
     sources = sources_of(checkpoint)
-    joined = joined_experts.sources(checkpoint) if config.family.stacks else {}
-    joined |= scaled_weights.of_heads(checkpoint, sources, values) if config.latent else {}
+    joined: dict[str, Any] = {}
+    if config.family.stacks:
+        joined = {**joined_experts.sources(checkpoint)}
+    if config.latent:
+        joined |= scaled_weights.of_heads(checkpoint, sources, values)
     reader = opened(gguf)
     header.check(gguf, reader.fields, kvs)
     found = {tensor.name: tensor for tensor in reader.tensors}

@@ -117,6 +117,23 @@ DEEPSEEK_V2 = DEEPSEEK_V3 | {  # Lite, of as few layers as libllama knows of one
     "qk_nope_head_dim": 16, "v_head_dim": 16,
     "rope_scaling": DEEPSEEK_V3["rope_scaling"] | {"mscale": 0.707, "mscale_all_dim": 0.707},
 }  # fmt: skip
+PUBLISHED = {  # numbers of the hub's
+    "DeepSeek-V3": DEEPSEEK_V3
+    | {
+        "hidden_size": 7168, "intermediate_size": 18432, "moe_intermediate_size": 2048,
+        "num_hidden_layers": 61, "num_attention_heads": 128, "num_key_value_heads": 128,
+        "first_k_dense_replace": 3, "n_routed_experts": 256, "num_experts_per_tok": 8, "n_group": 8,
+        "topk_group": 4, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 129280,
+    },
+    "DeepSeek-V2-Lite": DEEPSEEK_V2
+    | {
+        "hidden_size": 2048, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+        "num_hidden_layers": 27, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "n_routed_experts": 64, "num_experts_per_tok": 6, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 102400,
+    },
+}  # fmt: skip
 NULL = ("q_lora_rank",)  # which means something else than not to say it
 FP8 = {
     "quantization_config": {

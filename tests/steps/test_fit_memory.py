@@ -24,6 +24,7 @@ MODELS = {  # as large as they are published; no weights are needed
         "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 1024,
         "query_pre_attn_scalar": 256, "layer_types": None,
     },
+    "DeepSeek V3": families.PUBLISHED["DeepSeek-V3"] | LONG,
     "Qwen3 30B-A3B": families.QWEN3_MOE | LONG | {
         "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48,
         "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
@@ -50,7 +51,8 @@ def test_weights_cache_and_the_rest_are_what_libllama_says(name, forked, tmp_pat
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     checkpoints.write_json(
-        folder / "config.json", {key: one for key, one in config.items() if one is not None}
+        folder / "config.json",
+        {key: one for key, one in config.items() if one is not None or key in families.NULL},
     )
     checkpoints.tokenizer_of_demo(folder)
     done = forked(

@@ -102,9 +102,10 @@ def _router(path: Path, config: dict, family: Family, count: int, used: int) -> 
     if not family.router:
         return None
     groups, chosen = config.get("n_group"), config.get("topk_group")
-    if (groups or 1) > 1:
+    if groups and groups > 1:
         each = count // groups
-        if count % groups or each < 2 or not 0 < (chosen or 0) <= groups or used > chosen * each:
+        possible = 0 < (chosen or 0) <= groups and used <= (chosen or 0) * each
+        if count % groups or each < 2 or not possible:
             raise Refused(
                 f"{path}: {used} of {count} experts, of {chosen} of {groups} groups, expected groups of "
                 "one size, of two experts at least, and enough of them"

@@ -25,11 +25,15 @@ class Cached:
 
 @dataclass(frozen=True)
 class Widths:
-    """What a batch is computed in: of a token that goes through several experts, `ffn` is of all."""
+    """What a batch is computed in: of a token that goes through several experts, `ffn` is of all.
+
+    `attended` are values of a token in attention, where its heads share a latent.
+    """
 
     vocab: int
     hidden: int
     ffn: int
+    attended: int = 0
 
 
 def padded(tokens: int) -> int:
@@ -46,6 +50,6 @@ def cache(cached: Cached, context: int, requests: int = 1, kv_type: str = "f16")
 
 def scratch(widths: Widths, context: int) -> float:
     """Of a batch: the logits of all its tokens, or a layer's feed-forward part beside the mask."""
-    layer = 3 * widths.ffn + 4 * widths.hidden
+    layer = max(3 * widths.ffn, widths.attended) + 4 * widths.hidden
     head = widths.vocab + 2 * widths.hidden
     return BATCH * max(F32 * head, F32 * layer + MASK * padded(context))

@@ -99,7 +99,7 @@ def _latent(name: str, config: ModelConfig) -> dict[str, list[KV]]:
     }
     found = {key: [KV(f"{name}.{key}", "u32", n)] for key, n in counts.items() if n is not None}
     key = "rope.scaling.yarn_log_multiplier"
-    if isinstance(c.rope, YarnRope):
+    if isinstance(c.rope, YarnRope) and c.rope.scores:
         found[key] = [KV(f"{name}.{key}", "f32", 0.1 * c.rope.scores)]
     return found
 

@@ -61,6 +61,8 @@ def quantize_trtllm(
 
 def why_not(config, mapping: trtllm.Mapping, quant: str) -> str | None:
     """Why ModelOpt cannot write `quant` so; or None."""
+    if config.experts:
+        return trtllm.UNQUANTISED
     if mapping.embedding != "rows":
         return "ModelOpt splits the embedding by rows only; set trtllm.embedding to rows"
     inputs = {

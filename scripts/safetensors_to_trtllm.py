@@ -67,7 +67,7 @@ def jobs(
     rows: Rows, cuts: list[trtllm.Cut], dtype: str, mapping: trtllm.Mapping, outs, offsets
 ) -> Iterator[Callable[[], None]]:
     """One job per block of rows, read once and written to every rank that has a part of it."""
-    kind, tp = TYPES[dtype.upper()], mapping.tp
+    tp, said = mapping.tp, trtllm.DTYPES[dtype]
 
     def whole(read, ranks: list[int], tickets: list[int], places: list[int]) -> None:
         data = read()
@@ -81,6 +81,7 @@ def jobs(
             outs[rank].write(ticket, data, place)
 
     for cut in cuts:
+        kind = TYPES[trtllm.stored(cut.name, said)]
         spec = TensorSpec(cut.source, cut.name, cut.shape, kind)
         row = prod(cut.columns()) * kind.size
         parts = [(0, cut.shape[0], list(range(tp)))]

@@ -5,7 +5,7 @@ table.  A quantised weight is multiplied out by its scales, and must be within h
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -60,6 +60,9 @@ READ = {  # of its config.json -> of transformers' reading
     "rotary_base": "rope_theta",
     "attn_bias": "attention_bias",
 }
+# ExpertScaleNormalizationMode.RENORMALIZE of TensorRT-LLM's layers/moe.py: as Mixtral's router does
+SUM_ONE = 1
+EXPERT = "block_sparse_moe.experts.{}.{}"  # of Mixtral; w3 is up, w1 gate, w2 down
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 ALGORITHMS = {"fp8": "FP8", "int8_sq": "W8A8_SQ_PER_CHANNEL", "int4_awq": "W4A16_AWQ"}
 
@@ -98,7 +101,7 @@ def verify_trtllm(
     model = reading_of.read(reading)
     as_asked(built, asked)
     as_read(built, model)
-    reading_of.hold_plain(trtllm_checkpoint_, model, ("attention_bias",))
+    reading_of.hold_plain(trtllm_checkpoint_, model, ("attention_bias", "experts"))
     sources = sources_of(checkpoint)
     hold_tied(trtllm_checkpoint_, sources, model["tied"])
     vocab = sources["model.embed_tokens.weight"].shape[0]
@@ -165,6 +168,10 @@ def as_read(built: TrtllmCheckpoint, model: reading_of.Reading) -> None:
         rows = said["vocab_size"]
     wanted = {**{key: model[name] for key, name in READ.items()}, "vocab_size": rows}
     wanted["qwen_type"] = QWEN.get(model["architecture"])
+    if model["experts"]:
+        count, used = model["experts"], model["experts_used"]
+        wanted["moe"] = {"num_experts": count, "top_k": used, "normalization_mode": SUM_ONE}
+        wanted["intermediate_size"] = model["expert_ffn"]
     for key, value in wanted.items():
         if said.get(key) != value:
             raise Refused(f"{path}: {key} is {said.get(key)}, expected {value} by transformers")
@@ -212,8 +219,10 @@ def merges(
         first = layer // each * m.tp
         for here, (there, axis) in {**MERGED, **OF_SOME}.items():
             end = "bias" if here.endswith("bias") else "weight"
-            if here in OF_SOME and f"model.layers.{layer}.{there[0]}.{end}" not in sources:
-                continue
+            if f"model.layers.{layer}.{there[0]}.{end}" not in sources:
+                if here in OF_SOME or c.experts:
+                    continue
+                raise Refused(f"{built.folder}: {there[0]} of layer {layer} is not in the source")
             name = f"transformer.layers.{layer % each}.{here.removesuffix('.bias')}.{end}"
             start = 0
             for source in there:
@@ -226,6 +235,30 @@ def merges(
                 repeats = kind in heads  # KV heads may be fewer than ranks
                 yield from copies(m.tp, source, name, first, axis, total, rows, start, repeats)
                 start += rows
+        if c.experts:
+            yield from of_experts(built, layer)
+
+
+def of_experts(built: TrtllmCheckpoint, layer: int) -> Iterator:
+    """The same of a layer's experts, which lie one below the other: up and gate of each, and down."""
+    c, m = built.config, built.mapping
+    first, place = (
+        layer // (c.layers // m.pp) * m.tp,
+        f"transformer.layers.{layer % (c.layers // m.pp)}.mlp",
+    )
+    rows = c.ffn // m.tp
+    for expert in range(c.experts.count):
+        for name, into, axis, each, start in (
+            ("w3", "fc", 0, rows, 2 * rows * expert),
+            ("w1", "fc", 0, rows, 2 * rows * expert + rows),
+            ("w2", "proj", 1, c.hidden, c.hidden * expert),
+        ):
+            source = f"model.layers.{layer}.{EXPERT.format(expert, name)}.weight"
+            yield from copies(
+                m.tp, source, f"{place}.{into}.weight", first, axis, c.ffn, each, start
+            )
+    source = f"model.layers.{layer}.block_sparse_moe.gate.weight"
+    yield from copies(m.tp, source, f"{place}.router.weight", first, None, 0, c.experts.count)
 
 
 def weights(built: TrtllmCheckpoint, sources: dict[str, Tensor], tied: bool) -> Iterator[Weight]:
@@ -288,7 +321,9 @@ def compare(
         kind = built.ranks[pieces[0].rank][pieces[0].name].dtype
 
         def held(piece: Piece, first: int, last: int) -> np.ndarray:
-            return stored(built.ranks[piece.rank][piece.name], first, last)
+            tensor = built.ranks[piece.rank][piece.name]
+            lines = (int(np.prod(tensor.shape[:-1])), tensor.shape[-1])
+            return stored(replace(tensor, shape=lines) if tensor.shape[1:] else tensor, first, last)
 
         def plain(first: int, last: int) -> np.ndarray:
             return merged(axis, pieces, first, last, held)

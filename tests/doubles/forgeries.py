@@ -443,6 +443,22 @@ def _of_gguf_alone() -> Iterator[Forgery]:
         ("mine = bits[:, stack.first :: stack.step]",
          "mine = np.split(bits, stack.step, axis=1)[stack.first]"),
     )  # fmt: skip
+    ranks = "formats/tensorrt/trtllm.py"
+    for name, old, new in (
+        ("gate lies before up in a rank", "enumerate((up, gate))", "enumerate((gate, up))"),
+        (
+            "each expert stands in the place of the next",
+            "Cut(name.format(expert)",
+            "Cut(name.format((expert + 1) % count)",
+        ),
+        ("a token goes through one expert more", '"top_k": one.used', '"top_k": one.used + 1'),
+        (
+            "weights of experts have not the sum 1",
+            '"normalization_mode": 1',
+            '"normalization_mode": 0',
+        ),
+    ):
+        yield Forgery(f"Mixtral: {name}", ("trtllm-ckpt",), ranks, ((old, new),), "Mixtral")
     yield from _of_latents(of, families.format("deepseek"), numbers)
     yield of(
         "SmolLM3", families.format("smollm3"), "it is called a Llama, so each layer has rope",

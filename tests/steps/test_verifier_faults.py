@@ -98,6 +98,7 @@ RIGHT += [
 RIGHT += [(name, "gguf") for name in ("Qwen3-MoE", "Mixtral", *OTHERS)]
 RIGHT += [(name, "gguf") for name in ("gpt-oss", "gpt-oss, bfloat16 experts", GPT_OSS)]
 RIGHT += [(name, "gguf") for name in ("DeepSeek-V3", "DeepSeek-V2-Lite", DEEPSEEK, "Qwen3, FP8")]
+RIGHT += [("Mixtral", "trtllm-ckpt")]
 RIGHT += [(name, "onnx") for name in OTHERS]
 RIGHT += [("demo", kind) for kind in (*forging.SCHEMES, *forging.MLX)]
 RIGHT += [

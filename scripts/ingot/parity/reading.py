@@ -73,7 +73,7 @@ def served(path: Path) -> Reading:
 def hold_plain(path: Path, model: Reading, can: tuple[str, ...] = ()) -> None:
     """Refuse, of a format that cannot say them, the record of a model with biases, experts or another rope.
 
-    `can` are biases that it can say.
+    `can` are biases that it can say, and experts.
     """
     for name in ("attention_bias", "mlp_bias"):
         if model[name] and name not in can:
@@ -85,7 +85,7 @@ def hold_plain(path: Path, model: Reading, can: tuple[str, ...] = ()) -> None:
         name for name in ("embedding_scale", "residual_scale", "logit_scale") if model[name] != 1
     ]
     odd += ["attention_scale"] if not math.isclose(model["attention_scale"], plain) else []
-    odd += [name for name in CAPS if model[name]]
+    odd += [name for name in CAPS if model[name] and name not in can]
     odd += ["activation"] if model["activation"] != "silu" else []
     odd += ["frequencies"] if 2 * len(model["frequencies"]) != model["head_dim"] else []
     if odd:

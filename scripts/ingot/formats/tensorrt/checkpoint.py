@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ingot.base.fields import read_json
+from ingot.base.fields import Whole, held, read_json
 from ingot.base.refused import Refused
 from ingot.formats.tensorrt import trtllm
 from ingot.model.checkpoint.safetensors import Tensor, read_header
 from ingot.model.config import ModelConfig
 from ingot.model.families.table import FAMILIES
+from ingot.model.layers import Experts
 from ingot.model.rope import Llama3Rope
 from ingot.model.tensors.dtypes import FLOATS, QUANTISED
 
@@ -32,10 +33,10 @@ NUMBERS = {  # of config.json -> of ModelConfig
 }
 FIXED = {  # what trtllm.document writes and nothing else may say
     "logits_dtype": "float32",
-    "hidden_act": "silu",
     "position_embedding_type": "rope_gpt_neox",
     "mlp_bias": False,
 }
+MOE = {"num_experts": Whole(high=4096), "top_k": Whole(), "normalization_mode": Whole()}
 GROUP = 128  # input channels that share an int4 scale
 
 
@@ -105,11 +106,14 @@ def read(folder: Path) -> TrtllmCheckpoint:
     if not isinstance(dtype, str) or dtype not in trtllm.STORED:
         known = ", ".join(trtllm.STORED)
         raise Refused(f"{path}: dtype is {dtype}, expected one of {known}")
-    config, mapping = _config(path, document), _mapping(path, document)
+    config = _config(path, document)
+    mapping = _mapping(path, document, config)
     if reason := trtllm.why_not(config, mapping):
         raise Refused(f"{path}: {reason}")
     algorithm = _algorithm(path, document)
     quant = QUANTS.get(algorithm)
+    if quant and config.experts:
+        raise Refused(f"{path}: quant_algo is {algorithm}, expected null of a model with experts")
     names = {file.name for file in folder.glob("rank*.safetensors")}
     wanted = [f"rank{rank}.safetensors" for rank in range(mapping.world)]
     if odd := sorted(names ^ set(wanted)):
@@ -130,7 +134,7 @@ def expected(
     for name, shape in shapes.items():
         layer = name.removesuffix(".weight")
         if not quant or not layer.endswith(LINEAR):
-            found[name] = (trtllm.STORED[dtype], shape)
+            found[name] = (trtllm.stored(name, dtype), shape)
             continue
         out, inputs = shape
         found[name] = (quant.dtype, (out // quant.packed, inputs))
@@ -173,19 +177,34 @@ def _config(path: Path, document: dict) -> ModelConfig:
         raise Refused(f"{path}: architecture is {document.get('architecture')}, expected {known}")
     family = FAMILIES[document["architecture"]]
     biased = "attention_bias" in family.always
-    for key, value in {**FIXED, "attn_bias": biased, **(family.trtllm or {})}.items():
+    own = {"attn_bias": biased, "hidden_act": trtllm.ACTIVATION[family.experts != ""]}
+    for key, value in {**FIXED, **own, **(family.trtllm or {})}.items():
         # TensorRT-LLM's defaults are other ones: what is absent is wrong too
         if document.get(key) != value or type(document[key]) is not type(value):
             raise Refused(f"{path}: {key} is {document.get(key)!r}, expected {value!r}")
     numbers = {ours: document[key] for key, ours in NUMBERS.items()}
     rope = _rope(path, document)
     config = ModelConfig(
-        document["architecture"], **numbers, rope=rope, tied=False, attention_bias=biased
-    )
+        document["architecture"], **numbers, rope=rope, tied=False, attention_bias=biased,
+        experts=_experts(path, document) if family.experts else None,
+    )  # fmt: skip
     known = trtllm.document(config, trtllm.Mapping(), "f16")
     if unknown := sorted(set(document) - set(known)):
         raise Refused(f"{path}: {unknown[0]} is no key that we write")
     return config
+
+
+def _experts(path: Path, document: dict[str, Any]) -> Experts:
+    """Of a family whose feed-forward channels are those of an expert."""
+    said = document.get("moe")
+    numbers: dict[str, Any] = said if isinstance(said, dict) else {}
+    held(path, numbers, MOE)
+    count, used = numbers["num_experts"], numbers["top_k"]
+    if set(numbers) != set(MOE) or numbers["normalization_mode"] != 1 or used > count:
+        raise Refused(
+            f"{path}: moe is {said}, expected num_experts, top_k of at most as many, normalization_mode 1"
+        )
+    return Experts(count, used, document["intermediate_size"])
 
 
 def _rope(path: Path, document: dict) -> Llama3Rope | None:
@@ -206,7 +225,7 @@ def _rope(path: Path, document: dict) -> Llama3Rope | None:
     return Llama3Rope(*(scaling[key] for key in keys))
 
 
-def _mapping(path: Path, document: dict) -> trtllm.Mapping:
+def _mapping(path: Path, document: dict, config: ModelConfig) -> trtllm.Mapping:
     named = document.get("mapping")
     named = named if isinstance(named, dict) else {}
     tp: Any = named.get("tp_size")
@@ -214,7 +233,7 @@ def _mapping(path: Path, document: dict) -> trtllm.Mapping:
     for key, size in (("tp_size", tp), ("pp_size", pp)):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise Refused(f"{path}: mapping.{key} is {size!r}, expected a number from 1")
-    if named != {"world_size": tp * pp, "tp_size": tp, "pp_size": pp}:
+    if named != trtllm.ranks(config, trtllm.Mapping(tp, pp)):
         raise Refused(
             f"{path}: mapping is {named}, expected world_size {tp} x {pp} and nothing more; build it "
             "again"

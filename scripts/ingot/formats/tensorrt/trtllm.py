@@ -15,10 +15,12 @@ from ingot.model.config import ModelConfig
 from ingot.model.families.family import Family
 from ingot.model.tensors.layout import FileLayout
 
-CAN = ("own_gguf", "qkv_bias", "qk_norm")  # of features.FEATURES
+CAN = ("own_gguf", "qkv_bias", "qk_norm", "experts")  # of features.FEATURES
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}  # ours -> TensorRT-LLM's
 STORED = {"float16": "F16", "bfloat16": "BF16", "float32": "F32"}  # -> safetensors'
-LAYER = "transformer.layers"
+LAYER, ROUTER = "transformer.layers", ".mlp.router.weight"
+UNQUANTISED = "its experts are not quantised for TensorRT-LLM: take the checkpoint of floats"
+ACTIVATION = ("silu", "swiglu")  # of a layer's one part, of its experts
 EMBEDDING = {"rows": 0, "columns": 1, "whole": None}  # the axis that is split over the ranks
 
 
@@ -57,6 +59,7 @@ class Cut:
     axis: int | None
     parts: int
     start: int = 0  # the row of the rank's tensor where it begins: q, k and v make one tensor
+    experts: int = 0  # how many such as the source make one tensor [expert, out, in]; 0: it is none
 
     def rows(self) -> int:
         """Of one rank's part, padding included."""
@@ -131,6 +134,9 @@ def cuts(config: ModelConfig, mapping: Mapping) -> list[Cut]:
         add(
             f"{there}.post_attention_layernorm", (c.hidden,), f"{here}.post_layernorm", stage
         )  # fmt: skip
+        if c.experts:
+            found += _experts(config, mapping, there, here, stage)
+            continue
         add(f"{there}.mlp.gate_proj", (c.ffn, c.hidden), f"{here}.mlp.fc", stage, 0)  # sic
         add(f"{there}.mlp.up_proj", (c.ffn, c.hidden), f"{here}.mlp.gate", stage, 0)
         add(f"{there}.mlp.down_proj", (c.hidden, c.ffn), f"{here}.mlp.proj", stage, 1)
@@ -140,19 +146,45 @@ def cuts(config: ModelConfig, mapping: Mapping) -> list[Cut]:
     return found
 
 
+def _experts(config: ModelConfig, mapping: Mapping, there: str, here: str, stage: int) -> list[Cut]:
+    """Those of a layer, and its router: of each expert up and gate are one matrix, in this order."""
+    c, tp, count = config, mapping.tp, config.experts.count
+    names = {one.gguf: f"{there}.{name}.weight" for name, one in c.family.layer.items()}
+    up, gate, down, router = (
+        names[f"ffn_{kind}"] for kind in ("up_exps", "gate_exps", "down_exps", "gate_inp")
+    )
+    rows, found = c.experts.ffn // tp, []
+    for expert in range(count):
+        for part, name in enumerate((up, gate)):
+            start = (2 * expert + part) * rows
+            shape, fc = (c.experts.ffn, c.hidden), f"{here}.mlp.fc.weight"
+            found.append(Cut(name.format(expert), shape, fc, stage, 0, tp, start, count))
+    for expert in range(count):
+        shape, proj = (c.hidden, c.experts.ffn), f"{here}.mlp.proj.weight"
+        found.append(Cut(down.format(expert), shape, proj, stage, 1, tp, expert * c.hidden, count))
+    return [*found, Cut(router, (count, c.hidden), f"{here}{ROUTER}", stage, None, tp)]
+
+
 def shapes(cuts_of_stage: list[Cut]) -> dict[str, tuple[int, ...]]:
     """Each tensor of a rank's file and its shape; all ranks of a stage are alike."""
     found: dict[str, tuple[int, ...]] = {}
     for cut in cuts_of_stage:
-        found[cut.name] = (cut.start + cut.rows(), *cut.columns())
+        rows = cut.start + cut.rows()
+        stacked = (cut.experts, rows // cut.experts) if cut.experts else (rows,)
+        found[cut.name] = (*stacked, *cut.columns())
     return found
 
 
 def file_layout(tensors: dict[str, tuple[int, ...]], dtype: str) -> FileLayout[dict[str, int]]:
     """A rank's file; its entries are the offset of each tensor."""
     return safetensors.file_layout(
-        {name: (STORED[dtype], shape) for name, shape in tensors.items()}
+        {name: (stored(name, dtype), shape) for name, shape in tensors.items()}
     )
+
+
+def stored(name: str, dtype: str) -> str:
+    """A tensor's dtype, in safetensors' word: a router's is float32, in any checkpoint."""
+    return "F32" if name.endswith(ROUTER) else STORED[dtype]
 
 
 def of_stage(found: list[Cut], stage: int) -> list[Cut]:
@@ -177,7 +209,7 @@ def document(config: ModelConfig, mapping: Mapping, dtype: str) -> dict[str, Any
         "num_key_value_heads": c.kv_heads,
         "head_size": c.head_dim,
         "intermediate_size": c.ffn,
-        "hidden_act": "silu",
+        "hidden_act": ACTIVATION[c.experts is not None],
         "norm_epsilon": c.rms_eps,
         "position_embedding_type": "rope_gpt_neox",
         "max_position_embeddings": c.context,
@@ -188,9 +220,22 @@ def document(config: ModelConfig, mapping: Mapping, dtype: str) -> dict[str, Any
         **(c.family.trtllm or {}),
         "use_parallel_embedding": mapping.embedding != "whole",
         "embedding_sharding_dim": EMBEDDING[mapping.embedding] or 0,
-        "mapping": {"world_size": mapping.world, "tp_size": mapping.tp, "pp_size": mapping.pp},
+        "mapping": ranks(config, mapping),
+        **({"moe": routing(config)} if c.experts else {}),
         "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
     }
+
+
+def ranks(config: ModelConfig, mapping: Mapping) -> dict[str, int]:
+    """How config.json says a mapping; each expert is split over all ranks of a stage."""
+    found = {"world_size": mapping.world, "tp_size": mapping.tp, "pp_size": mapping.pp}
+    return found | ({"moe_tp_size": mapping.tp, "moe_ep_size": 1} if config.experts else {})
+
+
+def routing(config: ModelConfig) -> dict[str, int]:
+    """Of experts; 1: the weights of those that a token goes through have the sum 1."""
+    one = config.experts
+    return {"num_experts": one.count, "top_k": one.used, "normalization_mode": 1}
 
 
 def places(cut: Cut, tp: int) -> Iterator[tuple[int, int, list[int]]]:

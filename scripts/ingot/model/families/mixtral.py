@@ -26,5 +26,5 @@ MIXTRAL = replace(
     default_window=None,
     default_theta=1e6,
     names_head_dim=False,
-    trtllm=None,
+    trtllm={},
 )

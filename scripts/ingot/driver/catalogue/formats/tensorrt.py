@@ -97,6 +97,8 @@ def why_not(target: Target) -> str | None:
         return (
             f"the model's backend is {backend}, which has no engine; set trtllm.backend to engine"
         )
+    if quant and "experts" in entry["needs"]:
+        return trtllm.UNQUANTISED
     if quant and entry["dtype"] == "f32":
         return "a quantised checkpoint is f16 or bf16 besides, and the model's dtype is f32"
     if quant and settings["embedding"] != "rows":

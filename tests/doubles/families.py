@@ -271,8 +271,11 @@ def _as_saved(said: dict) -> dict:
 
 SHAPES |= {
     "DeepSeek-V3": DEEPSEEK_V3,
-    "DeepSeek-V3, FP8": DEEPSEEK_V3 | FP8,
-    "DeepSeek-V3, FP8, guesses": DEEPSEEK_V3 | FP8 | {"num_nextn_predict_layers": 1},
+    # 304 and 176 rows of latents: the last block is no whole one, as of the published 576
+    "DeepSeek-V3, FP8": DEEPSEEK_V3 | FP8 | {"kv_lora_rank": 288},
+    "DeepSeek-V3, FP8, guesses": DEEPSEEK_V3
+    | FP8
+    | {"kv_lora_rank": 160, "num_nextn_predict_layers": 1},
     "DeepSeek-V3, no groups, odd sizes": DEEPSEEK_V3
     | {
         "n_group": 1, "topk_group": 1, "n_routed_experts": 5, "first_k_dense_replace": 0,

@@ -358,7 +358,7 @@ def _of_latents(of: Callable, family: str, numbers: str) -> Iterator[Forgery]:
         ('first=("plain",)', "first=()"),
     )
     yield of(
-        "DeepSeek-V3", "model/checkpoint/heads.py", "keys are not turned",
+        "DeepSeek-V3", "model/checkpoint/head_rows.py", "keys are not turned",
         ("np.ascontiguousarray(bits.T)", "bits.reshape(bits.shape[::-1])"),
     )  # fmt: skip
     yield of(

@@ -167,7 +167,15 @@ NUMBERS = {  # of families: what they read, another value, and what is wrong wit
     "DeepseekV3ForCausalLM": [
         ("n_routed_experts", None, "n_routed_experts is missing"), ("n_routed_experts", 11, "of 4 groups"),
         ("topk_group", 5, "of 5 of 4 groups"), ("topk_group", None, "of None of 4 groups"),
-        ("num_experts_per_tok", 7, "7 of 12 experts, of 2 of 4 groups"), ("n_group", 1, None),
+        ("n_group", None, "of 2 of None groups"), ("first_k_dense_replace", 4, "expected fewer than its"),
+        ("n_shared_experts", 0, "n_shared_experts is 0, expected one"),
+        ("rms_norm_eps", 1e-5, "expected 1e-06, by which"),
+        ("num_experts_per_tok", 0, "num_experts_per_tok is 0"),
+        ("rope_interleave", None, "rope_interleave is None"),
+        ("rope_scaling", MSCALES | {"factor": 0.5}, "factor is 0.5"), ("model_type", "kimi_k2", "kimi_k2"),
+        ("quantization_config", BLOCKS | {"activation_scheme": "static"}, "fp8 of blocks"),
+        ("quantization_config", BLOCKS | {"weight_block_size": 128}, "fp8 of blocks"),
+        ("num_experts_per_tok", 7, "7 of 12 experts, of 2 of 4 groups"), ("n_group", 1, "of 2 of 1 groups"),
         ("num_key_value_heads", 4, "num_key_value_heads is 4, expected 8, one for each head"),
         ("q_lora_rank", None, "q_lora_rank is None, expected a number: llama.cpp knows no other"),
         ("num_hidden_layers", 27, "q_lora_rank is 64, expected null"), ("head_dim", 48, None),
@@ -187,7 +195,9 @@ NUMBERS = {  # of families: what they read, another value, and what is wrong wit
     "DeepseekV2ForCausalLM": [
         ("q_lora_rank", 32, "q_lora_rank is 32, expected null: llama.cpp knows no other"),
         ("num_hidden_layers", 5, "q_lora_rank is None, expected a number"),
-        ("n_group", 8, "n_group is 8, expected 1"), ("scoring_func", "sigmoid", "scoring_func is sigmoid"),
+        ("n_group", 8, "n_group is 8, expected 1"), ("topk_method", None, "topk_method is None"),
+        ("topk_method", "group_limited_greedy", None),
+        ("num_experts_per_tok", 4, None), ("scoring_func", "sigmoid", "scoring_func is sigmoid"),
     ],
     "GptOssForCausalLM": [
         ("rope_scaling", None, "rope_parameters and rope_scaling are missing, expected one: transformers"),

@@ -6,11 +6,13 @@ import struct
 import numpy as np
 import pytest
 
+import adapters
 import checkpoints
 import families
 from ingot.base.refused import Refused
+from ingot.driver.catalogue import found
 from ingot.model import gpu_layout
-from ingot.model.checkpoint import heads, scales
+from ingot.model.checkpoint import head_rows, scales
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.rows import Rows
 from ingot.model.checkpoint.safetensors import read_checkpoint
@@ -18,7 +20,7 @@ from ingot.model.config import read_config
 from ingot.model.features import ALL
 from ingot.model.specs import parameters, specs_of
 from ingot.model.tensors.dtypes import FLOATS, STORED
-from ingot.parity import scaled_weights, values
+from ingot.parity import multiplied, scaled_weights, values
 from ingot.parity.adapted import sources
 from ingot.parity.made import Made
 
@@ -65,7 +67,7 @@ def test_each_value_is_what_another_reading_makes_of_it(name, checkpoint):
             assert isinstance(mine[0], Made) is (
                 mine[0].dtype == "F8_E4M3" or spec.part is not None
             )
-        assert heads and {
+        assert head_rows and {
             one.name.split(".")[2] for one in specs_of(config, "f32") if one.part
         } == ({"attn_k_b", "attn_v_b"} if config.latent else set())
 
@@ -77,6 +79,14 @@ def test_blocks_at_the_edges_of_a_weight_have_scales_of_their_own():
     assert whole[0, 6] == 3 * scaled_weights.E4M3[6] and whole[4, 0] == 4 * scaled_weights.E4M3[28]
     apart = [scales.multiplied(codes[n : n + 2], factors, (3, 3), n) for n in (0, 2)]
     assert np.array_equal(np.concatenate(apart), whole[:4])
+
+
+def test_blocks_are_known_by_config_json(checkpoint):
+    assert multiplied.block_of(checkpoint("DeepSeek-V3, FP8")[0].folder) == (128, 128)
+
+
+def test_no_blocks_are_known_of_floats(checkpoint):
+    assert multiplied.block_of(checkpoint("Qwen3")[0].folder) is None
 
 
 def rewritten(folder, change):
@@ -110,6 +120,23 @@ def rename(header, data):
         header["model.layers.2.input_layernorm.weight_scale_inv"] = header.pop(f"{KV_B}_scale_inv")
 
 
+def as_codes(header, data):
+    if one := header.get(f"{KV_B}_scale_inv"):
+        header["model.layers.2.x"] = {
+            "dtype": "F8_E4M3",
+            "shape": [3 * np.prod(one["shape"]).item()],
+            "data_offsets": [
+                one["data_offsets"][0] + np.prod(one["shape"]).item(),
+                one["data_offsets"][1],
+            ],
+        }
+        one["dtype"] = "F8_E4M3"
+        one["data_offsets"] = [
+            one["data_offsets"][0],
+            header["model.layers.2.x"]["data_offsets"][0],
+        ]
+
+
 def put(name, raw):
     def change(header, data):
         if name in header:
@@ -121,8 +148,9 @@ def put(name, raw):
 
 FAULTS = [
     (lose, "kv_b_proj.weight_scale_inv is in no shard"),
-    (reshape, r"kv_b_proj.weight_scale_inv has shape \[1, 6\], expected \[6, 1\]"),
+    (reshape, r"kv_b_proj.weight_scale_inv has shape \[3, 6\], expected \[6, 3\]"),
     (rename, "no such tensor is a DeepseekV3|is in no shard"),
+    (as_codes, "kv_b_proj.weight_scale_inv has dtype F8_E4M3, expected a float"),
     (put(KV_B, b"\x7f"), "kv_b_proj.weight holds NaN; the checkpoint is damaged"),
     (put(f"{KV_B}_scale_inv", struct.pack("<f", np.inf)), "weight_scale_inv holds infinity"),
     (put(f"{KV_B}_scale_inv", struct.pack("<f", 3e38)), "kv_b_proj.weight holds infinity"),
@@ -181,6 +209,33 @@ def test_the_published_ones_have_their_numbers(name, tmp_path):
     assert one.kv_per_token == eight.kv_per_token == per_token
     assert abs(one.weights - 2 * parameters(config)) < 0.002 * one.weights
     assert 1 / 8 < eight.weights / one.weights < 0.14
+
+
+def test_an_adapter_of_what_a_latent_is_made_into_is_merged_in_both_parts(checkpoint, tmp_path):
+    folder, config = checkpoint("DeepSeek-V3")
+    module = KV_B.removesuffix(".weight")
+    pair = adapters.pair(folder.folder, module)
+    whole = Checkpoint([folder.folder, adapters.saved(tmp_path / "a", pair)])
+    plain, changed = sources(folder), sources(whole)
+    parts, before = (
+        scaled_weights.of_heads(folder, one, values.values) for one in (changed, plain)
+    )
+    with Rows(whole, config, "m") as rows:
+        for spec in rows.specs("f32"):
+            if spec.part and spec.source == KV_B:
+                found = floats(rows, spec).reshape(parts[spec.name].shape)
+                wanted = values.values(parts[spec.name], 0, len(found))
+                assert np.array_equal(found, wanted)
+                assert not np.array_equal(found, values.values(before[spec.name], 0, len(found)))
+
+
+@pytest.mark.parametrize("said, names", [({"model_type": "kimi_k2"}, ["tokenizer.json"]), ({}, [])])
+def test_who_took_its_classes_goes_the_upstream_way(said, names, tmp_path, capsys):
+    folder = checkpoints.variant(tmp_path / "m", "DeepSeek-V3", tame=True, **said)
+    names = ["config.json", "model.safetensors", *names]
+    entry = found.entry("m", names, folder, {"path": str(folder)}, "M")
+    assert (entry["architecture"], entry["way"]) == ("DeepseekV3ForCausalLM", "upstream")
+    assert "so upstream tools write its files" in capsys.readouterr().err
 
 
 def test_an_adapter_of_a_base_in_fp8_is_refused(checkpoint, monkeypatch):

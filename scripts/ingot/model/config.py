@@ -175,7 +175,8 @@ def read_config(path: Path, expected: str | None = None, can: tuple[str, ...] = 
         )
     family = FAMILIES[architecture]
     if (kind := config.get("model_type")) not in (None, family.model_type):
-        raise Refused(
+        # others have taken DeepSeek's classes with names of their own, such as kimi_k2
+        raise (known_fields.Beyond if family.latent else Refused)(
             f"{path}: model_type is {kind!s:.60}, expected {family.model_type} of {architecture}; "
             "transformers goes by it"
         )

@@ -39,7 +39,7 @@ TRTLLM = ServerKind(
 SERVERS = {server.name: server for server in (SHORTFIN, VLLM, TRTLLM)}
 
 
-WHOLE = {"experts", "q_rank", "kv_a"}  # whose rows each rank has: of a router, and into latents
+WHOLE = {"experts", "q_rank", "kv_a"}  # of weights with so many rows each rank has all
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,11 @@ def why_not(config: ModelConfig, tp: int, pp: int, server: ServerKind) -> str | 
     ffn = config.experts.ffn if config.experts else config.ffn
     if ffn % tp:
         return f"{ffn} feed-forward channels are not divisible by {tp}"
+    if config.scaled and ffn // tp % config.scaled[0]:
+        return (
+            f"{ffn // tp} feed-forward channels of a rank are no multiple of {config.scaled[0]}, a block "
+            "of its FP8"
+        )
     if pp > config.layers or (server.even_stages and config.layers % pp):
         return f"{config.layers} layers do not divide into {pp} stages"
     return None

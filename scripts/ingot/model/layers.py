@@ -9,9 +9,11 @@ from ingot.model.families.family import Family
 from ingot.model.known_fields import Beyond
 from ingot.model.rope import agree
 
-# layers by which libllama tells a model without a latent of queries, or with so large a vocabulary
+# by its number of layers, or that and its vocabulary, libllama tells that queries have no latent
 SHORT, SHORT_OF = (26, 27), (48, 128256)
+LATENT_EPS = 1e-6  # of transformers' norms of latents
 MXFP4_BLOCK = 32  # values of a row that share a scale
+FP8 = {"quant_method": "fp8", "fmt": "e4m3", "activation_scheme": "dynamic"}
 SIDE = Whole(high=1 << 16)  # of a block of FP8
 SLIDING, FULL = "sliding_attention", "full_attention"
 
@@ -91,8 +93,10 @@ def experts(path: Path, config: dict, family: Family) -> Experts | None:
         verb = "are" if counts[1:] else "is"
         raise Beyond(f"{path}: {' and '.join(counts)} {verb} missing, expected a number of one")
     used = given(path, config, "num_experts_per_tok")
-    if used > count:
-        raise Refused(f"{path}: num_experts_per_tok is {used}, expected at most {count} experts")
+    if not 0 < used <= count:
+        raise Refused(
+            f"{path}: num_experts_per_tok is {used}, expected one of at most {count} experts"
+        )
     channels = given(path, config, family.experts)
     return Experts(count, used, channels, _router(path, config, family, count, used))
 
@@ -102,23 +106,27 @@ def _router(path: Path, config: dict, family: Family, count: int, used: int) -> 
     if not family.router:
         return None
     groups, chosen = config.get("n_group"), config.get("topk_group")
-    if groups and groups > 1:
-        each = count // groups
-        possible = 0 < (chosen or 0) <= groups and used <= (chosen or 0) * each
-        if count % groups or each < 2 or not possible:
-            raise Refused(
+    if family.router == "sigmoid" or str(config.get("topk_method")).startswith("group"):
+        each = count // (groups or count)
+        possible = 0 < (chosen or 0) <= (groups or 0) and used <= (chosen or 0) * each
+        if not possible or count % (groups or 1) or each < 2:
+            raise Beyond(
                 f"{path}: {used} of {count} experts, of {chosen} of {groups} groups, expected groups of "
                 "one size, of two experts at least, and enough of them"
             )
-    return Router(
-        config.get("scoring_func"),
-        given(path, config, "first_k_dense_replace"),
-        given(path, config, "n_shared_experts"),
-        groups,
-        chosen,
-        float(given(path, config, "routed_scaling_factor")),
-        bool(config.get("norm_topk_prob")),
+    dense, shared = (
+        given(path, config, key) for key in ("first_k_dense_replace", "n_shared_experts")
     )
+    if dense >= config["num_hidden_layers"] or not shared:
+        key, found, expected = (
+            ("n_shared_experts", shared, "one at least")
+            if not shared
+            else ("first_k_dense_replace", dense, "fewer than its layers")
+        )
+        raise Beyond(f"{path}: {key} is {found}, expected {expected}: llama.cpp knows no other")
+    scale = float(given(path, config, "routed_scaling_factor"))
+    normed = bool(config.get("norm_topk_prob"))
+    return Router(config.get("scoring_func"), dense, shared, groups, chosen, scale, normed)
 
 
 def latent(path: Path, config: dict, family: Family) -> Latent | None:
@@ -127,7 +135,7 @@ def latent(path: Path, config: dict, family: Family) -> Latent | None:
         return None
     heads, kv_heads = config["num_attention_heads"], config.get("num_key_value_heads")
     if kv_heads not in (None, heads):
-        raise Refused(
+        raise Beyond(
             f"{path}: num_key_value_heads is {kv_heads}, expected {heads}, one for each head, as all come "
             "from one latent"
         )
@@ -139,6 +147,11 @@ def latent(path: Path, config: dict, family: Family) -> Latent | None:
             f"{path}: q_lora_rank is {rank}, expected {expected}: llama.cpp knows no other {family.gguf} "
             f"of {layers} layers"
         )
+    if config["rms_norm_eps"] != LATENT_EPS:
+        raise Beyond(
+            f"{path}: rms_norm_eps is {config['rms_norm_eps']}, expected {LATENT_EPS}, by which "
+            "transformers norms latents whatever it says: llama.cpp knows one for all norms"
+        )
     names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     return Latent(rank, *(given(path, config, name) for name in names))
 
@@ -148,14 +161,15 @@ def scaled(path: Path, config: dict, family: Family) -> tuple[int, int] | None:
     said = config.get("quantization_config")
     if family.stacks or not said:
         return None
-    block = said.get("weight_block_size") if isinstance(said, dict) else None
-    right = block and said.get("quant_method") == "fp8" and said.get("fmt", "e4m3") == "e4m3"
-    if not right or len(block) != 2 or not all(SIDE.holds(side) for side in block):
+    block = said.get("weight_block_size")
+    sides = block if isinstance(block, list) and all(map(SIDE.holds, block)) else []
+    others = {key: value for key, value in FP8.items() if said.get(key, value) != value}
+    if len(sides) != 2 or others or "quant_method" not in said:
         raise Beyond(
             f"{path}: quantization_config is {said!s:.60}, expected none, or fp8 of blocks; it would be "
             "left out"
         )
-    return block[0], block[1]
+    return sides[0], sides[1]
 
 
 def packed(path: Path, config: dict, family: Family) -> bool:

@@ -191,6 +191,8 @@ def _mscales(family: Family) -> tuple[str, ...]:
 def _scores(path: Path, scaling: dict) -> float:
     """Refused: two numbers of YaRN by which transformers turns by another length than libllama."""
     one, all_of = (scaling.get(key) for key in MSCALES)
+    if scaling.get("factor") is not None and scaling["factor"] < 1:
+        raise Beyond(f"{path}: factor is {scaling['factor']} in rope_scaling, expected 1 at least")
     if not one or one != all_of or scaling.get("attention_factor"):
         key = "attention_factor" if scaling.get("attention_factor") else MSCALES[0]
         expected = "none" if key == "attention_factor" else f"that of {MSCALES[1]}"

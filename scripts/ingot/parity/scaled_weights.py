@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ingot.base.refused import Refused
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor
 from ingot.parity.made import Made
@@ -73,13 +74,19 @@ def scaled(checkpoint: Checkpoint, tensors: dict[str, Tensor]) -> dict[str, Tens
     """The same tensors, those of FP8 as Scaled; their scales are not among them."""
     if not any(one.dtype == "F8_E4M3" for one in tensors.values()):
         return tensors
-    said = json.loads(checkpoint["config.json"].read_bytes())["quantization_config"]
+    path = checkpoint["config.json"]
+    said = json.loads(path.read_bytes()).get("quantization_config") or {}
     found = {}
     for name, one in tensors.items():
         if one.dtype == "F8_E4M3":
             place = (one.name, one.dtype, one.shape, one.path, one.offset, one.nbytes)
-            scales = tensors[f"{name}_scale_inv"]
-            found[name] = Scaled(*place, scales, tuple(said["weight_block_size"]))
+            scales, block = tensors.get(f"{name}_scale_inv"), said.get("weight_block_size")
+            if not scales or scales.dtype == one.dtype or not block:
+                raise Refused(
+                    f"{one.path}: tensor {name} is FP8, expected a float {name}_scale_inv beside it, and "
+                    f"weight_block_size in {path}"
+                )
+            found[name] = Scaled(*place, scales, tuple(block))
         elif not name.endswith("_scale_inv"):
             found[name] = one
     return found

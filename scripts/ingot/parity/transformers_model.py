@@ -11,6 +11,7 @@ from pathlib import Path
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.outline import ENDLESS
+from ingot.parity import multiplied
 from ingot.parity.reading import Reading
 
 # or transformers asks at a terminal, and would run the checkpoint's code
@@ -24,11 +25,17 @@ def load(checkpoint: Checkpoint):
 
     base, adapter = checkpoint.apart()
     with base.as_folder() as folder, understood(checkpoint["config.json"]):
-        kind = kind_of(AutoConfig.from_pretrained(folder, **OURS))
+        config = AutoConfig.from_pretrained(folder, **OURS)
+        kind, place, more = kind_of(config), str(folder), {}
+        if block := multiplied.block_of(folder):
+            del config.quantization_config
+            with torch.device("meta"):
+                kind = type(kind.from_config(config))
+            place, more = None, {"config": config, "state_dict": multiplied.state_of(folder, block)}
         # as it is stored: an adapter is merged into it by the rounding that its users have
         dtype = _stored(folder) if adapter else torch.float32
         model, found = kind.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, output_loading_info=True, **OURS
+            place, dtype=dtype, use_safetensors=True, output_loading_info=True, **OURS, **more
         )
     hold_whole(checkpoint, found)
     return _merged(model, adapter).float().eval() if adapter else model.eval()

@@ -45,6 +45,9 @@ def entry(
     config = numbers(place, what)
     own = isinstance(config, ModelConfig)
     pre = known_pre_tokenizer(names, folder)
+    if own and config.latent and not {"tokenizer.json", "tokenizer.model"} & {*names}:
+        print(f"{what}: no tokenizer.json; so upstream tools write its files", file=sys.stderr)
+        own = False
     if own:
         try:
             pre = pre_tokenizer(what, names, folder)

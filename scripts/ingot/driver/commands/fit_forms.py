@@ -249,10 +249,8 @@ def widths_of(model: Model) -> Widths:
         assert model.numbers
         return Widths(model.numbers.vocab, model.numbers.hidden, FFN * model.numbers.hidden)
     ffn = config.experts.used * config.experts.ffn if config.experts else config.ffn
-    attended = 0
-    if (
-        m := config.latent
-    ):  # queries and what they attend to as latents, and heads' own before and after
+    attended, m = 0, config.latent
+    if m:  # queries and what they attend to as latents, and heads' own before and after
         attended = config.heads * (2 * m.kv_rank + 2 * m.plain + m.value)
     return Widths(config.vocab, config.hidden, ffn, attended)
 

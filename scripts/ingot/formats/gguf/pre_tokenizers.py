@@ -6,6 +6,7 @@ DeepSeek-V3's splits for Llama 3's: the same words for most texts, other tokens 
 digits.  Names are llama.cpp's (`tokenizer.ggml.pre`); patterns are those of the models' own files.
 """
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -182,7 +183,9 @@ def differs_in_libllama(name: str, text: str) -> bool:
     """May libllama split `text` otherwise than the models whose pre-tokenizer has this name?"""
     if name in ALONE:
         # of a vocabulary that merges digits; and libllama's spaces are ASCII's here
-        return bool(re.search(r"[0-9]{2}|[^\S\x00-\x7f]", text))
+        numeric = [letter.isnumeric() for letter in text]
+        pairs = any(one and other for one, other in itertools.pairwise(numeric))
+        return pairs or bool(re.search(r"[^\S\x00-\x7f]", text))
     if name not in NEAR or text.isascii():
         return False
     import unicodedata

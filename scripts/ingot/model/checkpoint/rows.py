@@ -13,7 +13,7 @@ import numpy as np
 from ingot.base import memo, stream
 from ingot.base.progress import Progress
 from ingot.base.refused import Refused
-from ingot.model.checkpoint import adapter, heads, identity, scales, stacked
+from ingot.model.checkpoint import adapter, head_rows, identity, scales, stacked
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.merge import Merger
 from ingot.model.checkpoint.safetensors import (  # fmt: skip
@@ -99,6 +99,10 @@ class Rows:
         computed = [spec for spec in specs if spec.source is None]
         stored = [spec for spec in specs if spec.source]
         place = {name: number for number, name in enumerate(self.tensors)}
+        read = {
+            name for spec in specs for name in spec.sources
+        }  # all but scales, and what is left out
+        self.progress.total = sum(self.tensors[name].nbytes for name in read)
         known: dict[str, int] = {}
         # the experts of a layer come together: at the last one's place
         for spec in stored:
@@ -115,7 +119,12 @@ class Rows:
         found = {}
         for name in names:
             tensor = self.tensors.get(name)
+            factors = self.tensors.get(scales.name_of(name))
             if tensor and tensor.dtype == scales.CODES:
+                if factors and factors.dtype == scales.CODES:
+                    raise Refused(
+                        f"{factors.path}: tensor {factors.name} has dtype {factors.dtype}, expected a float"
+                    )
                 if len(tensor.shape) != 2:
                     raise Refused(
                         f"{tensor.path}: tensor {name} is FP8 of shape {list(tensor.shape)}, expected "
@@ -194,7 +203,7 @@ class Rows:
         block, `multiple` divides its rows.
         """
         if spec.stack or spec.part:
-            yield from (stacked if spec.stack else heads).blocks(self, spec)
+            yield from (stacked if spec.stack else head_rows).blocks(self, spec)
             return
         if spec.heads:  # whole heads only
             multiple = self.config.head_dim
@@ -258,7 +267,11 @@ class Rows:
         tensor = self.tensors[name]
         if tensor.dtype == scales.CODES:
             factors = scales.of(self.tensors[scales.name_of(name)])
-            values = scales.multiplied(bits, factors, self.config.scaled, first)
+            room = self.local.__dict__.get("values", np.empty(0, np.float32))
+            if room.size < bits.size:  # a fresh array for each block would cost more than it holds
+                room = self.local.values = np.empty(bits.size, np.float32)
+            out = room[: bits.size].reshape(bits.shape)
+            values = scales.multiplied(bits, factors, self.config.scaled, first, out)
             self._hold_finite(tensor, values.view(np.uint32), "F32")
             return values.view(np.uint32), "F32"
         self._hold_finite(tensor, bits, tensor.dtype)

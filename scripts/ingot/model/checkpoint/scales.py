@@ -40,9 +40,14 @@ def of(scales: Tensor) -> np.ndarray:
     return as_float32(bits, scales.dtype).reshape(scales.shape)
 
 
-def multiplied(codes: np.ndarray, scales: np.ndarray, block: Block, first: int) -> np.ndarray:
-    """Codes [n, in] of a weight's rows from `first` on as values, float32; `scales` are all of its own."""
-    values = few_bits.of_e4m3(codes)
+def multiplied(
+    codes: np.ndarray, scales: np.ndarray, block: Block, first: int, out: np.ndarray | None = None
+) -> np.ndarray:
+    """Codes [n, in] of a weight's rows from `first` on as values, float32; `scales` are all of its own.
+
+    The values lie in `out`, of the codes' shape, where it is given.
+    """
+    values = few_bits.of_e4m3(codes, out)
     rows, columns = codes.shape
     at = 0
     while at < rows:

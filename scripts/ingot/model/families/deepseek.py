@@ -19,7 +19,7 @@ V3_SAYS = {  # as transformers takes where it says nothing
 }  # fmt: skip
 V2_SAYS = {
     **{key: V3_SAYS[key] for key in V3_SAYS if not key.startswith(("n_group", "topk_", "scoring"))},
-    "n_routed_experts": 64, "n_shared_experts": 2, "first_k_dense_replace": 0,
+    "topk_method": "greedy", "n_routed_experts": 64, "n_shared_experts": 2, "first_k_dense_replace": 0,
     "routed_scaling_factor": 1.0, "norm_topk_prob": False, "moe_intermediate_size": 1407,
 }  # fmt: skip
 V3 = replace(
@@ -60,7 +60,7 @@ V3 = replace(
     experts="moe_intermediate_size",
     counts=("n_routed_experts",),
     neutral={
-        "topk_method": (None, "noaux_tc"), "moe_layer_freq": (None, 1), "rope_interleave": (None, True),
+        "topk_method": (None, "noaux_tc"), "moe_layer_freq": (None, 1), "rope_interleave": (True,),
     },
     says={"scoring_func": "sigmoid"},
     defaults=V3_SAYS,
@@ -86,7 +86,7 @@ V2 = replace(
     router="softmax",
     layer={name: one for name, one in V3.layer.items() if "correction" not in name},
     neutral={
-        "topk_method": (None, "greedy", "group_limited_greedy"), "scoring_func": (None, "softmax"),
+        "topk_method": ("greedy", "group_limited_greedy"), "scoring_func": (None, "softmax"),
         "n_group": (None, 1), "topk_group": (None, 1), "moe_layer_freq": (None, 1),
     },
     says={"norm_topk_prob": False},  # whatever it says, transformers norms none

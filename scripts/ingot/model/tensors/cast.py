@@ -88,8 +88,9 @@ class Caster:
 
     def _to_f16(self, bits: np.ndarray) -> np.ndarray:
         values = bits.view(np.float32)
+        halves = self._buffer("halves", bits.size, np.float16)
         with np.errstate(over="ignore"):
-            halves = values.astype(np.float16)
+            np.copyto(halves, values, casting="same_kind")
         # numpy is slow to look at halves: as slow as to make them
         if values.size and not max(values.max(), -values.min()) <= F16_MAX:
             self.overflowed += int((np.isinf(halves) & np.isfinite(values)).sum())
@@ -107,7 +108,15 @@ class Caster:
 
     def _to_bf16(self, bits: np.ndarray) -> np.ndarray:
         n = self._to_f32(bits).view(np.uint32)
-        return ((n + (0x7FFF + ((n >> 16) & 1))) >> 16).astype(np.uint16)
+        rounded = self._buffer("rounded", n.size, np.uint32)
+        np.right_shift(n, 16, out=rounded)
+        rounded &= 1
+        rounded += 0x7FFF
+        rounded += n
+        rounded >>= 16
+        out = self._buffer("upper", n.size, np.uint16)
+        np.copyto(out, rounded, casting="unsafe")
+        return out
 
     def _to_q8_0(self, bits: np.ndarray) -> np.ndarray:
         """Blocks of 32: the scale d = max|x| / 127 as float16, then 32 int8 of x / d.

@@ -52,9 +52,9 @@ def _halves(values: np.ndarray) -> np.ndarray:
     return found
 
 
-def of_e4m3(codes: np.ndarray) -> np.ndarray:
-    """The float32 values of codes."""
-    return _OF_E4M3.take(codes)
+def of_e4m3(codes: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """The float32 values of codes; in `out`, of their shape, where it is given."""
+    return _OF_E4M3.take(codes, mode="clip", out=out)
 
 
 def whole(values: np.ndarray, bits: int) -> np.ndarray:

@@ -161,9 +161,9 @@ def why_not_quants(target: Target) -> str | None:
 
 
 def can(target: Target) -> Collection[str]:
-    """What our own table lacks is llama.cpp's to write; an adapter is merged by our own writer alone."""
-    own = maker_of(target.entry, "gguf") != UPSTREAM
-    return (*features.ALL, *([features.ADAPTER] if own else []))
+    """What our own table lacks is llama.cpp's to write; an adapter our own merges, into floats alone."""
+    merges = maker_of(target.entry, "gguf") != UPSTREAM and "fp8" not in target.entry["needs"]
+    return (*features.ALL, *([features.ADAPTER] if merges else []))
 
 
 def can_lora(target: Target) -> Collection[str]:

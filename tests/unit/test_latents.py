@@ -211,22 +211,19 @@ def test_the_published_ones_have_their_numbers(name, tmp_path):
     assert 1 / 8 < eight.weights / one.weights < 0.14
 
 
-def test_an_adapter_of_what_a_latent_is_made_into_is_merged_in_both_parts(checkpoint, tmp_path):
+def test_an_adapter_of_what_a_latent_is_made_into_is_merged_in_both_parts(checkpoint):
     folder, config = checkpoint("DeepSeek-V3")
-    module = KV_B.removesuffix(".weight")
-    pair = adapters.pair(folder.folder, module)
-    whole = Checkpoint([folder.folder, adapters.saved(tmp_path / "a", pair)])
-    plain, changed = sources(folder), sources(whole)
-    parts, before = (
-        scaled_weights.of_heads(folder, one, values.values) for one in (changed, plain)
-    )
+    before = scaled_weights.of_heads(folder, sources(folder), values.values)
+    adapters.saved(folder.folder, adapters.pair(folder.folder, KV_B.removesuffix(".weight")))
+    whole = Checkpoint([folder.folder])
+    parts = scaled_weights.of_heads(whole, sources(whole), values.values)
     with Rows(whole, config, "m") as rows:
-        for spec in rows.specs("f32"):
-            if spec.part and spec.source == KV_B:
-                found = floats(rows, spec).reshape(parts[spec.name].shape)
-                wanted = values.values(parts[spec.name], 0, len(found))
-                assert np.array_equal(found, wanted)
-                assert not np.array_equal(found, values.values(before[spec.name], 0, len(found)))
+        mine = [spec for spec in rows.specs("f32") if spec.part and spec.source == KV_B]
+        assert len(mine) == 2
+        for spec in mine:
+            found = floats(rows, spec).reshape(parts[spec.name].shape)
+            assert np.array_equal(found, values.values(parts[spec.name], 0, len(found)))
+            assert not np.array_equal(found, values.values(before[spec.name], 0, len(found)))
 
 
 @pytest.mark.parametrize("said, names", [({"model_type": "kimi_k2"}, ["tokenizer.json"]), ({}, [])])

@@ -168,7 +168,10 @@ def as_read(built: TrtllmCheckpoint, model: reading_of.Reading) -> None:
         rows = said["vocab_size"]
     wanted = {**{key: model[name] for key, name in READ.items()}, "vocab_size": rows}
     wanted["qwen_type"] = QWEN.get(model["architecture"])
+    wanted["hidden_act"] = "swiglu" if model["experts"] else "silu"
     if model["experts"]:
+        tp = said["mapping"]["tp_size"]
+        wanted["mapping"] = {**said["mapping"], "moe_tp_size": tp, "moe_ep_size": 1}
         count, used = model["experts"], model["experts_used"]
         wanted["moe"] = {"num_experts": count, "top_k": used, "normalization_mode": SUM_ONE}
         wanted["intermediate_size"] = model["expert_ffn"]

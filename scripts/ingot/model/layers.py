@@ -95,7 +95,7 @@ def experts(path: Path, config: dict, family: Family) -> Experts | None:
     used = given(path, config, "num_experts_per_tok")
     if not 0 < used <= count:
         raise Refused(
-            f"{path}: num_experts_per_tok is {used}, expected one of at most {count} experts"
+            f"{path}: num_experts_per_tok is {used}, expected at least 1, and at most {count} experts"
         )
     channels = given(path, config, family.experts)
     return Experts(count, used, channels, _router(path, config, family, count, used))
@@ -114,16 +114,17 @@ def _router(path: Path, config: dict, family: Family, count: int, used: int) -> 
                 f"{path}: {used} of {count} experts, of {chosen} of {groups} groups, expected groups of "
                 "one size, of two experts at least, and enough of them"
             )
-    dense, shared = (
-        given(path, config, key) for key in ("first_k_dense_replace", "n_shared_experts")
-    )
-    if dense >= config["num_hidden_layers"] or not shared:
-        key, found, expected = (
-            ("n_shared_experts", shared, "one at least")
-            if not shared
-            else ("first_k_dense_replace", dense, "fewer than its layers")
-        )
-        raise Beyond(f"{path}: {key} is {found}, expected {expected}: llama.cpp knows no other")
+    dense = given(path, config, "first_k_dense_replace")
+    shared = given(path, config, "n_shared_experts")
+    for key, found, right in (
+        ("first_k_dense_replace", dense, dense < config["num_hidden_layers"]),
+        ("n_shared_experts", shared, shared > 0),
+    ):
+        if not right:
+            raise Beyond(
+                f"{path}: {key} is {found}, expected layers with experts, of which some are shared: "
+                f"llama.cpp knows no other {family.gguf}"
+            )
     scale = float(given(path, config, "routed_scaling_factor"))
     normed = bool(config.get("norm_topk_prob"))
     return Router(config.get("scoring_func"), dense, shared, groups, chosen, scale, normed)

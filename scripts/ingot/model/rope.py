@@ -120,7 +120,7 @@ def read(path: Path, config: dict, family: Family) -> tuple[float, Rope | None]:
     theta = theta or family.default_theta
     scaling = agree(path, named) or {}
     kind = scaling.get("rope_type", "default")
-    known = {key.rstrip("?") for key in SCALING[0]} - ({*MSCALES} - {*_mscales(family)})
+    known = {key.rstrip("?") for key in SCALING[0]} - (set() if family.latent else {*MSCALES})
     if unknown := sorted(set(scaling) - known):
         raise Beyond(
             f"{path}: {unknown[0]} in rope_scaling, expected no such field; it would be left out"
@@ -182,10 +182,6 @@ def read(path: Path, config: dict, family: Family) -> tuple[float, Rope | None]:
             f"{path}: rope_scaling {scaling}, expected 0 < low < high and a factor above 0"
         )
     return theta, rope
-
-
-def _mscales(family: Family) -> tuple[str, ...]:
-    return MSCALES if family.latent else ()
 
 
 def _scores(path: Path, scaling: dict) -> float:

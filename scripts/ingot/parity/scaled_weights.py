@@ -38,15 +38,15 @@ class Scaled(Made):
     block: tuple[int, int]
 
     def floats(self, first: int, last: int) -> np.ndarray:
-        rows, columns = np.arange(first, last), np.arange(self.shape[1])
+        rows = np.arange(first, last) // self.block[0]
         codes = np.memmap(self.path, np.uint8, "r", self.offset, self.shape)[first:last]
         kind = {"F32": np.float32, "BF16": np.uint16, "F16": np.float16}[self.scales.dtype]
         one = self.scales
         stored = np.memmap(one.path, kind, "r", one.offset, one.shape)
         if one.dtype == "BF16":
             stored = (stored.astype(np.uint32) << 16).view(np.float32)
-        each = stored[np.ix_(rows // self.block[0], columns // self.block[1])]
-        return E4M3[codes].astype(np.float32) * each.astype(np.float32)
+        each = stored[rows].astype(np.float32).repeat(self.block[1], axis=1)
+        return E4M3.take(codes) * each[:, : self.shape[1]]
 
 
 @dataclass(frozen=True, eq=False)

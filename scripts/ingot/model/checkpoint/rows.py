@@ -99,9 +99,8 @@ class Rows:
         computed = [spec for spec in specs if spec.source is None]
         stored = [spec for spec in specs if spec.source]
         place = {name: number for number, name in enumerate(self.tensors)}
-        read = {
-            name for spec in specs for name in spec.sources
-        }  # all but scales, and what is left out
+        # all but scales, and what is left out
+        read = {name for spec in specs for name in spec.sources}
         self.progress.total = sum(self.tensors[name].nbytes for name in read)
         known: dict[str, int] = {}
         # the experts of a layer come together: at the last one's place

@@ -167,7 +167,7 @@ NUMBERS = {  # of families: what they read, another value, and what is wrong wit
     "DeepseekV3ForCausalLM": [
         ("n_routed_experts", None, "n_routed_experts is missing"), ("n_routed_experts", 11, "of 4 groups"),
         ("topk_group", 5, "of 5 of 4 groups"), ("topk_group", None, "of None of 4 groups"),
-        ("n_group", None, "of 2 of None groups"), ("first_k_dense_replace", 4, "is 4, expected layers with"),
+        ("n_group", None, "of 2 of None groups"), ("first_k_dense_replace", 4, "is 4, expected layers"),
         ("n_shared_experts", 0, "n_shared_experts is 0, expected layers"),
         ("rms_norm_eps", 1e-5, "expected 1e-06, by which"),
         ("num_experts_per_tok", 0, "num_experts_per_tok is 0"),

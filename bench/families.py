@@ -92,9 +92,8 @@ def row(name: str, gigabytes: float, dtype: str, folder: Path) -> bool:
         for path in (folder / "pieces").iterdir():
             path.replace(checkpoint / path.name)
     cost(ours, folder)  # once before: then the input's digest is on record, as after a fetch
-    (
-        folder / "m.gguf"
-    ).unlink()  # to replace it the kernel would free its pages, which the peer's need not
+    # to replace it the kernel would free its pages, which it need not for the peer's
+    (folder / "m.gguf").unlink()
     seconds, memory = cost(ours, folder)
     llama_cpp = toolchains.place(ROOT, "llamacpp") / "llama.cpp"
     python = toolchains.python(ROOT, "iree")

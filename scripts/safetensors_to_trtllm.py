@@ -1,7 +1,7 @@
 """Cut a Hugging Face checkpoint into a TensorRT-LLM checkpoint.  Runs in envs/convert.
 
 One read and one write, a megabyte per thread in memory, neither torch nor tensorrt_llm.  The tensors
-are bit for bit those of NVIDIA's ModelOpt 0.47.0.
+are bit for bit those of NVIDIA's ModelOpt 0.47.0, but for routers, which that rounds to float16 first.
 """
 
 import functools

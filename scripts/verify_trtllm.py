@@ -106,12 +106,25 @@ def verify_trtllm(
     hold_tied(trtllm_checkpoint_, sources, model["tied"])
     vocab = sources["model.embed_tokens.weight"].shape[0]
     comparison, padding, left = Comparison(trtllm_checkpoint_), 0, {*sources}
+    if model["experts"]:
+        as_stacked(built, model)
+    covered = set()
     for source, axis, pieces in merges(built, model["tied"], sources):
+        if source not in sources:
+            raise Refused(f"{trtllm_checkpoint_}: {source} is not in its source")
+        covered |= {(piece.rank, piece.name) for piece in pieces}
         compare(built, comparison, sources[source], axis, pieces)
         left -= {source}
     left = {name for name in left if not name.endswith(UNREAD) and name != "lm_head.weight"}
     if left := sorted(left):
         raise Refused(f"{trtllm_checkpoint_}: {left[0]} is in no rank, expected it")
+    covered |= {(rank, name) for rank, name, _ in padded(built, vocab)}
+    of_rank = {(rank, name) for rank, tensors in enumerate(built.ranks) for name in tensors}
+    scales = {one for one in of_rank if not one[1].endswith((".weight", ".bias"))}
+    if more := sorted(of_rank - scales - covered):
+        raise Refused(
+            f"{trtllm_checkpoint_}: {more[0][1]} of rank {more[0][0]} is none of its source's"
+        )
     for rank, name, used in padded(built, vocab):
         rest = rows_of(built.ranks[rank][name], used, built.ranks[rank][name].shape[0])
         if rest.any():
@@ -222,10 +235,10 @@ def merges(
         first = layer // each * m.tp
         for here, (there, axis) in {**MERGED, **OF_SOME}.items():
             end = "bias" if here.endswith("bias") else "weight"
-            if f"model.layers.{layer}.{there[0]}.{end}" not in sources:
-                if here in OF_SOME or c.experts:
-                    continue
-                raise Refused(f"{built.folder}: {there[0]} of layer {layer} is not in the source")
+            if here in OF_SOME and f"model.layers.{layer}.{there[0]}.{end}" not in sources:
+                continue
+            if c.experts and here.startswith("mlp."):  # its own are below
+                continue
             name = f"transformer.layers.{layer % each}.{here.removesuffix('.bias')}.{end}"
             start = 0
             for source in there:
@@ -245,23 +258,40 @@ def merges(
 def of_experts(built: TrtllmCheckpoint, layer: int) -> Iterator:
     """The same of a layer's experts, which lie one below the other: up and gate of each, and down."""
     c, m = built.config, built.mapping
-    first, place = (
-        layer // (c.layers // m.pp) * m.tp,
-        f"transformer.layers.{layer % (c.layers // m.pp)}.mlp",
-    )
+    stage, here = divmod(layer, c.layers // m.pp)
+    first, mlp = stage * m.tp, f"transformer.layers.{here}.mlp"
     rows = c.ffn // m.tp
     for expert in range(c.experts.count):
-        for name, into, axis, each, start in (
+        for name, into, axis, lines, start in (
             ("w3", "fc", 0, rows, 2 * rows * expert),
             ("w1", "fc", 0, rows, 2 * rows * expert + rows),
             ("w2", "proj", 1, c.hidden, c.hidden * expert),
         ):
             source = f"model.layers.{layer}.{EXPERT.format(expert, name)}.weight"
-            yield from copies(
-                m.tp, source, f"{place}.{into}.weight", first, axis, c.ffn, each, start
-            )
+            target = f"{mlp}.{into}.weight"
+            yield from copies(m.tp, source, target, first, axis, c.ffn, lines, start)
     source = f"model.layers.{layer}.block_sparse_moe.gate.weight"
-    yield from copies(m.tp, source, f"{place}.router.weight", first, None, 0, c.experts.count)
+    yield from copies(m.tp, source, f"{mlp}.router.weight", first, None, 0, c.experts.count)
+
+
+def as_stacked(built: TrtllmCheckpoint, model: reading_of.Reading) -> None:
+    """Refuse experts of other shapes, or routers of another dtype, than TensorRT-LLM loads."""
+    count, hidden = model["experts"], model["hidden"]
+    part = model["expert_ffn"] // built.mapping.tp
+    shapes = {
+        ".mlp.fc.weight": (count, 2 * part, hidden),
+        ".mlp.proj.weight": (count, hidden, part),
+        ".mlp.router.weight": (count, hidden),
+    }
+    for rank in built.ranks:
+        for name, tensor in rank.items():
+            wanted = next((one for end, one in shapes.items() if name.endswith(end)), tensor.shape)
+            router = name.endswith(".router.weight")
+            if tensor.shape != wanted or (router and tensor.dtype != "F32"):
+                raise Refused(
+                    f"{tensor.path}: tensor {name} is {tensor.dtype} {list(tensor.shape)}, expected "
+                    f"{'F32 ' * router}{list(wanted)}"
+                )
 
 
 def weights(built: TrtllmCheckpoint, sources: dict[str, Tensor], tied: bool) -> Iterator[Weight]:

@@ -451,6 +451,12 @@ def _of_gguf_alone() -> Iterator[Forgery]:
             "Cut(name.format(expert)",
             "Cut(name.format((expert + 1) % count)",
         ),
+        (
+            "experts are the second side",
+            "(cut.experts, rows // cut.experts)",
+            "(rows // cut.experts, cut.experts)",
+        ),
+        ("routers are float16", 'return "F32" if name.endswith(ROUTER) else', "return"),
         ("a token goes through one expert more", '"top_k": one.used', '"top_k": one.used + 1'),
         (
             "weights of experts have not the sum 1",

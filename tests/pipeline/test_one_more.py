@@ -58,7 +58,7 @@ def test_a_family_is_one_file_and_a_line(clone, build, forked, tiny):
             "sharktank's block has no post_attention_norm, which a SeedOssForCausalLM has",
         ),
         ("q_tp2.irpa", "q, k and v have biases, which .irpa cannot express"),
-        ("q_tp1.trtllm-ckpt", "TensorRT-LLM has no class for a SeedOssForCausalLM"),
+        ("q_tp1.trtllm-ckpt", "no TensorRT-LLM checkpoint is made of a SeedOssForCausalLM"),
     ):
         said = build(
             folder, "-n", "--configfile", "mine.yaml", "--", f"artifacts/{target}", fails=True

@@ -73,7 +73,7 @@ def served(path: Path) -> Reading:
 def hold_plain(path: Path, model: Reading, can: tuple[str, ...] = ()) -> None:
     """Refuse, of a format that cannot say them, the record of a model with biases, experts or another rope.
 
-    `can` are biases that it can say, and experts.
+    `can` are those of them that it can say.
     """
     for name in ("attention_bias", "mlp_bias"):
         if model[name] and name not in can:

@@ -172,12 +172,12 @@ def _config(path: Path, document: dict) -> ModelConfig:
         kinds = int | float if name in ("rms_eps", "rope_theta") else int
         if isinstance(number, bool) or not isinstance(number, kinds) or number <= 0:
             raise Refused(f"{path}: {key} is {number!r}, expected a number above 0")
-    if document.get("architecture") not in FAMILIES:
+    if str(document.get("architecture")) not in FAMILIES:
         known = " or ".join(FAMILIES)
         raise Refused(f"{path}: architecture is {document.get('architecture')}, expected {known}")
     family = FAMILIES[document["architecture"]]
     biased = "attention_bias" in family.always
-    own = {"attn_bias": biased, "hidden_act": trtllm.ACTIVATION[family.experts != ""]}
+    own = {"attn_bias": biased, "hidden_act": trtllm.activation(family)}
     for key, value in {**FIXED, **own, **(family.trtllm or {})}.items():
         # TensorRT-LLM's defaults are other ones: what is absent is wrong too
         if document.get(key) != value or type(document[key]) is not type(value):
@@ -196,13 +196,13 @@ def _config(path: Path, document: dict) -> ModelConfig:
 
 def _experts(path: Path, document: dict[str, Any]) -> Experts:
     """Of a family whose feed-forward channels are those of an expert."""
-    said = document.get("moe")
-    numbers: dict[str, Any] = said if isinstance(said, dict) else {}
-    held(path, numbers, MOE)
+    held(path, document, {"moe": MOE})
+    numbers: dict[str, Any] = document["moe"]
     count, used = numbers["num_experts"], numbers["top_k"]
     if set(numbers) != set(MOE) or numbers["normalization_mode"] != 1 or used > count:
         raise Refused(
-            f"{path}: moe is {said}, expected num_experts, top_k of at most as many, normalization_mode 1"
+            f"{path}: moe is {numbers}, expected num_experts, top_k of at most as many, and "
+            "normalization_mode 1"
         )
     return Experts(count, used, document["intermediate_size"])
 
@@ -233,11 +233,9 @@ def _mapping(path: Path, document: dict, config: ModelConfig) -> trtllm.Mapping:
     for key, size in (("tp_size", tp), ("pp_size", pp)):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise Refused(f"{path}: mapping.{key} is {size!r}, expected a number from 1")
-    if named != trtllm.ranks(config, trtllm.Mapping(tp, pp)):
-        raise Refused(
-            f"{path}: mapping is {named}, expected world_size {tp} x {pp} and nothing more; build it "
-            "again"
-        )
+    wanted = trtllm.ranks(config, trtllm.Mapping(tp, pp))
+    if named != wanted or any(type(size) is not int for size in named.values()):
+        raise Refused(f"{path}: mapping is {named}, expected {wanted}; build it again")
     axis = document.get("embedding_sharding_dim")
     if axis not in (0, 1) or not isinstance(document.get("use_parallel_embedding"), bool):
         raise Refused(f"{path}: embedding_sharding_dim is {axis!r}, expected 0 or 1")

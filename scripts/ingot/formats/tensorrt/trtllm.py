@@ -19,8 +19,7 @@ CAN = ("own_gguf", "qkv_bias", "qk_norm", "experts")  # of features.FEATURES
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}  # ours -> TensorRT-LLM's
 STORED = {"float16": "F16", "bfloat16": "BF16", "float32": "F32"}  # -> safetensors'
 LAYER, ROUTER = "transformer.layers", ".mlp.router.weight"
-UNQUANTISED = "its experts are not quantised for TensorRT-LLM: take the checkpoint of floats"
-ACTIVATION = ("silu", "swiglu")  # of a layer's one part, of its experts
+UNQUANTISED = "its experts are not quantised; ask for the target without fp8, int8_sq or int4_awq"
 EMBEDDING = {"rows": 0, "columns": 1, "whole": None}  # the axis that is split over the ranks
 
 
@@ -59,7 +58,7 @@ class Cut:
     axis: int | None
     parts: int
     start: int = 0  # the row of the rank's tensor where it begins: q, k and v make one tensor
-    experts: int = 0  # how many such as the source make one tensor [expert, out, in]; 0: it is none
+    experts: int = 0  # of a tensor [expert, out, in]: how many; 0: it is [out, in]
 
     def rows(self) -> int:
         """Of one rank's part, padding included."""
@@ -73,7 +72,7 @@ class Cut:
 def no_class(family: Family) -> str | None:
     """Why there is no checkpoint of a family, or None."""
     known = family.trtllm is not None
-    return None if known else f"TensorRT-LLM has no class for a {family.architecture}"
+    return None if known else f"no TensorRT-LLM checkpoint is made of a {family.architecture}"
 
 
 def why_not(config: ModelConfig, mapping: Mapping) -> str | None:
@@ -209,7 +208,7 @@ def document(config: ModelConfig, mapping: Mapping, dtype: str) -> dict[str, Any
         "num_key_value_heads": c.kv_heads,
         "head_size": c.head_dim,
         "intermediate_size": c.ffn,
-        "hidden_act": ACTIVATION[c.experts is not None],
+        "hidden_act": activation(c.family),
         "norm_epsilon": c.rms_eps,
         "position_embedding_type": "rope_gpt_neox",
         "max_position_embeddings": c.context,
@@ -224,6 +223,11 @@ def document(config: ModelConfig, mapping: Mapping, dtype: str) -> dict[str, Any
         **({"moe": routing(config)} if c.experts else {}),
         "quantization": {"quant_algo": None, "kv_cache_quant_algo": None},
     }
+
+
+def activation(family: Family) -> str:
+    """The word for SiLU and its gate: experts have one of their own."""
+    return "swiglu" if family.experts else "silu"
 
 
 def ranks(config: ModelConfig, mapping: Mapping) -> dict[str, int]:

@@ -75,6 +75,9 @@ class Rows:
         self.files = {path: os.open(path, os.O_RDONLY) for path in paths}
         self.local, self.lock = threading.local(), threading.Lock()
         self.experts = stacked.Latest()
+        self.scales_of = functools.lru_cache(maxsize=16)(
+            scales.of
+        )  # of weights that threads are at
 
     def __enter__(self) -> "Rows":
         return self
@@ -265,7 +268,7 @@ class Rows:
         """What is stored of a tensor's rows from `first` on as values: their bits, and their dtype."""
         tensor = self.tensors[name]
         if tensor.dtype == scales.CODES:
-            factors = scales.of(self.tensors[scales.name_of(name)])
+            factors = self.scales_of(self.tensors[scales.name_of(name)])
             room = self.local.__dict__.get("values", np.empty(0, np.float32))
             if room.size < bits.size:  # a fresh array for each block would cost more than it holds
                 room = self.local.values = np.empty(bits.size, np.float32)

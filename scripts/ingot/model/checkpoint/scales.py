@@ -3,7 +3,6 @@
 A value is code * scale in float32, as transformers multiplies it out (FineGrainedFP8Config.dequantize).
 """
 
-import functools
 from math import ceil
 
 import numpy as np
@@ -28,7 +27,6 @@ def shape_of(weight: Tensor, block: Block) -> tuple[int, ...]:
     return tuple(ceil(size / side) for size, side in zip(weight.shape, block, strict=True))
 
 
-@functools.lru_cache(maxsize=16)  # of weights that threads are at, and of their shards' next ones
 def of(scales: Tensor) -> np.ndarray:
     """float32, of the shape that its header says.  Refused: what is damaged."""
     buffer = memoryview(bytearray(scales.nbytes))

@@ -145,7 +145,7 @@ class Family:
         0  # of so many layers libllama divides scores by hidden / heads, of others by head_dim
     )
 
-    # more of TensorRT-LLM's config.json; None where that has no class for it
+    # more of TensorRT-LLM's config.json; None where none is made
     trtllm: dict[str, str] | None = None
 
     @property

@@ -89,6 +89,8 @@ def why_not(target: Target) -> str | None:
     if entry["dtype"] not in FLOATS:
         legal = ", ".join(FLOATS)
         return f"TensorRT-LLM takes {legal}, and the model's dtype is {entry['dtype']}"
+    if quant and "experts" in entry["needs"]:
+        return trtllm.UNQUANTISED
     checkpoint = target.format == "trtllm-ckpt"
     if scheme := next((word for word in words if word in SERVED and word not in QUANTS), None):
         key = f"models.{target.model}.trtllm.backend"
@@ -97,8 +99,6 @@ def why_not(target: Target) -> str | None:
         return (
             f"the model's backend is {backend}, which has no engine; set trtllm.backend to engine"
         )
-    if quant and "experts" in entry["needs"]:
-        return trtllm.UNQUANTISED
     if quant and entry["dtype"] == "f32":
         return "a quantised checkpoint is f16 or bf16 besides, and the model's dtype is f32"
     if quant and settings["embedding"] != "rows":
@@ -123,6 +123,8 @@ def not_served(target: Target) -> str | None:
     scheme, gpu = target.variant or "", target.entry["trtllm"]["gpu"]
     if target.entry["dtype"] == "f32":
         return "a quantised checkpoint is f16 or bf16 besides, and the model's dtype is f32"
+    if scheme == "fp8" and "experts" in target.entry["needs"]:
+        return "TensorRT-LLM has no kernel for experts of fp8, whose scales are of rows; take fp8_block"
     said = target.catalogue["gpus"][gpu]["compute_capability"]
     if tuple(map(int, said.split("."))) < SERVED[scheme]:
         least = ".".join(map(str, SERVED[scheme]))

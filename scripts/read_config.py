@@ -128,7 +128,7 @@ def shared(latent: Latent | None) -> dict:
     if not latent:
         return dict.fromkeys(("latent", "q_rank", "kv_rank", "value_dim"), 0)
     return {
-        "latent": latent.kv_rank + latent.turned,
+        "latent": latent.kept,
         "q_rank": latent.q_rank or 0,
         "kv_rank": latent.kv_rank,
         "value_dim": latent.value,

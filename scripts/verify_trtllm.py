@@ -118,14 +118,15 @@ def verify_trtllm(
     left = {name for name in left if not name.endswith(UNREAD) and name != "lm_head.weight"}
     if left := sorted(left):
         raise Refused(f"{trtllm_checkpoint_}: {left[0]} is in no rank, expected it")
-    covered |= {(rank, name) for rank, name, _ in padded(built, vocab)}
+    ends = [*padded(built, vocab)]
+    covered |= {(rank, name) for rank, name, _ in ends}
     of_rank = {(rank, name) for rank, tensors in enumerate(built.ranks) for name in tensors}
     scales = {one for one in of_rank if not one[1].endswith((".weight", ".bias"))}
     if more := sorted(of_rank - scales - covered):
         raise Refused(
             f"{trtllm_checkpoint_}: {more[0][1]} of rank {more[0][0]} is none of its source's"
         )
-    for rank, name, used in padded(built, vocab):
+    for rank, name, used in ends:
         rest = rows_of(built.ranks[rank][name], used, built.ranks[rank][name].shape[0])
         if rest.any():
             raise Refused(f"{trtllm_checkpoint_}: padding of {name} is not zero in rank {rank}")

@@ -396,6 +396,32 @@ def _of_latents(of: Callable, family: str, numbers: str) -> Iterator[Forgery]:
     )  # fmt: skip
 
 
+def _of_experts_in_ranks() -> Iterator[Forgery]:
+    """Mixtral's, as TensorRT-LLM has them."""
+    ranks = "formats/tensorrt/trtllm.py"
+    for name, old, new in (
+        ("gate lies before up in a rank", "enumerate((up, gate))", "enumerate((gate, up))"),
+        (
+            "each expert stands in the place of the next",
+            "Cut(name.format(expert)",
+            "Cut(name.format((expert + 1) % count)",
+        ),
+        (
+            "experts are the second side",
+            "(cut.experts, rows // cut.experts)",
+            "(rows // cut.experts, cut.experts)",
+        ),
+        ("routers are float16", 'return "F32" if name.endswith(ROUTER) else', "return"),
+        ("a token goes through one expert more", '"top_k": one.used', '"top_k": one.used + 1'),
+        (
+            "weights of experts have not the sum 1",
+            '"normalization_mode": 1',
+            '"normalization_mode": 0',
+        ),
+    ):
+        yield Forgery(f"Mixtral: {name}", ("trtllm-ckpt",), ranks, ((old, new),), "Mixtral")
+
+
 def _of_gguf_alone() -> Iterator[Forgery]:
     """Experts, layers without rope, numbers that scale, norms behind: what GGUF alone says of ours."""
 
@@ -443,28 +469,6 @@ def _of_gguf_alone() -> Iterator[Forgery]:
         ("mine = bits[:, stack.first :: stack.step]",
          "mine = np.split(bits, stack.step, axis=1)[stack.first]"),
     )  # fmt: skip
-    ranks = "formats/tensorrt/trtllm.py"
-    for name, old, new in (
-        ("gate lies before up in a rank", "enumerate((up, gate))", "enumerate((gate, up))"),
-        (
-            "each expert stands in the place of the next",
-            "Cut(name.format(expert)",
-            "Cut(name.format((expert + 1) % count)",
-        ),
-        (
-            "experts are the second side",
-            "(cut.experts, rows // cut.experts)",
-            "(rows // cut.experts, cut.experts)",
-        ),
-        ("routers are float16", 'return "F32" if name.endswith(ROUTER) else', "return"),
-        ("a token goes through one expert more", '"top_k": one.used', '"top_k": one.used + 1'),
-        (
-            "weights of experts have not the sum 1",
-            '"normalization_mode": 1',
-            '"normalization_mode": 0',
-        ),
-    ):
-        yield Forgery(f"Mixtral: {name}", ("trtllm-ckpt",), ranks, ((old, new),), "Mixtral")
     yield from _of_latents(of, families.format("deepseek"), numbers)
     yield of(
         "SmolLM3", families.format("smollm3"), "it is called a Llama, so each layer has rope",
@@ -755,5 +759,6 @@ FORGERIES = [
     *_list(),
     *_of_families(),
     *_of_gguf_alone(),
+    *_of_experts_in_ranks(),
     *_of_graphs(),
 ]

@@ -67,9 +67,12 @@ def test_each_value_is_what_another_reading_makes_of_it(name, checkpoint):
             assert isinstance(mine[0], Made) is (
                 mine[0].dtype == "F8_E4M3" or spec.part is not None
             )
-        assert head_rows and {
-            one.name.split(".")[2] for one in specs_of(config, "f32") if one.part
-        } == ({"attn_k_b", "attn_v_b"} if config.latent else set())
+        mine = [one for one in specs_of(config, "f32") if one.part]
+        names = {one.name.split(".")[2] for one in mine}
+        assert names == ({"attn_k_b", "attn_v_b"} if config.latent else set())
+        for one in mine:  # head by head
+            places = [(first, count) for first, count, _ in head_rows.blocks(rows, one)]
+            assert places == [(n * one.shape[1], one.shape[1]) for n in range(config.heads)]
 
 
 def test_blocks_at_the_edges_of_a_weight_have_scales_of_their_own():

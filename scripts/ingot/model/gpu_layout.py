@@ -144,7 +144,7 @@ def gpu_layout(
 def _values(config: ModelConfig, tp: int) -> int:
     """What a layer of a rank keeps of a token: keys and values, or the latent, which each has whole."""
     if m := config.latent:
-        return m.kv_rank + m.turned
+        return m.kept
     return 2 * max(1, config.kv_heads // tp) * config.head_dim
 
 
@@ -170,7 +170,7 @@ def _matrices(config: ModelConfig, tp: int, layer: int) -> float:
         elif "qkv" in one.shape:
             held += whole // sizes["qkv"] * (sizes["q"] / tp + 2 * kept)
         else:
-            held += whole if WHOLE & {*one.shape[:1]} else whole / tp
+            held += whole if one.shape[0] in WHOLE else whole / tp
     for _, part in config.family.parts:  # by turning its rows stay as many
         held += config.heads * prod(sizes[word] for word in part.shape) / tp
     return held

@@ -1,4 +1,4 @@
-"""What a config.json says of layers that are no Llama's: experts, windows, layers without rope."""
+"""What a config.json says of layers that are no Llama's: experts, latents, windows, codes, no rope."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,11 @@ class Latent:
     plain: int  # of a head's query and key, without rope
     turned: int  # and with it
     value: int  # of a head's value
+
+    @property
+    def kept(self) -> int:
+        """Of a token, by a layer: what its keys and values are made of."""
+        return self.kv_rank + self.turned
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ def sizes_of(config: ModelConfig, layer: int = -1) -> dict[str, int]:
         found |= {
             "q_rank": m.q_rank or 0, "q_whole": 0 if m.q_rank else q, "qk": q if m.q_rank else 0,
             "kv_rank": m.kv_rank, "plain": m.plain, "value": m.value, "attended": c.heads * m.value,
-            "kv_a": m.kv_rank + m.turned,
+            "kv_a": m.kept,
         }  # fmt: skip
     return found
 

@@ -111,7 +111,7 @@ def shape_of(config: ModelConfig, weights: int) -> Shape:
     window = config.sliding.window if config.sliding else config.window or 0
     return Shape(
         config.context, config.layers, config.heads, config.kv_heads, config.head_dim, config.layers,
-        config.latent.kv_rank + config.latent.turned if config.latent else 0, weights, sliding, window,
+        config.latent.kept if config.latent else 0, weights, sliding, window,
     )  # fmt: skip
 
 

@@ -92,7 +92,7 @@ def _latent(name: str, config: ModelConfig) -> dict[str, list[KV]]:
         "attention.head_count_kv": 1,
         "attention.q_lora_rank": m.q_rank,
         "attention.kv_lora_rank": m.kv_rank,
-        "attention.key_length": m.kv_rank + m.turned,
+        "attention.key_length": m.kept,
         "attention.value_length": m.kv_rank,
         "attention.key_length_mla": m.plain + m.turned,
         "attention.value_length_mla": m.value,

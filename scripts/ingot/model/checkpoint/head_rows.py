@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ingot.base import stream
+from ingot.model.checkpoint import stacked
 from ingot.model.specs import TensorSpec
 from ingot.model.tensors.dtypes import STORED
 
@@ -25,11 +25,9 @@ def _head(rows, spec: TensorSpec, ticket: int, head: int) -> memoryview:
     tensor, (_, *sides) = rows.tensors[name], spec.shape
     count = sides[1 if part.turned else 0]
     first, width = head * part.every + part.first, tensor.nbytes // tensor.shape[0]
-    buffer = memoryview(bytearray(count * width))
-    stream.read_exactly(rows.files[tensor.path], buffer, tensor.offset + first * width, tensor.path)
+    raw = stacked.bytes_of(rows, tensor, first, count, width)
     rows.passed(ticket)
-    bits = np.frombuffer(buffer, STORED[tensor.dtype].bits).reshape(count, -1)
-    bits, dtype = rows.values(name, bits, first)
+    bits, dtype = rows.values(name, raw.view(STORED[tensor.dtype].bits), first)
     mine = np.ascontiguousarray(bits.T) if part.turned else bits
-    rows.progress.add(len(buffer))
+    rows.progress.add(raw.nbytes)
     return rows.cast(tensor, mine, dtype, spec)

@@ -72,7 +72,7 @@ class Latest:
                 self.free.notify_all()
 
 
-def _bytes(rows, tensor: Tensor, first: int, some: int, width: int) -> np.ndarray:
+def bytes_of(rows, tensor: Tensor, first: int, some: int, width: int) -> np.ndarray:
     """Rows first..first + some of `width` bytes."""
     buffer = memoryview(bytearray(some * width))
     stream.read_exactly(rows.files[tensor.path], buffer, tensor.offset + first * width, tensor.path)
@@ -82,7 +82,7 @@ def _bytes(rows, tensor: Tensor, first: int, some: int, width: int) -> np.ndarra
 def _biases(rows, spec: TensorSpec, ticket: int) -> memoryview:
     (name,), stack = spec.sources, spec.stack
     tensor = rows.tensors[name]
-    raw = _bytes(rows, tensor, 0, tensor.shape[0], tensor.nbytes // tensor.shape[0])
+    raw = bytes_of(rows, tensor, 0, tensor.shape[0], tensor.nbytes // tensor.shape[0])
     rows.passed(ticket)
     bits = raw.view(FLOATS[tensor.dtype].bits)
     mine = bits[:, stack.first :: stack.step]
@@ -98,7 +98,7 @@ def _turned(rows, spec: TensorSpec, ticket: int, first: int, some: int) -> memor
     expert, at = divmod(first, spec.shape[1])
     rows.passed(ticket)  # first: one that waits for its turn must not keep an expert from another
     columns = slice(at * stack.step + stack.first, (at + some) * stack.step, stack.step)
-    with rows.experts.of((name, expert), lambda: _bytes(rows, tensor, expert, 1, width)) as raw:
+    with rows.experts.of((name, expert), lambda: bytes_of(rows, tensor, expert, 1, width)) as raw:
         bits = raw.view(FLOATS[tensor.dtype].bits).reshape(tensor.shape[1], -1)
         lying = np.ascontiguousarray(bits[:, columns])
         del bits, raw
@@ -112,8 +112,8 @@ def _codes(rows, spec: TensorSpec, ticket: int, first: int, some: int) -> memory
     """Outputs first..first + some of all experts, one behind the other."""
     codes, scales = (rows.tensors[name] for name in spec.sources)
     each, step = spec.shape[2] // MXFP4_BLOCK, spec.stack.step
-    raw = _bytes(rows, codes, first * step, some * step, each * (MXFP4_BLOCK // 2))
-    powers = _bytes(rows, scales, first * step, some * step, each)
+    raw = bytes_of(rows, codes, first * step, some * step, each * (MXFP4_BLOCK // 2))
+    powers = bytes_of(rows, scales, first * step, some * step, each)
     rows.passed(ticket)
     mine = powers[spec.stack.first :: step]
     if mine.max(initial=0) > MOST:

@@ -1,5 +1,6 @@
 """An adapter of LoRA: what is read of it, what is refused; a merged value is the nearest there is."""
 
+import sys
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -8,13 +9,16 @@ import pytest
 
 import adapters
 import checkpoints
+from conftest import ROOT
 from ingot.base.refused import Refused
 from ingot.driver.release import card, reproduced
+from ingot.driver.toolchains import toolchains
 from ingot.formats.gguf import lora
 from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.merge import Merger
 from ingot.model.checkpoint.safetensors import read_checkpoint
+from ingot.model.tensors import kernels
 from ingot.parity import adapted
 from ingot.serving.vllm.adapters import Served
 
@@ -59,19 +63,41 @@ def nearest(exact, dtype):
     return next(bits for bits in best if len(best) == 1 or not bits & 1)
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
-def test_a_merged_value_is_the_nearest_to_the_exact_sum(tmp_path, dtype):
+@pytest.fixture
+def compiled(monkeypatch):
+    """As in toolchain `convert`, which has a compiled library."""
+
+    def prefix():
+        monkeypatch.setattr(sys, "prefix", str(toolchains.build(ROOT, "convert")))
+
+    return prefix
+
+
+WAYS = [("BF16", "compiled"), ("BF16", "numpy"), ("F16", "numpy"), ("F32", "numpy")]
+
+
+@pytest.fixture(params=WAYS, ids="-".join)
+def way(request, compiled):
+    """A dtype, and what merges rows of it."""
+    dtype, how = request.param
+    if how == "compiled":
+        compiled()
+    assert (Merger().kernel is not None) is (how == "compiled")
+    return dtype
+
+
+def test_a_merged_value_is_the_nearest_to_the_exact_sum(tmp_path, way):
     """Ties among them, and sums that a float64 has at a tie and an exact one has not."""
-    rng = np.random.default_rng(3)
-    checkpoint = saved(tmp_path / "a", pair(shape=(8, 6)), lora_alpha=3.0)
+    dtype, rng = way, np.random.default_rng(3)
+    checkpoint = saved(tmp_path / "a", pair(shape=(9, 16)), lora_alpha=3.0)
     pairs = adapter.read(checkpoint).loras["model.layers.0.self_attn.q_proj.weight"]
     a, b = (
         adapted._matrix(t.path, (t.dtype, t.shape, t.offset, t.nbytes)) for t in (pairs.a, pairs.b)
     )
-    weights = values_of(bits_of(rng.standard_normal((8, 6)).astype(np.float32), dtype), dtype)
+    weights = values_of(bits_of(rng.standard_normal((9, 16)).astype(np.float32), dtype), dtype)
     got = Merger()(pairs, bits_of(weights, dtype), dtype, 0)
-    for row in range(8):
-        for column in range(6):
+    for row in range(9):
+        for column in range(16):
             products = (Fraction(b[row, k]) * Fraction(a[k, column]) for k in range(2))
             exact = Fraction(float(weights[row, column])) + Fraction(3, 2) * sum(products)
             assert got[row, column] == nearest(exact, dtype), (row, column)
@@ -84,16 +110,14 @@ def test_a_merged_value_is_the_nearest_to_the_exact_sum(tmp_path, dtype):
     }  # fmt: skip
     for number, ((weight, one, other), wanted) in enumerate(sums.items()):
         tensors = {
-            f"{Q}.lora_A.weight": np.array([[1.0], [1.0]]),
+            f"{Q}.lora_A.weight": np.ones((2, 16)),
             f"{Q}.lora_B.weight": np.array([[one, other]]),
         }
         place = tmp_path / f"a{number}"
         one_pair = next(iter(adapter.read(saved(place, tensors, lora_alpha=2)).loras.values()))
-        bits = bits_of(np.array([[weight]], np.float32), dtype)
-        assert values_of(Merger()(one_pair, bits, dtype, 0), dtype) == np.float32(wanted), (
-            weight,
-            other,
-        )
+        bits = bits_of(np.full((1, 16), weight, np.float32), dtype)
+        got = values_of(Merger()(one_pair, bits, dtype, 0), dtype)
+        assert (got == np.float32(wanted)).all(), (weight, other)
         both = (np.array([[one + other]]), np.ones((1, 1)))
         added = adapted.Change(1.0, lambda both=both: both)
         change = adapted.Adapted("m", dtype, (1, 1), tmp_path, 0, 4, dtype, added)
@@ -195,11 +219,10 @@ def test_a_whole_tensor_that_is_there_twice_must_be_one(tmp_path):
         adapter.read(saved(tmp_path / "b", tensors))
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32"])
-def test_sums_that_cancel_and_large_ones_are_the_nearest_too(tmp_path, dtype):
+def test_sums_that_cancel_and_large_ones_are_the_nearest_too(tmp_path, way):
     """Of which a float64 has no digit left; zero is no negative zero."""
-    rng = np.random.default_rng(5)
-    a, b = rng.standard_normal((64, 40)), rng.standard_normal((50, 64))
+    dtype, rng = way, np.random.default_rng(5)
+    a, b = rng.standard_normal((64, 48)), rng.standard_normal((50, 64))
     b[:5] = 0
     tensors = {f"{Q}.lora_A.weight": a, f"{Q}.lora_B.weight": b}
     one = next(
@@ -212,7 +235,7 @@ def test_sums_that_cancel_and_large_ones_are_the_nearest_too(tmp_path, dtype):
     weights = values_of(bits_of(weights, dtype), dtype)
     got = Merger()(one, bits_of(weights, dtype), dtype, 0)
     for row in range(10):
-        for column in range(40):
+        for column in range(48):
             products = (Fraction(b[row, k]) * Fraction(a[k, column]) for k in range(64))
             exact = Fraction(float(weights[row, column])) + sum(products)
             if dtype == "F16" and abs(exact) >= 65520:
@@ -221,6 +244,48 @@ def test_sums_that_cancel_and_large_ones_are_the_nearest_too(tmp_path, dtype):
             wanted = np.array([nearest(exact, dtype)], got.dtype)
             assert values_of(got[row, column : column + 1], dtype) == values_of(wanted, dtype)
             assert not exact or got[row, column] == wanted[0], "zero is no negative zero"
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-6, 1e-21, 1e17])
+@pytest.mark.parametrize("rank", [1, 7, 64])
+def test_what_is_compiled_merges_as_numpy_does(tmp_path, compiled, rank, size):
+    """Ordinary values, those that float32 has no digits of, infinite ones; rows by fours and by one."""
+    rng = np.random.default_rng(rank)
+    tensors = pair(shape=(31, 64), r=rank, seed=rank)
+    tensors = {name: values * size for name, values in tensors.items()}
+    tensors[f"{Q}.lora_B.weight"][3] = 0
+    one = next(iter(adapter.read(saved(tmp_path, tensors, r=rank)).loras.values()))
+    weights = rng.standard_normal((22, 64)) * size * size
+    weights[1] *= 1e-4
+    weights[2] = -weights[2] * 0
+    bits = bits_of(weights.astype(np.float32), "BF16")
+    theirs, ours = Merger(), None
+    expected = theirs(one, bits, "BF16", 9).copy()
+    compiled()
+    ours = Merger()
+    assert ours.kernel and not theirs.kernel
+    assert (ours(one, bits, "BF16", 9) == expected).all() and ours.odd == theirs.odd
+    weights[21, 63] = 3.3895e38
+    bits = bits_of(weights.astype(np.float32), "BF16")
+    expected = theirs(one, bits, "BF16", 9).copy()
+    assert (ours(one, bits, "BF16", 9) == expected).all() and ours.odd == theirs.odd
+
+
+def test_an_older_processor_has_numpy(monkeypatch, compiled, tmp_path):
+    compiled()
+    assert Merger().kernel
+    flags = "processor : 0\nflags\t\t: fpu sse2 avx f16c\n\nprocessor : 1\nflags\t\t: fpu\n"
+    (tmp_path / "cpuinfo").write_text(flags)
+    monkeypatch.setattr(kernels.machine, "PROCESSOR", tmp_path / "cpuinfo")
+    kernels._library.cache_clear()
+    assert Merger().kernel is None
+    kernels._library.cache_clear()
+
+
+def test_vectors_begin_where_they_must():
+    for shape in ((3, 5, 16), (1,)):
+        found = kernels.aligned(shape, np.float32)
+        assert found.shape == shape and found.ctypes.data % 32 == 0 and not found.any()
 
 
 def test_an_adapter_of_another_base_or_of_tied_matrices_is_refused(tmp_path):

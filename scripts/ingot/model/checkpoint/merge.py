@@ -5,8 +5,11 @@ whatever machine adds, in whatever order.  (PEFT's own depends on the order in w
 millions of values a few are the neighbour of this one.)
 """
 
+import ctypes
 import functools
 import math
+import operator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -15,12 +18,18 @@ import numpy as np
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.adapter import Lora
 from ingot.model.checkpoint.safetensors import Tensor
-from ingot.model.tensors.cast import as_float32
+from ingot.model.tensors import kernels
+from ingot.model.tensors.cast import as_float32, not_finite
 from ingot.model.tensors.dtypes import FLOATS
 
 ERROR = 2.0**-52  # of a float64, and what a sum of several may be off by, for each of them
+SINGLE = 2.0**-24  # of a float32
 FAINT = 2.0**28  # times as much is a sum whose float32 is in doubt: the two all but cancel
 TIE = 0x80000000  # the low half, moved up, of a float32 midway between two values of bfloat16
+STEPS = 1 << 149  # from 0 to 1 of the smallest values that float32 has
+LEAST = 2.0**-126  # more than is lost of a sum where its products are too small for a float32
+WIDTH = 16  # columns that the kernel merges at a time
+ALMOST_INFINITE = 0x7F7F0000  # bits of the largest bfloat16, in float32
 
 
 class Factors(NamedTuple):
@@ -28,15 +37,40 @@ class Factors(NamedTuple):
 
     scaled: np.ndarray
     columns: np.ndarray
-    away: float  # what a sum of it may be off by, in whatever order it is added
+    away: (
+        np.ndarray
+    )  # [n]: what a sum of a row may be off by, in whatever order it is added, in float64
+
+
+class Tiles(NamedTuple):
+    """A pair as envs/convert/kernels.c has it, and in float32 what a sum of a row may be off by."""
+
+    scaled: np.ndarray
+    exact: np.ndarray  # the same in float64
+    columns: np.ndarray  # [in / WIDTH, r, WIDTH]
+    away: np.ndarray
 
 
 @functools.lru_cache(maxsize=4)  # the tensors that threads are at
 def _factors(lora: Lora) -> Factors:
     rows, columns = _matrices(lora)
     scaled = np.ascontiguousarray(rows * lora.scale)
-    largest = np.abs(scaled).sum(axis=1).max() * np.abs(columns).max()
-    return Factors(scaled, np.ascontiguousarray(columns), float(largest) * ERROR * (lora.rank + 3))
+    # a sum of products of magnitudes is at most the product of two lengths
+    largest = np.linalg.norm(scaled, axis=1) * np.linalg.norm(columns, axis=0).max() * 1.01
+    away = np.where(largest > 0, largest * ERROR * (lora.rank + 4) + LEAST * SINGLE, 0)
+    return Factors(scaled, np.ascontiguousarray(columns), away)
+
+
+@functools.lru_cache(maxsize=4)
+def _tiles(lora: Lora) -> Tiles:
+    scaled, columns, away = _factors(lora)
+    tiles = kernels.aligned((columns.shape[1] // WIDTH, lora.rank, WIDTH), np.float32)
+    tiles[:] = columns.reshape(lora.rank, -1, WIDTH).swapaxes(0, 1)
+    least = LEAST * max(1, np.abs(columns).max())
+    away = np.where(away > 0, away * (SINGLE / ERROR) + least, 0)
+    with np.errstate(over="ignore"):
+        single, more = scaled.astype(np.float32), (away * (1 + 4 * SINGLE)).astype(np.float32)
+    return Tiles(single, scaled, tiles, more)
 
 
 @functools.lru_cache(maxsize=4)
@@ -59,62 +93,95 @@ def values(tensor: Tensor) -> np.ndarray:
 class Merger:
     """Merges blocks of rows; one a thread, since it owns its buffers.
 
-    A result is overwritten by the next call.  It stays in the cache: PASS values at a time.
+    A result is overwritten by the next call.
     """
 
-    PASS = 1 << 15
+    PASS = 1 << 15  # values at a time that numpy merges: what it makes of them stays in the cache
 
     def __init__(self):
         self.buffers: dict[str, np.ndarray] = {}
+        self.kernel = kernels.of("merge_bf16", "*nn***n****")
+        self.odd: str | None = None
+        self.largest = ctypes.c_uint32()
 
     def __call__(self, lora: Lora, bits: np.ndarray, dtype: str, first: int) -> np.ndarray:
-        """Rows of a weight [n, in] from row `first` on, as bits of `dtype`, merged, as the same."""
+        """Rows of a weight [n, in] from row `first` on, as bits of `dtype`, merged, as the same.
+
+        `odd` says then whether one of them is infinite, which none was before.
+        """
         out = self._buffer("merged", bits.size, bits.dtype.type).reshape(bits.shape)
-        factors = _factors(lora)
-        merge = self._bfloat16 if dtype == "BF16" else self._numpys
-        step = max(1, self.PASS // bits.shape[1])
-        for row in range(0, len(bits), step):
-            part = slice(row, row + step)
-            block = _Block(lora, bits[part], dtype, first + row, factors.away)
-            sums = self._buffer("sums", block.bits.size, np.float64).reshape(block.bits.shape)
-            rows = factors.scaled[block.first : block.first + len(block.bits)]
-            merge(block, np.matmul(rows, factors.columns, out=sums), out[part])
+        block = _Block(lora, np.ascontiguousarray(bits), dtype, first)
+        kernel = None if dtype != "BF16" or bits.shape[1] % WIDTH else self.kernel
+        if kernel:
+            doubtful: Iterable[int] = self._compiled(kernel, block, out)
+        else:
+            doubtful = (self._bfloat16 if dtype == "BF16" else self._numpys)(block, out)
+        for place in doubtful:
+            at = divmod(int(place), bits.shape[1])
+            out[at] = _rounded(block.exact(at), dtype)
+        sure = kernel and self.largest.value < ALMOST_INFINITE
+        self.odd = None if sure else not_finite(out, dtype)
         return out
 
-    def _bfloat16(self, block: "_Block", sums: np.ndarray, out: np.ndarray) -> None:
-        wide, low = (
-            self._buffer(n, out.size, np.uint32).reshape(out.shape) for n in ("wide", "low")
+    def _compiled(self, kernel: Callable, block: "_Block", out: np.ndarray) -> np.ndarray:
+        """Merge rows of bfloat16 into `out`; returns the places of those that are in doubt."""
+        tiles, (rows, columns), rank = _tiles(block.lora), block.bits.shape, block.lora.rank
+        doubtful = self._buffer("doubtful", out.size, np.uint32)
+        part = slice(block.first, block.first + rows)
+        scaled, exact, away = (
+            one[part].ctypes.data for one in (tiles.scaled, tiles.exact, tiles.away)
         )
-        near = wide.view(np.float32)
-        np.left_shift(block.bits, 16, out=wide, dtype=np.uint32)
-        sums += near
-        np.copyto(near, sums, casting="same_kind")
-        np.left_shift(wide, 16, out=low)
-        odd = low == TIE  # in float32: in truth it may be none
-        if faint := int(np.float32(block.away * FAINT).view(np.uint32)):
-            np.left_shift(wide, 1, out=low)  # without the sign: in the order of magnitudes
-            odd |= low < np.uint32(faint << 1)
-        places = _places(odd)
-        found = [_rounded(block.known(at, sums[at], near[at]), "BF16") for at in places]
-        wide += np.uint32(0x7FFF)
-        np.right_shift(wide, 16, out=out, casting="unsafe")
-        for at, value in zip(places, found, strict=True):
-            out[at] = value
+        found = kernel(
+            block.bits.ctypes.data, rows, columns, scaled, exact, tiles.columns.ctypes.data, rank,
+            away, out.ctypes.data, doubtful.ctypes.data, ctypes.byref(self.largest),
+        )  # fmt: skip
+        return doubtful[:found]
 
-    def _numpys(self, block: "_Block", sums: np.ndarray, out: np.ndarray) -> None:
-        """To float16 or float32."""
+    def _bfloat16(self, block: "_Block", out: np.ndarray) -> Iterator[int]:
+        """The same by numpy, of which each pass is the fastest that it has."""
+        for before, part, sums, away in self._sums(block):
+            wide, low = (
+                self._buffer(n, sums.size, np.uint32).reshape(sums.shape) for n in ("wide", "low")
+            )
+            near = wide.view(np.float32)
+            np.left_shift(block.bits[part], 16, out=wide, dtype=np.uint32)
+            sums += near
+            np.copyto(near, sums, casting="same_kind")
+            np.left_shift(wide, 16, out=low)
+            odd = low == TIE  # in float32: in truth it may be none
+            faint = (away * FAINT).astype(np.float32).view(np.uint32)
+            np.left_shift(wide, 1, out=low)  # without the sign: in the order of magnitudes
+            odd |= low < (faint << 1)[:, None]
+            wide += np.uint32(0x8000)
+            np.right_shift(wide, 16, out=out[part], casting="unsafe")
+            yield from before + np.flatnonzero(odd)
+
+    def _numpys(self, block: "_Block", out: np.ndarray) -> Iterator[int]:
+        """The same of float16 or float32."""
         kind = FLOATS[block.dtype]
-        sums += as_float32(block.bits, block.dtype).reshape(out.shape)
-        away = block.away + np.abs(sums) * ERROR
-        with np.errstate(over="ignore"):
-            out[:] = sums.astype(kind.numpy).view(kind.bits)
-            low, high = (sums - away).astype(kind.numpy), (sums + away).astype(kind.numpy)
-        for at in _places(low != high):
-            out[at] = _rounded(block.exact(at), block.dtype)
+        for before, part, sums, away in self._sums(block):
+            sums += as_float32(block.bits[part], block.dtype)
+            apart = away[:, None] + np.abs(sums) * ERROR
+            with np.errstate(over="ignore"):
+                out[part] = sums.astype(kind.numpy).view(kind.bits)
+                low, high = ((sums + far).astype(kind.numpy) for far in (-apart, apart))
+            yield from before + np.flatnonzero(low != high)
+
+    def _sums(self, block: "_Block") -> Iterator[tuple[int, slice, np.ndarray, np.ndarray]]:
+        """Of some rows at a time: values before them, the rows, what is added, what that may be off by."""
+        factors, (_, columns) = _factors(block.lora), block.bits.shape
+        step = max(1, self.PASS // columns)
+        for row in range(0, len(block.bits), step):
+            part = slice(row, min(row + step, len(block.bits)))
+            rows = slice(block.first + part.start, block.first + part.stop)
+            sums = self._buffer("sums", (part.stop - row) * columns, np.float64)
+            sums = sums.reshape(part.stop - row, columns)
+            np.matmul(factors.scaled[rows], factors.columns, out=sums)
+            yield row * columns, part, sums, factors.away[rows]
 
     def _buffer(self, name: str, size: int, dtype: type) -> np.ndarray:
         if name not in self.buffers or len(self.buffers[name]) < size:
-            self.buffers[name] = np.empty(size, dtype)
+            self.buffers[name] = kernels.aligned((size,), dtype, 64)
         return self.buffers[name][:size]
 
 
@@ -125,28 +192,20 @@ class _Block(NamedTuple):
     bits: np.ndarray
     dtype: str
     first: int
-    away: float
 
-    def known(self, at: tuple, value: float, tie: float) -> Fraction:
-        """What rounds as the merged value does: its sum, unless that is in doubt."""
-        apart, large = abs(float(value) - float(tie)), abs(float(value))
-        sure = apart > self.away + large * ERROR and large >= self.away * FAINT
-        return Fraction(float(value)) if sure else self.exact(at)
-
-    def exact(self, at: tuple) -> Fraction:
+    def exact(self, at: tuple[int, int]) -> Fraction:
         """The merged value, before it is rounded."""
         rows, columns = _matrices(self.lora)
-        pairs = zip(rows[self.first + at[0]].tolist(), columns[:, at[1]].tolist(), strict=True)
-        product = sum((Fraction(b) * Fraction(a) for b, a in pairs), Fraction(0))
+        pair = (_whole(one) for one in (rows[self.first + at[0]], columns[:, at[1]]))
+        product = Fraction(sum(map(operator.mul, *pair)), STEPS**2)
         weight = as_float32(self.bits[at[0], at[1] : at[1] + 1], self.dtype)[0]
         return Fraction(float(weight)) + Fraction(self.lora.scale) * product
 
 
-def _places(where: np.ndarray) -> list[tuple[int, int]]:
-    """Rows and columns; most blocks have none, or a few."""
-    if not where.any():
-        return []
-    return [divmod(int(n), where.shape[1]) for n in np.flatnonzero(where)]
+def _whole(values: np.ndarray) -> list[int]:
+    """Of values that float32 has how many steps they are."""
+    ratios = (value.as_integer_ratio() for value in values.tolist())
+    return [number * (STEPS // of) for number, of in ratios]
 
 
 def _rounded(value: Fraction, dtype: str) -> int:

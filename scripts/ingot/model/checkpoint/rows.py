@@ -308,9 +308,11 @@ class Rows:
         if dtype != tensor.dtype:
             cast = self._caster(tensor.dtype, dtype)(bits)
             bits = cast.view(FLOATS[dtype].bits).reshape(bits.shape)
-        if lora := self.loras.get(name):
-            bits = self._merger()(lora, bits, dtype, first)
-        if (dtype != tensor.dtype or lora) and (odd := not_finite(bits, dtype)):
+        odd = not_finite(bits, dtype) if dtype != tensor.dtype else None
+        if not odd and (lora := self.loras.get(name)):
+            merger = self._merger()
+            bits, odd = merger(lora, bits, dtype, first), merger.odd
+        if odd:
             raise Refused(
                 f"{tensor.path}: tensor {tensor.name} holds {odd} once its adapter is merged; "
                 "merge it in float32 by peft"

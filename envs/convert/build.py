@@ -14,8 +14,8 @@ from pathlib import Path
 SOURCE = Path(__file__).resolve().with_name("kernels.c")
 FLAGS = (
     "-target", "x86_64-linux-gnu.2.28", "-mcpu=x86_64_v3",  # the same code on every machine
-    "-std=c11", "-O3", "-ffp-contract=fast", "-fno-sanitize=undefined",
-    "-fPIC", "-shared", "-nostdlib", "-s", "-Wall", "-Wextra", "-Werror",
+    "-std=c11", "-O3", "-ffp-contract=on", "-fno-strict-aliasing",
+    "-fno-sanitize=undefined", "-fPIC", "-shared", "-nostdlib", "-s", "-Wall", "-Wextra", "-Werror",
 )  # fmt: skip
 
 

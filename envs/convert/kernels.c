@@ -41,25 +41,34 @@ static inline __attribute__((always_inline)) uint64_t merge_tile(
 }
 
 // The same of one value in float64, whose sums are 2^28 times as exact; false where that is in doubt too.
-static int settle(uint16_t stored, long rank, const double *scaled, const float *factors, float away, uint16_t *out)
+// It is in none where nothing was rounded: adapters of bfloat16 make many ties.
+static int settle(
+    uint16_t stored, long rank, const double *scaled, const float *factors, float away, long whole, uint16_t *out)
 {
-    double value = ((union { uint32_t bits; float value; }){(uint32_t)stored << 16}).value;
-    for (long k = 0; k < rank; k++) value += scaled[k] * factors[k * WIDTH];
-    double plain = __builtin_fabs(value), apart = plain * 0x1p-50 + away * 0x1p-28;
+    double value = ((union { uint32_t bits; float value; }){(uint32_t)stored << 16}).value, lost = 0;
+    for (long k = 0; k < rank; k++) {
+        double factor = factors[k * WIDTH], product = scaled[k] * factor;
+        double sum = value + product, added = sum - value;
+        lost += __builtin_fabs(__builtin_fma(scaled[k], factor, -product));
+        lost += __builtin_fabs((value - (sum - added)) + (product - added));
+        value = sum;
+    }
+    double plain = __builtin_fabs(value), apart = whole && lost == 0 ? 0 : plain * 0x1p-50 + away * 0x1p-28;
     union { double value; uint64_t bits; } low = {value - apart}, high = {value + apart};
-    uint64_t nearest = (low.bits + (1ull << 44)) >> 45;  // a sign, 11 bits of an exponent and 7 of a fraction
+    uint64_t half = (1ull << 44) - 1, below = low.bits + half + (low.bits >> 45 & 1);  // of a tie the even one
+    uint64_t nearest = below >> 45;  // a sign, 11 bits of an exponent and 7 of a fraction
     *out = (nearest >> 18 << 15) | (uint16_t)((nearest & 0x3ffff) - ((1023 - 127) << 7));
-    return plain > 0x1p-125 && plain < 0x1p127 && nearest == (high.bits + (1ull << 44)) >> 45;
+    return plain > 0x1p-125 && plain < 0x1p127 && nearest == (high.bits + half + (high.bits >> 45 & 1)) >> 45;
 }
 
 // Rows [rows, columns] of bfloat16, merged into `out`.  The places of those that are in doubt to the end go to
 // `doubtful`, which has room for all; returns how many there are.
-//   columns: a multiple of WIDTH; scaled [rows, rank], and `exact`, the same in float64; factors
-//   [columns / WIDTH, rank, WIDTH], aligned to a vector; away [rows]: more than a sum of that row is off by in
-//   float32; largest: the magnitude of no value is larger, as bits of float32.
+//   columns: a multiple of WIDTH; scaled [rows, rank], and `exact`, the same in float64, where `whole` says that
+//   nothing of them was rounded; factors [columns / WIDTH, rank, WIDTH], aligned to a vector; away [rows]: more than
+//   a sum of that row is off by in float32; largest: the magnitude of no value is larger, as bits of float32.
 long merge_bf16(
     const uint16_t *bits, long rows, long columns, const float *scaled, const double *exact, const float *factors,
-    long rank, const float *away, uint16_t *out, uint32_t *doubtful, uint32_t *largest)
+    long rank, const float *away, long whole, uint16_t *out, uint32_t *doubtful, uint32_t *largest)
 {
     words most = {0};
     long found = 0;
@@ -74,7 +83,7 @@ long merge_bf16(
             for (; doubts; doubts &= doubts - 1) {
                 long lane = __builtin_ctzll(doubts) % WIDTH, down = row + __builtin_ctzll(doubts) / WIDTH;
                 long at = down * columns + column + lane;
-                if (!settle(bits[at], rank, exact + down * rank, factors + lane, away[down], out + at))
+                if (!settle(bits[at], rank, exact + down * rank, factors + lane, away[down], whole, out + at))
                     doubtful[found++] = at;
             }
         }

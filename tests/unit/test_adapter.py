@@ -14,7 +14,7 @@ from ingot.base.refused import Refused
 from ingot.driver.release import card, reproduced
 from ingot.driver.toolchains import toolchains
 from ingot.formats.gguf import lora
-from ingot.model.checkpoint import adapter
+from ingot.model.checkpoint import adapter, merge
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.merge import Merger
 from ingot.model.checkpoint.safetensors import read_checkpoint
@@ -265,10 +265,38 @@ def test_what_is_compiled_merges_as_numpy_does(tmp_path, compiled, rank, size):
     ours = Merger()
     assert ours.kernel and not theirs.kernel
     assert (ours(one, bits, "BF16", 9) == expected).all() and ours.odd == theirs.odd
-    weights[21, 63] = 3.3895e38
+    weights[21, 63] = 3.3895e38  # of which float32 makes infinity, with a little more
     bits = bits_of(weights.astype(np.float32), "BF16")
     expected = theirs(one, bits, "BF16", 9).copy()
     assert (ours(one, bits, "BF16", 9) == expected).all() and ours.odd == theirs.odd
+
+
+def test_products_that_float32_cannot_hold_may_cancel(tmp_path, compiled):
+    a = np.stack([np.full(16, 1e30), np.full(16, 1e30)])
+    tensors = {
+        f"{Q}.lora_A.weight": a,
+        f"{Q}.lora_B.weight": np.array([[1e30, -1e30], [1.0, -1.0]]),
+    }
+    one = next(iter(adapter.read(saved(tmp_path, tensors)).loras.values()))
+    bits = bits_of(np.ones((2, 16), np.float32), "BF16")
+    compiled()
+    merger = Merger()
+    assert (merger(one, bits, "BF16", 0) == bits).all() and merger.odd is None and merger.kernel
+
+
+def test_no_tie_of_an_adapter_of_bfloat16_waits_for_fractions(tmp_path, compiled, monkeypatch):
+    """It has one in a thousand values, and a fraction takes as long as 40,000 of them."""
+    halves = (1 + np.arange(64)) * 2.0**-8  # half a unit in the last place, and whole ones between
+    tensors = {f"{Q}.lora_A.weight": halves[None], f"{Q}.lora_B.weight": np.array([[1.0], [-1.0]])}
+    one = next(iter(adapter.read(saved(tmp_path, tensors, r=1, lora_alpha=1)).loras.values()))
+    bits = bits_of(np.array([[1.0] * 64, [-1.0] * 64], np.float32), "BF16")
+    expected = Merger()(one, bits, "BF16", 0).copy()
+    compiled()
+    monkeypatch.setattr(merge._Block, "exact", None)
+    got = Merger()(one, bits, "BF16", 0)
+    assert (got == expected).all() and values_of(got, "BF16")[0, :4].tolist() == [
+        1.0, 1 + 2.0**-7, 1 + 2.0**-6, 1 + 2.0**-6
+    ]  # fmt: skip
 
 
 def test_an_older_processor_has_numpy(monkeypatch, compiled, tmp_path):

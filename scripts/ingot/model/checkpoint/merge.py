@@ -9,7 +9,7 @@ import ctypes
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -49,6 +49,7 @@ class Tiles(NamedTuple):
     exact: np.ndarray  # the same in float64
     columns: np.ndarray  # [in / WIDTH, r, WIDTH]
     away: np.ndarray
+    whole: bool  # nothing of `exact` was rounded
 
 
 @functools.lru_cache(maxsize=4)  # the tensors that threads are at
@@ -70,7 +71,8 @@ def _tiles(lora: Lora) -> Tiles:
     away = np.where(away > 0, away * (SINGLE / ERROR) + least, 0)
     with np.errstate(over="ignore"):
         single, more = scaled.astype(np.float32), (away * (1 + 4 * SINGLE)).astype(np.float32)
-    return Tiles(single, scaled, tiles, more)
+    whole = math.frexp(lora.scale)[0] == 0.5
+    return Tiles(single, scaled, tiles, more, whole)
 
 
 @functools.lru_cache(maxsize=4)
@@ -100,7 +102,7 @@ class Merger:
 
     def __init__(self):
         self.buffers: dict[str, np.ndarray] = {}
-        self.kernel = kernels.of("merge_bf16", "*nn***n****")
+        self.kernel = kernels.of("merge_bf16", "*nn***n*n***")
         self.odd: str | None = None
         self.largest = ctypes.c_uint32()
 
@@ -111,20 +113,24 @@ class Merger:
         """
         out = self._buffer("merged", bits.size, bits.dtype.type).reshape(bits.shape)
         block = _Block(lora, np.ascontiguousarray(bits), dtype, first)
-        kernel = None if dtype != "BF16" or bits.shape[1] % WIDTH else self.kernel
-        if kernel:
-            doubtful: Iterable[int] = self._compiled(kernel, block, out)
-        else:
-            doubtful = (self._bfloat16 if dtype == "BF16" else self._numpys)(block, out)
-        for place in doubtful:
-            at = divmod(int(place), bits.shape[1])
-            out[at] = _rounded(block.exact(at), dtype)
-        sure = kernel and self.largest.value < ALMOST_INFINITE
+        places = None
+        if self.kernel and dtype == "BF16" and not bits.shape[1] % WIDTH:
+            places = self._compiled(self.kernel, block, out)
+        sure = places is not None
+        if places is None:
+            places = (self._bfloat16 if dtype == "BF16" else self._numpys)(block, out)
+        with np.errstate(over="ignore"):
+            for place in places:
+                at = divmod(int(place), bits.shape[1])
+                out[at] = _rounded(block.exact(at), dtype)
         self.odd = None if sure else not_finite(out, dtype)
         return out
 
-    def _compiled(self, kernel: Callable, block: "_Block", out: np.ndarray) -> np.ndarray:
-        """Merge rows of bfloat16 into `out`; returns the places of those that are in doubt."""
+    def _compiled(self, kernel: Callable, block: "_Block", out: np.ndarray) -> np.ndarray | None:
+        """Merge rows of bfloat16 into `out`; returns the places of those that are in doubt.
+
+        None where a value may be infinite, or so large that a float32 on the way to it is.
+        """
         tiles, (rows, columns), rank = _tiles(block.lora), block.bits.shape, block.lora.rank
         doubtful = self._buffer("doubtful", out.size, np.uint32)
         part = slice(block.first, block.first + rows)
@@ -133,9 +139,9 @@ class Merger:
         )
         found = kernel(
             block.bits.ctypes.data, rows, columns, scaled, exact, tiles.columns.ctypes.data, rank,
-            away, out.ctypes.data, doubtful.ctypes.data, ctypes.byref(self.largest),
+            away, tiles.whole, out.ctypes.data, doubtful.ctypes.data, ctypes.byref(self.largest),
         )  # fmt: skip
-        return doubtful[:found]
+        return doubtful[:found] if self.largest.value < ALMOST_INFINITE else None
 
     def _bfloat16(self, block: "_Block", out: np.ndarray) -> Iterator[int]:
         """The same by numpy, of which each pass is the fastest that it has."""
@@ -162,9 +168,8 @@ class Merger:
         for before, part, sums, away in self._sums(block):
             sums += as_float32(block.bits[part], block.dtype)
             apart = away[:, None] + np.abs(sums) * ERROR
-            with np.errstate(over="ignore"):
-                out[part] = sums.astype(kind.numpy).view(kind.bits)
-                low, high = ((sums + far).astype(kind.numpy) for far in (-apart, apart))
+            out[part] = sums.astype(kind.numpy).view(kind.bits)
+            low, high = ((sums + far).astype(kind.numpy) for far in (-apart, apart))
             yield from before + np.flatnonzero(low != high)
 
     def _sums(self, block: "_Block") -> Iterator[tuple[int, slice, np.ndarray, np.ndarray]]:

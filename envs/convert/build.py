@@ -29,11 +29,12 @@ def build(folder: Path) -> None:
 
 
 def run(words: tuple, environment: dict | None) -> None:
-    command = [sys.executable, "-m", *(str(word) for word in words)]
+    # -P: the working folder may hold a types.py of the user's
+    command = [sys.executable, "-P", "-m", *(str(word) for word in words)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-15:])
-        sys.exit(f"{' '.join(command[2:4])} ...: exit status {done.returncode}:\n{tail}")
+        sys.exit(f"{' '.join(command[3:5])} ...: exit status {done.returncode}:\n{tail}")
 
 
 if __name__ == "__main__":

@@ -305,8 +305,8 @@ def collect(root: Path, name: str) -> None:
         said = wheels.download(source / CUDA)
     if said:
         raise Refused(f"{source / LOCK}: not collected:", said.strip())
-    if (source / BUILD).exists():
-        for archive in (build(root, name) / "source").iterdir():
+    if (source / BUILD).exists():  # some keep what they fetched themselves
+        for archive in (build(root, name) / "source").glob("*"):
             shutil.copy(archive, wheels.folder())
 
 

@@ -26,7 +26,7 @@ import checkpoints  # noqa: E402
 from ingot.driver.catalogue.rules import environment  # noqa: E402
 from ingot.driver.toolchains import toolchains  # noqa: E402
 
-LIMIT, RSS_LIMIT = 1.8, 100  # times the plain conversion with the input in memory; MB
+LIMIT, RSS_LIMIT = 1.3, 100  # times the plain conversion with the input in memory; MB
 MERGE = """
 import sys, torch
 from peft import PeftModel

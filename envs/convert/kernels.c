@@ -9,7 +9,6 @@ enum { LANES = 8, WIDTH = 2 * LANES, ROWS = 4 };
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2)));
-typedef floats floats_anywhere __attribute__((aligned(4)));
 
 // The nearest bfloat16s, of ties the larger; what decides between two of them is whether both ends of the
 // interval that holds the exact sum have the same.
@@ -45,11 +44,11 @@ static inline __attribute__((always_inline)) uint64_t merge_tile(
 static int settle(
     uint16_t stored, long rank, const double *scaled, const float *factors, float away, long whole, uint16_t *out)
 {
-    double value = ((union { uint32_t bits; float value; }){(uint32_t)stored << 16}).value, lost = 0;
-    for (long k = 0; k < rank; k++) {
-        double factor = factors[k * WIDTH], product = scaled[k] * factor;
-        double sum = value + product, added = sum - value;
-        lost += __builtin_fabs(__builtin_fma(scaled[k], factor, -product));
+    double weight = ((union { uint32_t bits; float value; }){(uint32_t)stored << 16}).value, value = 0, lost = 0;
+    for (long k = 0; k <= rank; k++) {  // the weight last: else each sum would be off by a part of it
+        double factor = k < rank ? factors[k * WIDTH] : 1, scale = k < rank ? scaled[k] : weight;
+        double product = scale * factor, sum = value + product, added = sum - value;
+        lost += __builtin_fabs(__builtin_fma(scale, factor, -product));
         lost += __builtin_fabs((value - (sum - added)) + (product - added));
         value = sum;
     }

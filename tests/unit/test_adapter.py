@@ -253,7 +253,7 @@ def test_what_is_compiled_merges_as_numpy_does(tmp_path, compiled, rank, size):
     rng = np.random.default_rng(rank)
     tensors = pair(shape=(31, 64), r=rank, seed=rank)
     tensors = {name: values * size for name, values in tensors.items()}
-    tensors[f"{Q}.lora_B.weight"][3] = 0
+    tensors[f"{Q}.lora_B.weight"][11] = 0  # of the row of zeros below
     one = next(iter(adapter.read(saved(tmp_path, tensors, r=rank)).loras.values()))
     weights = rng.standard_normal((22, 64)) * size * size
     weights[1] *= 1e-4
@@ -265,8 +265,7 @@ def test_what_is_compiled_merges_as_numpy_does(tmp_path, compiled, rank, size):
     ours = Merger()
     assert ours.kernel and not theirs.kernel
     assert (ours(one, bits, "BF16", 9) == expected).all() and ours.odd == theirs.odd
-    weights[21, 63] = 3.3895e38  # of which float32 makes infinity, with a little more
-    bits = bits_of(weights.astype(np.float32), "BF16")
+    bits[21] = 0x7F7F  # the largest that bfloat16 has, and a little more may be infinity
     expected = theirs(one, bits, "BF16", 9).copy()
     assert (ours(one, bits, "BF16", 9) == expected).all() and ours.odd == theirs.odd
 
@@ -282,6 +281,24 @@ def test_products_that_float32_cannot_hold_may_cancel(tmp_path, compiled):
     compiled()
     merger = Merger()
     assert (merger(one, bits, "BF16", 0) == bits).all() and merger.odd is None and merger.kernel
+
+
+@pytest.mark.parametrize("rank, second", [(16, 1.25 * 2.0**-30), (32, 2.0**-29), (64, 2.0**-29)])
+def test_many_small_products_beside_a_large_weight_are_summed_exactly(
+    tmp_path, compiled, rank, second
+):
+    """Each is less than a float64 of the weight has digits for; together they decide."""
+    a = np.array([1.0, 2.0**-20] + [2.0**-33] * (rank - 2))
+    b = np.array([2.0**-8, second] + [-(2.0**-20) * (1 - 2.0**-10)] * (rank - 2))
+    tensors = {f"{Q}.lora_A.weight": np.repeat(a[:, None], 16, 1), f"{Q}.lora_B.weight": b[None]}
+    files = saved(tmp_path, tensors, r=rank, lora_alpha=rank)
+    one = next(iter(adapter.read(files).loras.values()))
+    exact = 1 + sum(
+        Fraction(float(x)) * Fraction(float(np.float32(y))) for x, y in zip(a, b, strict=True)
+    )
+    compiled()
+    got = Merger()(one, bits_of(np.ones((1, 16), np.float32), "BF16"), "BF16", 0)
+    assert (got == nearest(exact, "BF16")).all(), (got[0, 0], float(exact))
 
 
 def test_no_tie_of_an_adapter_of_bfloat16_waits_for_fractions(tmp_path, compiled, monkeypatch):

@@ -246,7 +246,7 @@ def test_sums_that_cancel_and_large_ones_are_the_nearest_too(tmp_path, way):
             assert not exact or got[row, column] == wanted[0], "zero is no negative zero"
 
 
-@pytest.mark.parametrize("size", [1.0, 1e-6, 1e-21, 1e17])
+@pytest.mark.parametrize("size", [1.0, 1e-6, 1e-21, 1e18])
 @pytest.mark.parametrize("rank", [1, 7, 64])
 def test_what_is_compiled_merges_as_numpy_does(tmp_path, compiled, rank, size):
     """Ordinary values, those that float32 has no digits of, infinite ones; rows by fours and by one."""
@@ -268,6 +268,7 @@ def test_what_is_compiled_merges_as_numpy_does(tmp_path, compiled, rank, size):
     bits[21] = 0x7F7F  # the largest that bfloat16 has, and a little more may be infinity
     expected = theirs(one, bits, "BF16", 9).copy()
     assert (ours(one, bits, "BF16", 9) == expected).all() and ours.odd == theirs.odd
+    assert ours.odd == ("infinity" if size == 1e18 else None)
 
 
 def test_products_that_float32_cannot_hold_may_cancel(tmp_path, compiled):

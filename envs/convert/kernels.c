@@ -64,7 +64,7 @@ static int settle(
 // `doubtful`, which has room for all; returns how many there are.
 //   columns: a multiple of WIDTH; scaled [rows, rank], and `exact`, the same in float64, where `whole` says that
 //   nothing of them was rounded; factors [columns / WIDTH, rank, WIDTH], aligned to a vector; away [rows]: more than
-//   a sum of that row is off by in float32; largest: the magnitude of no value is larger, as bits of float32.
+//   a sum of that row is off by in float32; largest: no sum of float32 had a larger magnitude, as bits.
 long merge_bf16(
     const uint16_t *bits, long rows, long columns, const float *scaled, const double *exact, const float *factors,
     long rank, const float *away, long whole, uint16_t *out, uint32_t *doubtful, uint32_t *largest)

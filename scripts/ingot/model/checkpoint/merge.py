@@ -28,7 +28,7 @@ FAINT = 2.0**28  # times as much is a sum whose float32 is in doubt: the two all
 TIE = 0x80000000  # the low half, moved up, of a float32 midway between two values of bfloat16
 STEPS = 1 << 149  # from 0 to 1 of the smallest values that float32 has
 LEAST = 2.0**-126  # more than is lost of a sum where its products are too small for a float32
-WIDTH = 16  # columns that the kernel merges at a time
+WIDTH = 16  # columns that the kernel merges at a time, as it says itself
 ALMOST_INFINITE = 0x7F7F0000  # bits of the largest bfloat16, in float32
 
 
@@ -37,9 +37,7 @@ class Factors(NamedTuple):
 
     scaled: np.ndarray
     columns: np.ndarray
-    away: (
-        np.ndarray
-    )  # [n]: what a sum of a row may be off by, in whatever order it is added, in float64
+    away: np.ndarray  # [n]: what a sum of a row may be off by, in whatever order it is added
 
 
 class Tiles(NamedTuple):
@@ -109,21 +107,21 @@ class Merger:
     def __call__(self, lora: Lora, bits: np.ndarray, dtype: str, first: int) -> np.ndarray:
         """Rows of a weight [n, in] from row `first` on, as bits of `dtype`, merged, as the same.
 
-        `odd` says then whether one of them is infinite, which none was before.
+        None of them may be infinite or NaN, which Rows has seen to.  `odd` says then whether one became it.
         """
         out = self._buffer("merged", bits.size, bits.dtype.type).reshape(bits.shape)
         block = _Block(lora, np.ascontiguousarray(bits), dtype, first)
         places = None
         if self.kernel and dtype == "BF16" and not bits.shape[1] % WIDTH:
             places = self._compiled(self.kernel, block, out)
-        sure = places is not None
+        finite = places is not None and not len(places)
         if places is None:
             places = (self._bfloat16 if dtype == "BF16" else self._numpys)(block, out)
         with np.errstate(over="ignore"):
             for place in places:
                 at = divmod(int(place), bits.shape[1])
                 out[at] = _rounded(block.exact(at), dtype)
-        self.odd = None if sure else not_finite(out, dtype)
+        self.odd = None if finite else not_finite(out, dtype)
         return out
 
     def _compiled(self, kernel: Callable, block: "_Block", out: np.ndarray) -> np.ndarray | None:
@@ -186,6 +184,7 @@ class Merger:
 
     def _buffer(self, name: str, size: int, dtype: type) -> np.ndarray:
         if name not in self.buffers or len(self.buffers[name]) < size:
+            # one that begins at 16, as numpy's, is written four times as slowly to one place in 128
             self.buffers[name] = kernels.aligned((size,), dtype, 64)
         return self.buffers[name][:size]
 

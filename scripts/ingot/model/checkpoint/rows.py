@@ -328,7 +328,9 @@ class Rows:
                     shard.found[tensor.name] = self.hash.hexdigest()
 
     def _merger(self) -> Merger:
-        return self.local.__dict__.setdefault("merger", Merger())
+        if "merger" not in self.local.__dict__:
+            self.local.merger = Merger()
+        return self.local.merger
 
     def _caster(self, source: str, target: str) -> Caster:
         casters = self.local.__dict__.setdefault("casters", {})

@@ -1,6 +1,7 @@
 """Time and memory of the converters beside cp, llama.cpp's converter and sharktank's tool.
 
-    make bench          a random Llama of ~1.5 GB, and one of a third of that
+    make bench                                     a random Llama of ~1.5 GB, and one of a third of that
+    .venv/bin/python bench/convert.py --only q8_0  one row of it
 
 Each command is a whole process writing to the page cache; wall times are the best of three (of one
 for the slow peers), memory is the kernel's ru_maxrss.  Ratios are to `cp` of the same bytes in the
@@ -34,6 +35,8 @@ FASTER = {"irpa": 1, "tp8": 8, "tp8 hf": 8}  # than the peer
 RSS_LIMIT = 150  # MB
 PEER_LIMIT = 4  # times faster than llama.cpp's converter
 LAYERS = 13  # of the large checkpoint
+GGUF = ["bf16", "f16", "q8_0"]
+TP = [2, 4, 8]
 
 
 def run_once(command, folder, said=""):
@@ -54,8 +57,14 @@ def run_once(command, folder, said=""):
 
 def measure(command, folder, repeats=3, said=""):
     """Best wall seconds, and the largest resident set in MB, of a command run several times."""
+    return measure_all(command, folder, repeats, said)[:2]
+
+
+def measure_all(command, folder, repeats=3, said=""):
+    """The same, and the least CPU seconds."""
     runs = [run_once(command, folder, said) for _ in range(repeats)]
-    return min(seconds for seconds, _ in runs), max(usage.ru_maxrss for _, usage in runs) / 1e3
+    used = min(usage.ru_utime + usage.ru_stime for _, usage in runs)
+    return min(seconds for seconds, _ in runs), max(one.ru_maxrss for _, one in runs) / 1e3, used
 
 
 def make_checkpoint(folder, layers, config=None):
@@ -149,19 +158,28 @@ def compare_sets(folder, tp):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=LAYERS, help=f"of the large one ({LAYERS})")
-    layers = parser.parse_args().layers
+    parser.add_argument("--only", nargs="+", choices=GGUF, default=GGUF, help="dtypes of GGUF")
+    parser.add_argument(
+        "--tp",
+        nargs="*",
+        type=int,
+        choices=TP,
+        default=TP,
+        help="of the sets, of which tp8 has rows; none: no IRPA",
+    )
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-", dir=os.environ.get("INGOT_BENCH_DIR")))
     try:
-        run(folder, layers)
+        run(folder, options)
     finally:
         shutil.rmtree(folder)
 
 
-def run(folder, layers):
+def run(folder, options):
     convert = toolchains.python(ROOT, "convert")
     iree = toolchains.python(ROOT, "iree")
     llama_cpp = toolchains.place(ROOT, "llamacpp") / "llama.cpp"
-    small, large = make_both(folder, layers)
+    small, large = make_both(folder, options.layers)
     size = sum(path.stat().st_size for path in large.glob("*.safetensors"))
     cp = copy(large, folder)
     print(f"checkpoint {size / 1e9:.2f} GB, cp {cp:.2f} s ({size / cp / 1e9:.1f} GB/s)\n")
@@ -182,7 +200,7 @@ def run(folder, layers):
             flush=True,
         )
 
-    for dtype in ("bf16", "f16", "q8_0"):
+    for dtype in options.only:
 
         def ours(source, out, dtype=dtype):
             return [
@@ -193,19 +211,39 @@ def run(folder, layers):
         base = copy(large, folder)
         shutil.rmtree(folder / "store", ignore_errors=True)
         first, _ = measure(ours(large, "m.gguf"), folder, 1)
-        seconds, rss = measure(ours(large, "m.gguf"), folder)
+        seconds, rss, used = measure_all(ours(large, "m.gguf"), folder)
         _, rss_small = measure(ours(small, "s.gguf"), folder, 1)
         oracle = [iree, ROOT / "tests/doubles/oracle.py", llama_cpp, "Bench", dtype]
         said = json.dumps([[str(large), str(folder), "llama-bpe"]])
-        peer, _ = measure(oracle, folder, 1, said)
+        peer, _, their = measure_all(oracle, folder, 1, said)
         same = subprocess.run(["cmp", folder / "m.gguf", folder / f"{dtype}.gguf"]).returncode == 0
-        row(dtype, seconds, base, rss, rss_small, peer, f"   first {first:.2f}s")
+        row(
+            dtype,
+            seconds,
+            base,
+            rss,
+            rss_small,
+            peer,
+            f"   first {first:.2f}s   CPU {used:.2f}s {their / used:.1f}x",
+        )
         if not same:
             sys.exit(f"{dtype}: not the bytes of llama.cpp's converter")
         (folder / f"{dtype}.gguf").unlink()
         if dtype == "f16":
             (folder / "m.gguf").rename(folder / "f16.gguf")
             (folder / "s.gguf").rename(folder / "f16-small.gguf")
+    peers, said = "llama.cpp's converter", "All bytes equal theirs"
+    if "f16" in options.only and options.tp:
+        of_f16(folder, large, small, options.tp, row)
+        peers += ", sharktank's dump_gguf and shard_llm_dataset (3.6.0)"
+        said += f", those of the sets at tp {', '.join(map(str, options.tp))}"
+    print(f"\npeers: {peers}.\n{said}.")
+    sys.exit(0 if all(kept) else 1)
+
+
+def of_f16(folder, large, small, sets, row):
+    """The rows of what is made of the GGUF in f16: an archive, and sets of ranks."""
+    convert, iree = (toolchains.python(ROOT, name) for name in ("convert", "iree"))
 
     def rewrite(source, out):
         script = ROOT / "scripts/gguf_to_irpa.py"
@@ -222,7 +260,7 @@ def run(folder, layers):
     (folder / "f16.gguf").unlink()
 
     (folder / "p.irpa").unlink()
-    for tp in (2, 4, 8):
+    for tp in sets:
         peer, peer_rss = measure(theirs_sharded(iree, folder, tp), folder, 1)
         for word, source, less in (
             ("", ("--irpa", folder / "m.irpa"), ("--irpa", folder / "small.irpa")),
@@ -237,10 +275,7 @@ def run(folder, layers):
                 row(f"tp8{word}", seconds, base, rss, rss_small, peer)
         for file in folder.glob("theirs*.irpa"):
             file.unlink()
-    print(f"sharktank's shard_llm_dataset at tp8: {peer_rss:.0f} MB")
-    print("\npeers: llama.cpp's converter, sharktank's dump_gguf and shard_llm_dataset (3.6.0).")
-    print("All bytes equal theirs, those of the sets at tp 2, 4 and 8.")
-    sys.exit(0 if all(kept) else 1)
+    print(f"sharktank's shard_llm_dataset at tp{tp}: {peer_rss:.0f} MB")
 
 
 if __name__ == "__main__":

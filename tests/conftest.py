@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -90,6 +91,12 @@ def pytest_terminal_summary(terminalreporter):
 def python():
     """python("iree") is the interpreter of that toolchain, built if it is not there yet."""
     return lambda name: toolchains.build(ROOT, name) / "bin" / "python"
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """compiled() gives this process the compiled library of toolchain `convert`."""
+    return lambda: monkeypatch.setattr(sys, "prefix", str(toolchains.build(ROOT, "convert")))
 
 
 @pytest.fixture(scope="session")
@@ -411,7 +418,7 @@ def peers(ok, reading, tmp_path):
         read = reading(checkpoint, way)
         ok(
             "transformers", "generate_reference.py", *folder, *read, "--prompts", *prompts,
-            "--reference", options["reference"],
+            "--steps", 4, "--reference", options["reference"],
         )  # fmt: skip
         ok(
             "transformers", "encode_texts.py", *folder, *read, "--corpus", corpus, "--tokens", tokens,

@@ -1,13 +1,17 @@
-// An adapter's pairs merged into rows of bfloat16, in one pass over them: numpy takes fifteen.
+// What numpy needs many passes for, in one: an adapter's pairs merged into rows of bfloat16, and casts.
 //
 // Compiled by build.py.  It calls no library, and keeps nothing between calls.
-// scripts/ingot/model/checkpoint/merge.py says what is computed, calls it, and computes what it leaves.
+// scripts/ingot/model/checkpoint/merge.py says what is merged, calls it, and computes what it leaves;
+// scripts/ingot/model/tensors/cast.py the same of casts.
 
 #include <stdint.h>
 
-enum { LANES = 8, WIDTH = 2 * LANES, ROWS = 4 };
+enum { LANES = 8, WIDTH = 2 * LANES, ROWS = 4, BLOCK = 32 };
 typedef float floats __attribute__((vector_size(4 * LANES)));
+typedef float floats_at __attribute__((vector_size(4 * LANES), aligned(4)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+typedef int32_t integers __attribute__((vector_size(4 * LANES)));
+typedef int8_t codes __attribute__((vector_size(LANES), aligned(1)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES), aligned(2)));
 
 // The nearest bfloat16s, of ties the larger; what decides between two of them is whether both ends of the
@@ -88,5 +92,75 @@ long merge_bf16(
         }
     *largest = 0;
     for (int lane = 0; lane < LANES; lane++) *largest = most[lane] > *largest ? most[lane] : *largest;
+    return found;
+}
+
+static inline floats of_bf16(const uint16_t *bits) {
+    return (floats)(__builtin_convertvector(*(const halves *)bits, words) << 16);
+}
+
+static inline halves to_f16(floats values) {
+    return (halves)__builtin_ia32_vcvtps2ph256(values, 0);  // to the nearest, of ties the even one
+}
+
+// Values of bfloat16, LANES at a time, as float16; returns how many finite ones became infinite.
+long bf16_to_f16(const uint16_t *bits, long count, uint16_t *out)
+{
+    words most = {0};
+    for (long at = 0; at < count; at += LANES) {
+        floats values = of_bf16(bits + at);
+        *(halves *)(out + at) = to_f16(values);
+        most = __builtin_elementwise_max(most, (words)values & 0x7fffffff);
+    }
+    uint32_t largest = 0;
+    for (int lane = 0; lane < LANES; lane++) largest = most[lane] > largest ? most[lane] : largest;
+    long found = 0;
+    for (long at = 0; largest > 0x477f0000 && at < count; at++)  // 65280, the largest bfloat16 that float16 holds
+        found += (bits[at] & 0x7fff) > 0x477f && (bits[at] & 0x7fff) < 0x7f80;
+    return found;
+}
+
+// A block of Q8_0: d = max|x| / 127 as float16, then x / d, halves rounded away from 0; 1 where d is beyond float16.
+static inline __attribute__((always_inline)) int block_q8_0(const floats values[BLOCK / LANES], uint8_t *out)
+{
+#pragma clang fp contract(off)
+    words most = {0};
+    for (int part = 0; part < BLOCK / LANES; part++)
+        most = __builtin_elementwise_max(most, (words)values[part] & 0x7fffffff);
+    union { uint32_t bits; float value; } largest = {__builtin_reduce_max(most)};
+    float scale = largest.value / 127, inverse = scale == 0 ? 0 : 1 / scale;
+    floats scales = scale - (floats){0};
+    __builtin_memcpy(out, &(uint16_t){to_f16(scales)[0]}, 2);
+    for (int part = 0; part < BLOCK / LANES; part++) {
+        floats scaled = values[part] * inverse;
+        // 0.5 less one bit, with the sign of each value: added, then cut
+        scaled += (floats)(((words)scaled & 0x80000000) | 0x3effffff);
+        integers whole = __builtin_ia32_cvttps2dq256(scaled);
+        *(codes *)(out + 2 + part * LANES) = __builtin_convertvector(whole, codes);
+    }
+    return scale > 65504;
+}
+
+// Blocks of BLOCK values of bfloat16 as Q8_0; returns how many values had a scale beyond float16.
+long bf16_to_q8_0(const uint16_t *bits, long count, uint8_t *out)
+{
+    long found = 0;
+    for (long at = 0; at < count; at += BLOCK, out += 2 + BLOCK) {
+        floats values[BLOCK / LANES];
+        for (int part = 0; part < BLOCK / LANES; part++) values[part] = of_bf16(bits + at + part * LANES);
+        found += block_q8_0(values, out) * BLOCK;
+    }
+    return found;
+}
+
+// The same of float32.
+long f32_to_q8_0(const float *bits, long count, uint8_t *out)
+{
+    long found = 0;
+    for (long at = 0; at < count; at += BLOCK, out += 2 + BLOCK) {
+        floats values[BLOCK / LANES];
+        for (int part = 0; part < BLOCK / LANES; part++) values[part] = *(const floats_at *)(bits + at + part * LANES);
+        found += block_q8_0(values, out) * BLOCK;
+    }
     return found;
 }

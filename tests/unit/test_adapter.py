@@ -1,6 +1,5 @@
 """An adapter of LoRA: what is read of it, what is refused; a merged value is the nearest there is."""
 
-import sys
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -9,16 +8,13 @@ import pytest
 
 import adapters
 import checkpoints
-from conftest import ROOT
 from ingot.base.refused import Refused
 from ingot.driver.release import card, reproduced
-from ingot.driver.toolchains import toolchains
 from ingot.formats.gguf import lora
 from ingot.model.checkpoint import adapter, merge
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.merge import Merger
 from ingot.model.checkpoint.safetensors import read_checkpoint
-from ingot.model.tensors import kernels
 from ingot.parity import adapted
 from ingot.serving.vllm.adapters import Served
 
@@ -61,16 +57,6 @@ def nearest(exact, dtype):
              if np.isfinite(one)]  # fmt: skip
     best = [bits for far, bits in known if far == min(known)[0]]
     return next(bits for bits in best if len(best) == 1 or not bits & 1)
-
-
-@pytest.fixture
-def compiled(monkeypatch):
-    """As in toolchain `convert`, which has a compiled library."""
-
-    def prefix():
-        monkeypatch.setattr(sys, "prefix", str(toolchains.build(ROOT, "convert")))
-
-    return prefix
 
 
 WAYS = [("BF16", "compiled"), ("BF16", "numpy"), ("F16", "numpy"), ("F32", "numpy")]
@@ -315,24 +301,6 @@ def test_no_tie_of_an_adapter_of_bfloat16_waits_for_fractions(tmp_path, compiled
     assert (got == expected).all() and values_of(got, "BF16")[0, :4].tolist() == [
         1.0, 1 + 2.0**-7, 1 + 2.0**-6, 1 + 2.0**-6
     ]  # fmt: skip
-
-
-def test_an_older_processor_has_numpy(monkeypatch, compiled, tmp_path):
-    compiled()
-    assert Merger().kernel
-    flags = "processor : 0\nflags\t\t: fpu sse2 avx f16c\n\nprocessor : 1\nflags\t\t: fpu\n"
-    (tmp_path / "cpuinfo").write_text(flags)
-    monkeypatch.setattr(kernels.machine, "PROCESSOR", tmp_path / "cpuinfo")
-    monkeypatch.setattr(kernels, "_library", kernels._library.__wrapped__)
-    assert Merger().kernel is None
-    monkeypatch.setattr(kernels.machine, "PROCESSOR", tmp_path / "none")  # a chroot without /proc
-    assert Merger().kernel is None
-
-
-def test_vectors_begin_where_they_must():
-    for shape in ((3, 5, 16), (1,)):
-        found = kernels.aligned(shape, np.float32)
-        assert found.shape == shape and found.ctypes.data % 32 == 0 and not found.any()
 
 
 def test_an_adapter_of_another_base_or_of_tied_matrices_is_refused(tmp_path):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ingot.base.refused import Refused
 
-BLOCK = 1 << 20  # bytes read at a time when they are only copied
-CAST_BLOCK = 1 << 18  # and when they are cast: all intermediates of a block stay in the cache
+BLOCK = 1 << 20  # bytes read at a time when they are gone through once
+CAST_BLOCK = 1 << 18  # and when numpy casts them: all intermediates of a block stay in the cache
 ZEROS = bytes(1 << 16)
 THREADS = min(4, os.cpu_count() or 1)  # beyond four, the page cache is the limit
 

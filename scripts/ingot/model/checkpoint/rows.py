@@ -220,8 +220,9 @@ class Rows:
     ) -> Iterator:
         """Those of one of its sources, `before` rows of others in front of it."""
         tensor = self.tensors[name]
-        plain = tensor.dtype == spec.type.name and not spec.plus
-        size = stream.BLOCK if plain else stream.CAST_BLOCK
+        cast = self._caster(self.replaced.get(name, tensor.dtype), spec.type.name)
+        once = cast.kernel or cast.source == cast.target  # else a cache must hold it
+        size = stream.BLOCK if once and not spec.plus else stream.CAST_BLOCK
         if tensor.dtype == scales.CODES:
             size //= 2  # as float32 they take four times as much, as others twice
         step = max(1, size * tensor.shape[0] // max(tensor.nbytes, 1))

@@ -1,16 +1,26 @@
 """Values from one dtype to another, block by block, bit for bit as llama.cpp's converter.
 
-numpy only.  Arrays come as raw bytes and leave as raw bytes; no pass copies more than a block.
+By numpy, or in one pass by what envs/convert/kernels.c has of it.  Arrays come as raw bytes and leave as
+raw bytes; no pass copies more than a block.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from ingot.model.tensors import kernels
 
 INFINITY = {"F32": 0x7F800000, "F16": 0x7C00, "BF16": 0x7F80}
 F16_MAX = 65504.0
 F16_MAX_BF16 = 0x477F  # bits of 65280, the largest bfloat16 that float16 can hold
 SIGN = np.uint32(0x80000000)
+KERNELS = {  # (source, target) -> its name, and the dtype of what it makes
+    ("BF16", "F16"): ("bf16_to_f16", np.uint16),
+    ("BF16", "Q8_0"): ("bf16_to_q8_0", np.uint8),
+    ("F32", "Q8_0"): ("f32_to_q8_0", np.uint8),
+}
+BLOCK = 32  # values of a block of Q8_0, of which a kernel takes whole ones
 BEFORE_HALF = np.uint32(0x3EFFFFFF)  # the float32 before 0.5: added, then cut, rounds half away
 
 
@@ -68,14 +78,27 @@ class Caster:
             ("F32", "BF16"): self._to_bf16,
             ("F16", "BF16"): self._to_bf16,
         }.get((source, target), self._to_q8_0 if target == "Q8_0" else None)
+        name, self.kind = KERNELS.get((source, target), ("", np.uint8))
+        self.kernel = kernels.of(name, "*n*") if name else None
 
     def __call__(self, bits: np.ndarray) -> np.ndarray:
         """The block as the target's bytes, a flat array."""
-        return bits if self.source == self.target else self.method(bits.reshape(-1))
+        if self.source == self.target:
+            return bits
+        if self.kernel and not bits.size % BLOCK:
+            return self._compiled(self.kernel, np.ascontiguousarray(bits))
+        return self.method(bits.reshape(-1))
+
+    def _compiled(self, kernel: Callable, bits: np.ndarray) -> np.ndarray:
+        size = bits.size // BLOCK * 34 if self.target == "Q8_0" else bits.size
+        out = self._buffer("compiled", size, self.kind)
+        self.overflowed += kernel(bits.ctypes.data, bits.size, out.ctypes.data)
+        return out
 
     def _buffer(self, name: str, size: int, dtype: type) -> np.ndarray:
         if name not in self.buffers or len(self.buffers[name]) < size:
-            self.buffers[name] = np.empty(size, dtype)
+            # one that begins at 16, as numpy's, is written four times as slowly to one place in 128
+            self.buffers[name] = kernels.aligned((size,), dtype, 64)
         return self.buffers[name][:size]
 
     def _bf16_to_f16(self, bits: np.ndarray) -> np.ndarray:
@@ -140,7 +163,7 @@ class Caster:
         np.bitwise_and(scaled.view(np.uint32), SIGN, out=half)
         half |= BEFORE_HALF  # 0.5 less one bit, with the sign of each value
         scaled += half.view(np.float32)
-        out = self._buffer("blocks", count // 32 * 34, np.uint8).reshape(-1, 34)
+        out = self._buffer("blocks", count // BLOCK * 34, np.uint8).reshape(-1, 34)
         with np.errstate(over="ignore"):
             self.overflowed += int((scale > F16_MAX).sum()) * 32
             out[:, :2] = scale.astype(np.float16).view(np.uint8).reshape(-1, 2)

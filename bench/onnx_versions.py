@@ -80,13 +80,14 @@ def reference(folder: Path) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("versions", nargs="*", default=VERSIONS, metavar="VERSION")
+    parser.add_argument("--kind", nargs="+", choices=KINDS, default=[*KINDS])
     parser.add_argument("--json", action="store_true", help="one line, for programs")
     options = parser.parse_args()
     python, found = toolchains.python(ROOT, "onnx"), {}
     with tempfile.TemporaryDirectory() as place:
         answers = reference(Path(place))
-        for kind, words in KINDS.items():
-            command = [python, ROOT / "scripts/export_onnx.py", "--checkpoint", DEMO, *words]
+        for kind in options.kind:
+            command = [python, ROOT / "scripts/export_onnx.py", "--checkpoint", DEMO, *KINDS[kind]]
             command += ["--tokenizer", *(DEMO / name for name in SMALL)]
             subprocess.run(
                 [str(word) for word in (*command, "--onnx", f"{place}/{kind}")], check=True
@@ -94,7 +95,7 @@ def main() -> None:
         for version in options.versions:
             environment = {**os.environ, **install(version, Path(place, version))}
             found[version] = {}
-            for kind in KINDS:
+            for kind in options.kind:
                 done = subprocess.run(
                     [str(python), "-c", RUN, str(ROOT / "scripts"), f"{place}/{kind}", str(answers)],
                     env=environment, capture_output=True, text=True, check=False,

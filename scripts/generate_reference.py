@@ -33,12 +33,16 @@ def generate_reference(
     reading: ReadingFile,
     reference: Annotated[Path, "the .npz to write"],
     prompts: Annotated[list[Path], "one prompt per line"] = (),
+    steps: Annotated[int, "greedy tokens a prompt"] = STEPS,
 ) -> None:
+    if not 1 <= steps <= STEPS:
+        raise Refused(f"--steps: {steps}, expected 1 to {STEPS}")
     with stderr_to_log(f"{reference}: generating by transformers"):
         import numpy as np
 
         asked = read_prompts(checkpoint, reading_of.outline(reading), prompts)
-        tokens, logits = greedy(checkpoint, asked, Progress(reference.name, total(asked), "tokens"))
+        progress = Progress(reference.name, sum(len(ids) + steps for ids in asked), "tokens")
+        tokens, logits = greedy(checkpoint, asked, steps, progress)
     with replacing(reference) as partial, partial.open("wb") as file:
         np.savez(
             file,
@@ -78,13 +82,8 @@ def read_prompts(
     return ids
 
 
-def total(prompts: list[list[int]]) -> int:
-    """Tokens that are run."""
-    return sum(len(prompt) + STEPS for prompt in prompts)
-
-
-def greedy(checkpoint: Checkpoint, prompts: list[list[int]], progress: Progress):
-    """For each prompt the greedy tokens, up to the end token, and the logits each came from."""
+def greedy(checkpoint: Checkpoint, prompts: list[list[int]], steps: int, progress: Progress):
+    """For each prompt so many greedy tokens, up to the end token, and the logits each came from."""
     import torch
 
     if quantised_model.is_quantised(checkpoint["config.json"]):
@@ -99,7 +98,7 @@ def greedy(checkpoint: Checkpoint, prompts: list[list[int]], progress: Progress)
         said, rows = [], []
         ids, cache = torch.tensor([prompt]), None
         with torch.no_grad():
-            while len(said) < STEPS and not (said and said[-1] in ends):
+            while len(said) < steps and not (said and said[-1] in ends):
                 with transformers_model.understood(checkpoint["config.json"]):
                     out = model(input_ids=ids, past_key_values=cache, use_cache=True)
                 cache, row = out.past_key_values if cached else None, out.logits[0, -1]
@@ -108,7 +107,7 @@ def greedy(checkpoint: Checkpoint, prompts: list[list[int]], progress: Progress)
                 ids = torch.tensor([[said[-1]] if cached else [*prompt, *said]])
         tokens.append(said)
         logits.append(rows)
-        progress.add(len(prompt) + STEPS)
+        progress.add(len(prompt) + steps)
     return tokens, logits
 
 

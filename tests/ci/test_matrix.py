@@ -20,6 +20,8 @@ from ingot.driver.toolchains import toolchains
 from ingot.store.records import Store
 
 SERVED = ("artifacts/demo.gguf", "artifacts/demo_tp8.irpa")
+# of a runner that keeps what it fetched: else each test would fetch the driver's packages
+CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
 SHORT = {"demo": {"corpus_tokens": 1024}}  # of which `told` has what transformers says
 BRIEFLY = ("--configfile", "mine.yaml", *SERVED)
 
@@ -73,6 +75,7 @@ def act(tools, repository, store, tmp_path):
             f"select={' '.join(select)}",
         ]
         words += ["--local-repository", f"actions/checkout@v4={checkout}"]
+        words += ["--env", f"XDG_CACHE_HOME={CACHE}"]
         for name, value in {"INGOT_STORE": store, **variables}.items():
             words += ["--var", f"{name}={value}"]
         done = subprocess.run(
@@ -106,7 +109,8 @@ def gitlab(tools, repository, store, tmp_path):
         done = subprocess.run(
             [tools / "bin/node", tools / "gitlab-ci-local/dist/index.js", *words], cwd=repository,
             capture_output=True, text=True, timeout=900, check=False,
-            env={**os.environ, "HOME": str(tmp_path), "INGOT_ENVS": str(toolchains.cache())},
+            env={**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": CACHE,
+                 "INGOT_ENVS": str(toolchains.cache())},
         )  # fmt: skip
         # gitlab-ci-local ends with 0 whatever became of a child pipeline
         assert bool(done.returncode or " FAIL " in done.stdout) == fails, done.stdout + done.stderr

@@ -17,6 +17,7 @@ from ingot.base.refused import Refused
 from ingot.formats.iree import consumers
 from ingot.formats.iree import irpa as irpa_format
 
+FEW = 4  # tokens a prompt, where a verification has twelve: it must refuse all the same
 CASES = [(one, kind) for one in FORGERIES for kind in one.kinds]
 
 
@@ -56,7 +57,7 @@ def references(forked, pieces, tmp_path_factory):
         for script, *words in () if done else (
             ("read_config.py", "--config", checkpoint / "config.json", *told["reading"]),
             ("generate_reference.py", *whole, *told["reading"], "--prompts",
-             checkpoints.DEMO / "prompts.txt", *told["reference"]),
+             checkpoints.DEMO / "prompts.txt", "--steps", FEW, *told["reference"]),
             ("encode_texts.py", *whole, *told["reading"], "--corpus", ROOT / "models/corpus.txt",
              "--tokens", 1024, *told["texts"]),
             ("score_corpus.py", *whole, *told["texts"], *told["scores"]),

@@ -31,7 +31,7 @@ def fields(job: Job, digest_of: Callable[[str], str]) -> dict[str, Any]:
     A ValueError where the rule has no shell text, fills in what no key holds, or has a parameter of
     another kind than JSON's.
     """
-    used, here = _used(job), os.getcwd()
+    used, here = _used(job.rule, job.shell), os.getcwd()
     lines = textwrap.dedent(job.shell).strip().splitlines()
     key: dict[str, Any] = {
         "version": VERSION,
@@ -74,12 +74,13 @@ def _name(job: Job, path: str) -> str:
     return name
 
 
-def _used(job: Job) -> dict[str, set[str]]:
+@functools.cache
+def _used(rule: str, shell: str | None) -> dict[str, set[str]]:
     """The names that the shell text fills in, by kind: {"params": {"dtype"}, ...}."""
     found: dict[str, set[str]] = {}
-    if not job.shell:
-        raise ValueError(f"rule {job.rule}: has no shell:, expected one; its action has no key")
-    for _, text, _, _ in string.Formatter().parse(job.shell):
+    if not shell:
+        raise ValueError(f"rule {rule}: has no shell:, expected one; its action has no key")
+    for _, text, _, _ in string.Formatter().parse(shell):
         if text is None:
             continue
         kind, name = (
@@ -89,7 +90,7 @@ def _used(job: Job) -> dict[str, set[str]]:
             found.setdefault(kind, set()).add(name)
         elif kind not in ("input", *FREE):
             raise ValueError(
-                f"rule {job.rule}: its shell text fills in {{{text}}}, expected only inputs, named "
+                f"rule {rule}: its shell text fills in {{{text}}}, expected only inputs, named "
                 "params and wildcards, output or log; nothing else is in the action's key"
             )
     return found

@@ -31,11 +31,23 @@ class Forecast:
 
 
 class Costs:
-    """Forecasts for the jobs of one catalogue; `folders` may hold config.json as <model>.json."""
+    """Forecasts for the jobs of one catalogue; `folders` may hold config.json as <model>.json.
 
-    def __init__(self, catalogue: dict, root: Path, past: Past, folders: Iterable[Path] = ()):
+    `settled`: nothing changes while it is asked, as in a dry run; then each job is looked at once.
+    """
+
+    def __init__(
+        self,
+        catalogue: dict,
+        root: Path,
+        past: Past,
+        folders: Iterable[Path] = (),
+        settled: bool = False,
+    ):
         self.catalogue, self.root, self.past, self.folders = catalogue, root, past, list(folders)
         self.models: dict[str, Model] = {}
+        self.settled = settled
+        self.found: dict[tuple[Job, bool], Forecast | None] = {}
 
     def model(self, name: str) -> Model:
         if name not in self.models or not self.models[name].here:  # fetched meanwhile?
@@ -44,6 +56,14 @@ class Costs:
 
     def of(self, job: Job, corrected: bool = True) -> Forecast | None:
         """What `job` will take; None before config.json is fetched, and of a step without a row."""
+        if (job, corrected) in self.found:
+            return self.found[job, corrected]
+        found = self._of(job, corrected)
+        if self.settled:
+            self.found[job, corrected] = found
+        return found
+
+    def _of(self, job: Job, corrected: bool) -> Forecast | None:
         model = self.model(job.wildcards.get("model", ""))
         work = rows.STEPS[job.step](job, model) if job.step in rows.STEPS else None
         if work is None:

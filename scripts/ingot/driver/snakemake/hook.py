@@ -212,7 +212,7 @@ class Session:
         self.decider = Decider(self.contents)
         past = Past(store, ask.cores) if cluster.used() else Past(store)
         folders = [Path(os.environ[CONFIGS])] if os.environ.get(CONFIGS) else []
-        self.costs = Costs(self.catalogue, self.root, past, folders)
+        self.costs = Costs(self.catalogue, self.root, past, folders, settled=dry)
         self.cluster = cluster.Cluster(self.costs, by_user) if cluster.used() else None
         asks = self.cluster.asked if self.cluster else lambda _: {}
         self.ingest = Ingest(self.contents, self.costs, asks)

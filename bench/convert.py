@@ -217,15 +217,8 @@ def run(folder, options):
         said = json.dumps([[str(large), str(folder), "llama-bpe"]])
         peer, _, their = measure_all(oracle, folder, 1, said)
         same = subprocess.run(["cmp", folder / "m.gguf", folder / f"{dtype}.gguf"]).returncode == 0
-        row(
-            dtype,
-            seconds,
-            base,
-            rss,
-            rss_small,
-            peer,
-            f"   first {first:.2f}s   CPU {used:.2f}s {their / used:.1f}x",
-        )
+        more = f"   first {first:.2f}s   CPU {used:.2f}s {their / used:.1f}x"
+        row(dtype, seconds, base, rss, rss_small, peer, more)
         if not same:
             sys.exit(f"{dtype}: not the bytes of llama.cpp's converter")
         (folder / f"{dtype}.gguf").unlink()

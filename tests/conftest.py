@@ -29,6 +29,7 @@ from ingot.store.records import Action, Store
 ROOT = Path(__file__).resolve().parents[1]
 IRPA = "artifacts/demo.irpa"
 KEY = "ab" * 32  # of an action that nobody ran
+FEW = 4  # tokens a prompt, where a verification has twelve: it must refuse all the same
 environments.keep_bytecode()
 os.environ.setdefault(environments.WAITS, "passive")  # as steps have it
 schema.LOCAL = "of nobody"  # what a developer has added to this folder is no matter of the tests
@@ -418,7 +419,7 @@ def peers(ok, reading, tmp_path):
         read = reading(checkpoint, way)
         ok(
             "transformers", "generate_reference.py", *folder, *read, "--prompts", *prompts,
-            "--steps", 4, "--reference", options["reference"],
+            "--steps", FEW, "--reference", options["reference"],
         )  # fmt: skip
         ok(
             "transformers", "encode_texts.py", *folder, *read, "--corpus", corpus, "--tokens", tokens,

@@ -11,13 +11,12 @@ import pytest
 import checkpoints
 import faults
 import forging
-from conftest import ROOT, once
+from conftest import FEW, ROOT, once
 from forgeries import DEEPSEEK, FORGERIES, GPT_OSS, Forgery
 from ingot.base.refused import Refused
 from ingot.formats.iree import consumers
 from ingot.formats.iree import irpa as irpa_format
 
-FEW = 4  # tokens a prompt, where a verification has twelve: it must refuse all the same
 CASES = [(one, kind) for one in FORGERIES for kind in one.kinds]
 
 

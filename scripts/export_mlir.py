@@ -216,15 +216,20 @@ def round_biases() -> None:
 
 
 def share_rotary_tables() -> None:
-    """Compute a prefill's rotary tables once, and send them to each device once, not twice a block.
+    """Compute a call's rotary tables once, and send them to each device once.
 
-    Their constants would give the compiler 22 initializers a block, each of which many of its passes
-    hold against every weight: most of the 40 minutes that 126 blocks on 8 devices took.
+    sharktank computes a prefill's twice a block.  Their constants would give the compiler 22 initializers a
+    block, each of which many of its passes hold against every weight: most of the 40 minutes that 126 blocks
+    on 8 devices took.
+    A decode's it computes on each device, sends to all, and takes those that came to the first.  Rope, writing
+    the cache and attention would then be of no device, which means the first: each call would move all other
+    ranks' caches to it and back, and only the first would compute attention.
     """
     from sharktank.layers.rotary_embedding import ShardedRotaryLayer
     from sharktank.models.llm.llm import PagedLlmModelV1
 
     prefill, table, tables = PagedLlmModelV1.prefill, ShardedRotaryLayer.rotary_embed_table, {}
+    decode_tables = ShardedRotaryLayer.compute_batch_mask
 
     def fresh_prefill(self, *arguments: Any, **named: Any) -> Any:
         tables.clear()  # they belong to one trace
@@ -241,7 +246,12 @@ def share_rotary_tables() -> None:
             return self.apply_batched_mask(xt=xt, mask=tables[key])
         return self._rotary_layer(q=xt, sincos_cache=tables[key])
 
+    def compute_batch_mask(self, start_positions: Any, batch_seq_len: int) -> Any:
+        positions = getattr(start_positions, "shards", (start_positions,))[0]
+        return decode_tables(self, positions, batch_seq_len)
+
     PagedLlmModelV1.prefill = fresh_prefill
+    ShardedRotaryLayer.compute_batch_mask = compute_batch_mask
     ShardedRotaryLayer.forward = forward
 
 

@@ -4,13 +4,12 @@ What they are compared with (reference, texts, scores) was made before, by trans
 """
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import families
+from checkout import copy_modules
 from forgeries import Forgery
-from ingot.driver.catalogue.rules.environment import BYTECODE
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
@@ -24,12 +23,7 @@ SMALL = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_c
 def forge(one: Forgery, folder: Path) -> Path:
     """A copy of scripts/ with the edit; a change that finds nothing to change is a fault of the list."""
     scripts = folder / "scripts"
-    # with what Python compiled of it, which may lie elsewhere
-    shutil.copytree(ROOT / "scripts", scripts, copy_function=_copy)
-    place = os.environ.get(BYTECODE, "")
-    if place and Path(f"{place}{ROOT}/scripts").exists():
-        shutil.rmtree(f"{place}{scripts}", ignore_errors=True)
-        shutil.copytree(f"{place}{ROOT}/scripts", f"{place}{scripts}", copy_function=_copy)
+    copy_modules(ROOT / "scripts", scripts)
     path = scripts / "ingot" / one.file
     text = path.read_text()
     for old, new in one.changes:
@@ -39,15 +33,6 @@ def forge(one: Forgery, folder: Path) -> Path:
     path.write_text(text)
     os.utime(path, (0, 0))  # no time of anything that was compiled
     return scripts
-
-
-def _copy(source: str, target: str) -> None:
-    """What is compiled comes and goes while other tests run."""
-    try:
-        shutil.copy2(source, target)
-    except FileNotFoundError:
-        if ".pyc" not in source:
-            raise
 
 
 def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[str, str, list]]:

@@ -5,8 +5,6 @@ READY := $(VENV)/ready
 TOOLCHAINS := hub convert llamacpp llamacpp-hf transformers llmcompressor mlx iree modelopt triton onnx genai openvino optimum-intel optimum rtx vllm rayserve slurm kubernetes ci
 # Two cores have time for three: tests wait for servers and clusters.
 JOBS ?= 3
-INGOT_WHEELS ?= wheels
-OFFLINE := $(if $(wildcard $(INGOT_WHEELS)/uv-*),--no-index --find-links $(INGOT_WHEELS))
 .DEFAULT_GOAL := help
 define INSTALL
 from pathlib import Path
@@ -27,9 +25,7 @@ $(READY): envs/driver/requirements.lock pyproject.toml
 		{ echo "error: $(PYTHON): not Python 3.11 with venv, which the toolchains are locked for; Debian 12:" \
 		"apt install python3.11-venv; elsewhere: uv python install 3.11, then make PYTHON=\$$(uv python find 3.11)" >&2; exit 1; }
 	@echo "driver: installing into $(VENV)"
-	@$(PYTHON) -m venv $(VENV)
-	@grep '^uv==' envs/driver/requirements.lock >$(VENV)/uv.lock
-	@$(VENV)/bin/python -m pip install -qq --no-input --no-deps --require-hashes $(OFFLINE) -r $(VENV)/uv.lock
+	@$(PYTHON) -m venv --without-pip $(VENV)
 	@PYTHONPATH=scripts $(VENV)/bin/python -c "$$INSTALL"
 	@$(VENV)/bin/uv pip install --quiet --no-config --no-cache --offline --python $(VENV)/bin/python --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/lib/python3.11/site-packages/ingot-plugins.pth # of an Ingot of before

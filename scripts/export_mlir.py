@@ -219,11 +219,11 @@ def share_rotary_tables() -> None:
     """Compute a call's rotary tables once, and send them to each device once.
 
     sharktank computes a prefill's twice a block.  Their constants would give the compiler 22 initializers a
-    block, each of which many of its passes hold against every weight: most of the 40 minutes that 126 blocks
-    on 8 devices took.
-    A decode's it computes on each device, sends to all, and takes those that came to the first.  Rope, writing
-    the cache and attention would then be of no device, which means the first: each call would move all other
-    ranks' caches to it and back, and only the first would compute attention.
+    block, each of which many of its passes hold against every weight: most of the 40 minutes that 126
+    blocks on 8 devices took.
+    A decode's it computes on each device, sends to all, and takes those that came to the first.  Rope,
+    writing the cache and attention would then be of no device, which means the first: each call would move
+    all other caches to it and back, and it alone would compute attention.
     """
     from sharktank.layers.rotary_embedding import ShardedRotaryLayer
     from sharktank.models.llm.llm import PagedLlmModelV1

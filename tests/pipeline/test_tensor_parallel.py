@@ -166,7 +166,9 @@ def test_the_stitched_program_is_the_one_traced_whole(tp, flags, ok, python, tmp
     )
     assert first == second
     for call in programs[0].read_text().split("func.func @")[1:]:
-        moved = re.findall(r"tensor\.transfer \S+ : tensor<\d+x[\d?]+x1x16xf32>.*@__device_(\d)>", call)
+        moved = re.findall(
+            r"tensor\.transfer \S+ : tensor<\d+x[\d?]+x1x16xf\d+>.*@__device_(\d)>", call
+        )
         tables = sorted(2 * [*map(str, range(tp))]) if tp > 1 else []
         assert sorted(moved) == tables, "each rank has rotary tables of its own"
 

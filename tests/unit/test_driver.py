@@ -52,7 +52,7 @@ from ingot.driver.commands import (  # fmt: skip
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.past import Past
 from ingot.driver.snakemake import report
-from ingot.driver.toolchains import indexes, toolchains
+from ingot.driver.toolchains import bootstrap, indexes, toolchains
 
 
 class Wildcards(SimpleNamespace):
@@ -528,6 +528,36 @@ def test_every_step_is_forecast_for_the_demo(step, catalogue):
     work = STEPS[step](Job(step, outputs=outputs, wildcards=words), Model("demo", catalogue, ROOT))
     assert set(work.files) == {output.path for output in outputs}
     assert work.units >= 0 and work.cost.seconds > 0
+
+
+def test_a_venv_gets_the_pip_that_its_python_brings(tmp_path):
+    words = [sys.executable, "-m", "venv", "--without-pip", tmp_path]
+    subprocess.run(words, check=True)
+    bootstrap.pip(tmp_path)
+    said = [tmp_path / "bin/python", "-m", "pip", "--version"]
+    done = subprocess.run(said, capture_output=True, text=True, check=True)
+    assert str(tmp_path) in done.stdout
+
+
+def test_uv_is_fetched_once_a_user(tmp_path, monkeypatch):
+    asked = []
+
+    def run(words, **_):
+        asked.append(words)
+        place = Path(words[words.index("--target") + 1], "bin/uv")
+        place.parent.mkdir()
+        place.write_text("a program")
+        return SimpleNamespace(returncode=int(len(asked) == 1))  # the first is cut short
+
+    monkeypatch.setattr(bootstrap.subprocess, "run", run)
+    lock, cache = ROOT / "envs/driver/requirements.lock", tmp_path / "cache"
+    with pytest.raises(Refused, match="uv not installed"):
+        bootstrap.uv(lock, cache)
+    assert not [*cache.iterdir()]
+    found = [bootstrap.uv(lock, cache) for _ in range(2)]
+    assert found[0] == found[1] and found[0].read_text() == "a program" and len(asked) == 2
+    (tmp_path / "requirements.lock").write_text("uv==1.0 --hash=sha256:00\n")
+    assert bootstrap.uv(tmp_path / "requirements.lock", cache) != found[0], "another version"
 
 
 def test_a_program_of_this_interpreter_is_in_the_path():

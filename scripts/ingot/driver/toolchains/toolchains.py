@@ -20,7 +20,7 @@ from pathlib import Path
 
 from ingot.base.progress import Progress
 from ingot.base.refused import Refused
-from ingot.driver.toolchains import indexes, sizes, wheels
+from ingot.driver.toolchains import bootstrap, indexes, sizes, wheels
 from ingot.store import locks
 
 LOCK, CUDA, WISH, BUILD = (
@@ -114,8 +114,9 @@ def _install(root: Path, source: Path, folder: Path) -> None:
     """Every package by its hash.  Where no index has torch's CPU build, its CUDA build is taken."""
     lock, began = source / LOCK, time.monotonic()
     _say(f"toolchain {source.name}: installing {len(wheels.pins(lock))} packages into {folder}")
-    pip = [] if (source / BUILD).exists() else ["--without-pip"]
-    _run(*indexes.PYTHON, "-m", "venv", *pip, folder)
+    _run(*indexes.PYTHON, "-m", "venv", "--without-pip", folder)
+    if (source / BUILD).exists():
+        bootstrap.pip(folder)
     if wheels.whole(source / CUDA) and not wheels.whole(lock):
         lock = source / CUDA  # collected where no index has the other
     download, disk = sizes.expected(root, source.name, lock.name == CUDA)
@@ -192,12 +193,20 @@ def state(folder: Path) -> tuple[str, str]:
 
 
 def driver(folder: Path, lock: Path) -> None:
-    """Install what the driver itself needs into `folder`, a venv that has uv."""
-    if said := sync(folder, lock):
+    """Install what the driver itself needs into `folder`, the venv of this Python, which has nothing yet."""
+    bootstrap.pip(folder)
+    if said := sync(folder, lock, uv=bootstrap.uv(lock, _users_own())):
         raise Refused(f"{lock}: not installed:", said.strip())
 
 
-def sync(folder: Path, lock: Path, *more: str, total: int = 0, limit: float | None = None) -> str:
+def sync(
+    folder: Path,
+    lock: Path,
+    *more: str,
+    total: int = 0,
+    limit: float | None = None,
+    uv: Path = Path(sys.executable).parent / "uv",
+) -> str:
     """Install what `lock` names, from wheels/ where all of it lies there; or what uv says when it cannot.
 
     Counts the bytes that it writes, toward `total`; ended after `limit` seconds.  uv's own cache lies
@@ -207,7 +216,6 @@ def sync(folder: Path, lock: Path, *more: str, total: int = 0, limit: float | No
     flags, environment = indexes.settings(public=lock.parent.name.endswith(FOR_GPUS))
     if wheels.whole(lock):
         flags = wheels.flags()
-    uv = Path(sys.executable).parent / "uv"
     command = [uv, "pip", "sync", "--no-config", "--quiet", "--require-hashes", *more]
     command += ["--python", folder / "bin/python", "--cache-dir", _uv_cache()]
     with tempfile.TemporaryFile() as said:

@@ -4,9 +4,9 @@
 
 A random Llama of ~0.9 GB, an adapter of all its linear layers.  Each command is a whole process writing
 to the page cache; wall times are the best of so many in turns (of one for the peer), memory is the kernel's
-ru_maxrss.  Some virtual machines hand memory that is free for two seconds back to their host, and wait three
-seconds a GB when it is used again.  So a run must end before that: else the best run of the one command is
-compared with the usual one of the other.
+ru_maxrss.  Some virtual machines hand memory that is free for two seconds back to their host, and wait
+2.7 seconds a GB when it is used again.  A run of less than two seconds uses the memory of the one before;
+with longer ones, the best run of the one command is compared with the usual one of the other.
 The peer is merge_and_unload, save_pretrained, and then our own plain conversion.
 """
 

@@ -1,5 +1,6 @@
-"""A copy of the pipeline, as a fresh clone has it: for tests and benches that edit what they run."""
+"""A copy of the pipeline, and what Python compiled of it: for tests and benches that edit what they run."""
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -37,9 +38,13 @@ def copy_modules(source: Path, target: Path) -> None:
 
 
 def _copy(source: str, target: str) -> None:
-    """What is compiled comes and goes while other tests run."""
-    try:
-        shutil.copy2(source, target)
-    except FileNotFoundError:
-        if ".pyc" not in source:
-            raise
+    """What is compiled is never changed in place, and comes and goes while other tests run."""
+    if not source.endswith(".pyc"):
+        if ".pyc." not in source:  # one that is being written
+            shutil.copy2(source, target)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            os.link(source, target)
+        except OSError:  # on another file system
+            shutil.copy2(source, target)

@@ -99,7 +99,8 @@ def test_bytecode_that_somebody_else_leaves_beside_the_code_is_no_change(still):
     """Two tests failed by it: another process had imported from the same folders meanwhile."""
     run, folder = still
     for place in ("rules", "scripts", "envs"):
-        (folder / place / "__pycache__").mkdir()
+        (folder / place / "__pycache__").mkdir(exist_ok=True)
+        (folder / place / "__pycache__/another").touch()
     assert not run()[1]
     (folder / "scripts/gguf.py").write_text("")
     assert run()[1]

@@ -193,9 +193,9 @@ def state(folder: Path) -> tuple[str, str]:
 
 
 def driver(folder: Path, lock: Path) -> None:
-    """Install what the driver itself needs into `folder`, the venv of this Python, which has nothing yet."""
+    """Install what the driver itself needs into `folder`, this Python's venv."""
     bootstrap.pip(folder)
-    if said := sync(folder, lock, uv=bootstrap.uv(lock, _users_own())):
+    if said := sync(folder, lock, uv=bootstrap.uv(folder, lock, _users_own())):
         raise Refused(f"{lock}: not installed:", said.strip())
 
 

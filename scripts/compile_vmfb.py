@@ -5,7 +5,9 @@ would get other bytes in another folder.
 """
 
 import contextlib
+import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -37,7 +39,8 @@ def compile_vmfb(
             f"program of _tp{named}"
         )
     with replacing(vmfb) as partial:
-        command = [find_tool("iree-compile"), "-", *flags, "-o", str(partial)]
+        compiler = find_tool("iree-compile")
+        command = [compiler, "-", *linker(compiler), *flags, "-o", str(partial)]
         with heartbeat(f"{vmfb}: compiling"):
             done = run_awake(command, mlir)
         sys.stdout.buffer.write(done.stderr)  # megabytes of IR when it fails: for the log
@@ -49,6 +52,14 @@ def compile_vmfb(
             raise Refused(
                 f"{mlir}: iree-compile wrote nothing with {' '.join(flags)}; is -o overridden?"
             )
+
+
+def linker(compiler: str) -> list[str]:
+    """The flag that names its linker as a shell reads it, which is told the path as it is: one with a space
+    would be two words."""
+    path = os.path.realpath(Path(compiler).with_name("iree-lld"))
+    quoted = shlex.quote(path)
+    return [f"--iree-llvmcpu-embedded-linker-path={quoted}"] if quoted != path else []
 
 
 def run_awake(command: list[str], mlir: Path, idle: float = IDLE) -> subprocess.CompletedProcess:

@@ -1,5 +1,7 @@
-"""A compiler that falls asleep is started again; one that works is left alone."""
+"""The compiler is started again where it falls asleep, and finds its linker wherever it lies."""
 
+import shutil
+import subprocess
 import sys
 
 import pytest
@@ -47,3 +49,27 @@ def test_one_that_always_does_is_refused(mlir):
 
 def test_one_that_works_longer_than_that_is_left_alone(mlir):
     assert compile_vmfb.run_awake([sys.executable, "-c", WORKS], mlir, idle=2).returncode == 3
+
+
+@pytest.mark.slow
+def test_a_compiler_in_a_path_with_a_space_finds_its_linker(python, tmp_path):
+    """IREE hands the linker's path to a shell as it is."""
+    there = python("iree").parents[1] / "lib/python3.11/site-packages/iree/compiler/_mlir_libs"
+    (folder := tmp_path / "a home").mkdir()
+    for name in ("iree-compile", "iree-lld"):
+        shutil.copy(there / name, folder)
+    for path in there.glob("lib*"):
+        (folder / path.name).symlink_to(path)
+    compiler = folder / "iree-compile"
+    command = [compiler, "-", "-o", tmp_path / "m.vmfb", "--iree-hal-target-device=local"]
+    command += ["--iree-hal-local-target-device-backends=llvm-cpu"]
+    program = "func.func @f(%a: tensor<4xf32>) -> tensor<4xf32> { %0 = arith.addf %a, %a : tensor<4xf32>\n"
+    program += "return %0 : tensor<4xf32> }"
+    codes = [
+        subprocess.run([*command, *more], input=program, text=True, check=False).returncode
+        for more in ((), compile_vmfb.linker(str(compiler)))
+    ]
+    assert codes == [1, 0]
+    assert not compile_vmfb.linker(str(there / "iree-compile")), (
+        "a path that a shell reads as it is"
+    )

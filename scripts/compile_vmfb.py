@@ -55,8 +55,7 @@ def compile_vmfb(
 
 
 def linker(compiler: str) -> list[str]:
-    """The flag that names its linker as a shell reads it, which is told the path as it is: one with a space
-    would be two words."""
+    """The flag that quotes the linker's path where a shell needs that: iree-compile gives it one as it is."""
     path = os.path.realpath(Path(compiler).with_name("iree-lld"))
     quoted = shlex.quote(path)
     return [f"--iree-llvmcpu-embedded-linker-path={quoted}"] if quoted != path else []

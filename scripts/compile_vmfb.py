@@ -55,7 +55,7 @@ def compile_vmfb(
 
 
 def linker(compiler: str) -> list[str]:
-    """The flag that quotes the linker's path where a shell needs that: iree-compile gives it one as it is."""
+    """The flag that quotes the linker's path, where that is needed: iree-compile runs it by a shell."""
     path = os.path.realpath(Path(compiler).with_name("iree-lld"))
     quoted = shlex.quote(path)
     return [f"--iree-llvmcpu-embedded-linker-path={quoted}"] if quoted != path else []

@@ -31,7 +31,7 @@ def pip(folder: Path) -> None:
     places = [Path(sysconfig.get_config_var("WHEEL_PKG_DIR") or bundled), bundled]
     wheel = next((one for place in places for one in place.glob("pip-*.whl")), None)
     if wheel is None:  # a Python that brings it in another way
-        _run([folder / "bin/python", "-m", "ensurepip"], f"{folder}: no pip installed")
+        run(folder / "bin/python", "-m", "ensurepip")
         return
     (packages,) = folder.glob("lib/python3.*/site-packages")
     for old in (packages / "pip", *packages.glob("pip-*.dist-info")):
@@ -52,7 +52,7 @@ def uv(folder: Path, lock: Path, cache: Path) -> Path:
     one.write_text(f"{pin}\n")
     words = [*indexes.PYTHON, "-m", "pip", "install", "-qq", "--no-input", "--no-compile"]
     words += ["--no-deps", "--require-hashes", *(wheels.flags() if wheels.whole(one) else [])]
-    _run([*words, "-r", one], f"{lock}: uv not installed")
+    run(*words, "-r", one)
     # not where the home may not be written
     with contextlib.suppress(OSError), partial_of(kept) as partial:
         shutil.copy(folder / "bin/uv", partial)
@@ -70,6 +70,9 @@ def _runs(program: Path) -> bool:
         return False
 
 
-def _run(words: list[str | Path], failed: str) -> None:
-    if subprocess.run(words, stdout=sys.stderr, check=False).returncode:
-        raise Refused(f"{failed}; its last lines above say why")
+def run(*command: str | Path) -> None:
+    """A command whose words are for the user.  Refused: where it fails."""
+    done = subprocess.run([str(word) for word in command], stdout=sys.stderr, check=False)
+    if done.returncode:
+        text = " ".join(str(word) for word in command[:6])
+        raise Refused(f"{text} ...: exit status {done.returncode}; its last lines above say why")

@@ -114,7 +114,7 @@ def _install(root: Path, source: Path, folder: Path) -> None:
     """Every package by its hash.  Where no index has torch's CPU build, its CUDA build is taken."""
     lock, began = source / LOCK, time.monotonic()
     _say(f"toolchain {source.name}: installing {len(wheels.pins(lock))} packages into {folder}")
-    _run(*indexes.PYTHON, "-m", "venv", "--without-pip", folder)
+    bootstrap.run(*indexes.PYTHON, "-m", "venv", "--without-pip", folder)
     if (source / BUILD).exists():
         bootstrap.pip(folder)
     if wheels.whole(source / CUDA) and not wheels.whole(lock):
@@ -136,7 +136,7 @@ def _install(root: Path, source: Path, folder: Path) -> None:
         with _counted(
             f"toolchain {source.name}: compiling", sizes.compile_seconds(root, source.name)
         ):
-            _run(folder / "bin" / "python", source / BUILD, folder, *wheels.places())
+            bootstrap.run(folder / "bin" / "python", source / BUILD, folder, *wheels.places())
     ended = time.monotonic()
     sizes.note(folder, download, ended - began, ended - compiling)
 
@@ -339,10 +339,3 @@ def lock(root: Path, name: str) -> Path:
 
 def _say(text: str) -> None:
     print(f"{text}; done once per machine", file=sys.stderr, flush=True)
-
-
-def _run(*command: str | Path) -> None:
-    done = subprocess.run([str(word) for word in command], stdout=sys.stderr, check=False)
-    if done.returncode:
-        text = " ".join(str(word) for word in command[:6])
-        raise Refused(f"{text} ...: exit status {done.returncode}; its last lines above say why")

@@ -19,10 +19,14 @@ from ingot.base.atomic import replacing
 from ingot.base.console import heartbeat
 from ingot.base.options import step
 from ingot.base.refused import Refused
+from ingot.formats.iree import dispatches, stitch
 
 DEVICE = "--iree-hal-target-device="
 IDLE = 60.0  # seconds without any CPU time
 ATTEMPTS = 3
+WORTH = (
+    64  # blocks times devices, from which forming the dispatches of a few blocks takes less time
+)
 
 
 def compile_vmfb(
@@ -40,9 +44,11 @@ def compile_vmfb(
         )
     with replacing(vmfb) as partial:
         compiler = find_tool("iree-compile")
-        command = [compiler, "-", *linker(compiler), *flags, "-o", str(partial)]
-        with heartbeat(f"{vmfb}: compiling"):
-            done = run_awake(command, mlir)
+        command = [compiler, "-", *linker(compiler), *flags]
+        with heartbeat(f"{vmfb}: compiling"), tempfile.TemporaryDirectory() as folder:
+            formed = dispatches_of(mlir, command, wanted, Path(folder))
+            command += ["--compile-from=flow"] if formed else []
+            done = run_awake([*command, "-o", str(partial)], formed or mlir)
         sys.stdout.buffer.write(done.stderr)  # megabytes of IR when it fails: for the log
         if done.returncode:
             raise Refused(
@@ -52,6 +58,34 @@ def compile_vmfb(
             raise Refused(
                 f"{mlir}: iree-compile wrote nothing with {' '.join(flags)}; is -o overridden?"
             )
+
+
+def dispatches_of(mlir: Path, command: list[str], devices: int, folder: Path) -> Path | None:
+    """The program once its dispatches are formed, written from those of a few of its blocks.
+
+    None where it is small, or no row of equal blocks, or not compiled from end to end: then `command`
+    compiles it whole.
+    """
+    program = mlir.read_text()
+    layers = dispatches.blocks(program)
+    if layers * devices < WORTH or any(flag.startswith("--compile-") for flag in command):
+        return None
+    try:
+        formed = []
+        for count, short in zip(dispatches.SHORT, dispatches.shorten(program), strict=True):
+            source, path = folder / f"{count}.mlir", folder / f"{count}.flow.mlir"
+            source.write_text(short)
+            done = run_awake([*command, "--compile-to=flow", "-o", str(path)], source)
+            if done.returncode:
+                return None  # what is wrong with the flags is said of the whole program
+            formed.append(path.read_text())
+        path = folder / "flow.mlir"
+        path.write_text(dispatches.lengthen(formed, layers))
+    except stitch.Unlike as reason:
+        print(f"{mlir}: compiled whole, since its blocks differ: {reason}")
+        return None
+    print(f"{mlir}: dispatches of {layers} blocks, from those of {dispatches.SHORT} blocks")
+    return path
 
 
 def linker(compiler: str) -> list[str]:

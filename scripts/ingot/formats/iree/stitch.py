@@ -19,6 +19,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+FUNCTION = ("  func.func @", "  util.func ")  # of a program as exported, and of one with dispatches
+LOAD = re.compile(r"util\.global\.load (?:immutable )?@__auto\.blk\.(\d+)\.")
 TRACED = 4  # the first and last block differ from the others; two between them show what repeats
 NAME = re.compile(r"(%[\w.$-]+)")
 NUMBER = re.compile(
@@ -54,8 +56,11 @@ class Row:
         """The text as it is in every block."""
         return self.text.replace(f"blk.{block}.", "blk.\1.")
 
-    def line(self, block: int, defines: str | None, names: list[str], number: int | None) -> str:
-        parts = self.text.split("%")
+    def line(
+        self, was: int, block: int, defines: str | None, names: list[str], number: int | None
+    ) -> str:
+        """The text of block `was` as that of `block`."""
+        parts = self.alike(was).split("%")
         every = iter([*([defines] if defines else []), *names])
         text = "".join(part + next(every, "") for part in parts)
         if number is not None:
@@ -63,29 +68,36 @@ class Row:
         return text.replace("blk.\1.", f"blk.{block}.")
 
 
-def stitch(program: str, layers: int) -> Iterator[str]:
-    """The lines of `program` with `layers` blocks instead of TRACED; raises Unlike."""
+def stitch(program: str, layers: int, traced: int = TRACED) -> Iterator[str]:
+    """The lines of `program` with `layers` blocks instead of `traced`, from 4 each; raises Unlike."""
     lines = program.split("\n")
     at = 0
     while at < len(lines):
         line = lines[at]
         if line.lstrip().startswith("util.global private @__auto.blk."):
             end = next(i for i in range(at, len(lines)) if "@__auto.blk." not in lines[i])
-            yield from _globals(lines[at:end], layers)
+            yield from _globals(lines[at:end], layers, traced)
             at = end
-        elif line.startswith("  func.func @"):
+        elif line.startswith(FUNCTION) and line.endswith("{"):
             end = lines.index("  }", at)
             yield line
-            yield from _Function(lines[at + 1 : end], layers).lines()
+            yield from function(lines[at + 1 : end], layers, traced)
             at = end
         else:
             yield line
             at += 1
 
 
-def _globals(lines: list[str], layers: int) -> Iterator[str]:
-    size, left = divmod(len(lines), TRACED)
-    groups = [lines[k * size : (k + 1) * size] for k in range(TRACED)]
+def function(lines: list[str], layers: int, traced: int) -> Iterator[str]:
+    """The lines of a function's body; of one without weights (it calls another) as they are."""
+    if any(LOAD.search(line) for line in lines):
+        return Function(lines, layers, traced).lines()
+    return iter(lines)
+
+
+def _globals(lines: list[str], layers: int, traced: int) -> Iterator[str]:
+    size, left = divmod(len(lines), traced)
+    groups = [lines[k * size : (k + 1) * size] for k in range(traced)]
     alike = [[x.replace(f"blk.{k}.", "blk.\1.") for x in group] for k, group in enumerate(groups)]
     if left or any(group != alike[0] for group in alike):
         raise Unlike("the blocks' weights differ")
@@ -93,24 +105,25 @@ def _globals(lines: list[str], layers: int) -> Iterator[str]:
         yield from (line.replace("blk.\1.", f"blk.{block}.") for line in alike[0])
 
 
-class _Function:
+class Function:
     """The body of one function, cut at its blocks."""
 
-    def __init__(self, lines: list[str], layers: int):
-        self.layers = layers
+    def __init__(self, lines: list[str], layers: int, traced: int):
+        self.layers, self.traced = layers, traced
         self.rows = rows = [Row.of(line) for line in lines]
         loads = [
             (int(found[1]), number)
             for number, line in enumerate(lines)
-            if (found := re.search(r"util\.global\.load @__auto\.blk\.(\d+)\.", line))
+            if (found := LOAD.search(line))
         ]
         first = {block: number for block, number in reversed(loads)}
-        last = {block: number + 1 for block, number in loads}  # the cast follows the load
-        if sorted(first) != list(range(TRACED)):
-            raise Unlike(f"weights of {len(first)} blocks are loaded, not of {TRACED}")
+        if sorted(first) != list(range(traced)):
+            raise Unlike(f"weights of {len(first)} blocks are loaded, not of {traced}")
+        cast = int(rows[first[0]].defines in rows[first[0] + 1].names)  # follows each load, or not
+        last = {block: number + 1 + cast for block, number in loads}
         size = last[1] - last[0]
-        heads = [(last[k] + 1 - size, last[k] + 1) for k in range(TRACED)]
-        uses = [self._use(rows[first[k] + 1].defines, last[TRACED - 1]) for k in range(TRACED)]
+        heads = [(last[k] - size, last[k]) for k in range(traced)]
+        uses = [self._use(rows[first[k] + cast].defines, last[traced - 1]) for k in range(traced)]
         self.heads = [rows[a:b] for a, b in heads]
         self.segments = [rows[a:b] for a, b in itertools.pairwise(uses)]  # [0]: block 0's
         self.before, self.after = rows[: heads[0][0]], rows[heads[-1][1] : uses[1]]
@@ -123,7 +136,6 @@ class _Function:
                 for number, row in enumerate(part):
                     if row.defines:
                         self.place[row.defines] = (kind, block, number)
-        self._check()
 
     def _use(self, name: str | None, start: int) -> int:
         for number in range(start, len(self.rows)):
@@ -141,11 +153,11 @@ class _Function:
                 steps = {b - a for a, b in itertools.pairwise(numbers) if a is not None}
                 if len(steps) > 1:
                     raise Unlike(f"a constant goes {numbers} from block to block")
-        pattern, other = self.segments[TRACED - 2], self.segments[TRACED - 3]
+        pattern, other = self.segments[self.traced - 2], self.segments[self.traced - 3]
         for one, two in zip(pattern, other, strict=True):
             for name, elder in zip(one.names, two.names, strict=True):
-                found, was = self._where(name, TRACED - 2), self._where(elder, TRACED - 3)
-                into_prefix = found[0] == "segment" and found[1] == -1 and TRACED - 3 == 1
+                found, was = self._where(name, self.traced - 2), self._where(elder, self.traced - 3)
+                into_prefix = found[0] == "segment" and found[1] == -1 and self.traced - 3 == 1
                 if found != was and not (into_prefix and was[0] == "fixed"):
                     raise Unlike(f"{name} and {elder} are taken from different places")
 
@@ -161,12 +173,12 @@ class _Function:
 
     def _named(self, kind: str, block: int, number: int) -> str | None:
         """The name that row `number` of a block defines in the stitched program."""
-        traced = TRACED - 1 if kind == "segment" else TRACED - 2
-        part = (self.heads if kind == "head" else self.segments)[min(block, TRACED - 2)]
-        if block < traced or (kind == "head" and block == TRACED - 2):
+        traced = self.traced - 1 if kind == "segment" else self.traced - 2
+        part = (self.heads if kind == "head" else self.segments)[min(block, self.traced - 2)]
+        if block < traced or (kind == "head" and block == self.traced - 2):
             return part[number].defines
         if kind == "head" and block == self.layers - 1:
-            part = self.heads[TRACED - 1]
+            part = self.heads[self.traced - 1]
         return f"%{kind[0]}{block}_{number}" if part[number].defines else None
 
     def _renamed(self, name: str, traced: int, block: int) -> str:
@@ -183,23 +195,23 @@ class _Function:
         return value + (next_value - value) * (block - start)
 
     def lines(self) -> Iterator[str]:
+        self._check()
         yield from map(_same, self.before)
         for block in range(self.layers):
-            traced = min(block, TRACED - 2) if block < self.layers - 1 else TRACED - 1
+            traced = min(block, self.traced - 2) if block < self.layers - 1 else self.traced - 1
             for number, row in enumerate(self.heads[traced]):
                 names = [self._renamed(name, traced, block) for name in row.names]
                 value = self._number(self.heads, 0, number, block)
-                text = Row(row.defines, row.alike(traced), row.names, row.number)
-                yield text.line(block, self._named("head", block, number), names, value)
+                yield row.line(traced, block, self._named("head", block, number), names, value)
         yield from map(_same, self.after)
-        for segment in self.segments[1 : TRACED - 1]:
+        for segment in self.segments[1 : min(self.traced, self.layers) - 1]:
             yield from map(_same, segment)
-        pattern = self.segments[TRACED - 2]
-        for block in range(TRACED - 1, self.layers - 1):
-            for number, row in enumerate(pattern):
-                names = [self._renamed(name, TRACED - 2, block) for name in row.names]
+        traced = self.traced - 2
+        for block in range(self.traced - 1, self.layers - 1):
+            for number, row in enumerate(self.segments[traced]):
+                names = [self._renamed(name, traced, block) for name in row.names]
                 value = self._number(self.segments, 1, number, block)
-                yield row.line(block, self._named("segment", block, number), names, value)
+                yield row.line(traced, block, self._named("segment", block, number), names, value)
         yield from self._last()
 
     def _last(self) -> Iterator[str]:
@@ -210,24 +222,25 @@ class _Function:
             if self._number(self.segments, 1, number, 2)
             != self._number(self.segments, 1, number, 1)
         ]
-        pattern, at = self.segments[TRACED - 2], 0
+        traced, last, at = self.traced - 1, self.layers - 1, 0
+        pattern = [row.alike(traced - 1) for row in self.segments[traced - 1]]
         for row in self.tail:
-            names = [self._renamed(name, TRACED - 1, self.layers - 1) for name in row.names]
+            names = [self._renamed(name, traced, last) for name in row.names]
             value = row.number
             if at is not None and not row.text.lstrip().startswith("torch.overwrite"):
-                if at < len(pattern) and row.text == pattern[at].text:
+                if at < len(pattern) and row.alike(traced) == pattern[at]:
                     if changing and changing[0] == at:
-                        if value != self._number(self.segments, 1, at, TRACED - 1):
+                        if value != self._number(self.segments, 1, at, traced):
                             raise Unlike(f"the last block's constant is {value}")
-                        value = self._number(self.segments, 1, at, self.layers - 1)
+                        value = self._number(self.segments, 1, at, last)
                         changing.pop(0)
                     at += 1
                 else:
                     at = None
-            yield row.line(self.layers - 1, row.defines, names, value)
+            yield row.line(traced, last, row.defines, names, value)
         if changing:
             raise Unlike(f"{len(changing)} constants of the last block were not found")
 
 
 def _same(row: Row) -> str:
-    return row.line(0, row.defines, row.names, row.number)
+    return row.line(0, 0, row.defines, row.names, row.number)

@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 
 import pytest
 import yaml
@@ -11,7 +12,10 @@ import checkpoints
 from conftest import ROOT, convert, once, ran
 from fake_hub import COMMIT, Hub
 from ingot.driver.catalogue.formats.iree import PROGRAMS
-from ingot.formats.iree import tensor_parallel
+from ingot.formats.iree import dispatches, tensor_parallel
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import compile_vmfb
 
 DEMO = checkpoints.DEMO
 HARDWARE = yaml.safe_load((ROOT / "models.yaml").read_text())["hardware"]
@@ -171,6 +175,30 @@ def test_the_stitched_program_is_the_one_traced_whole(tp, flags, ok, python, tmp
         )
         tables = sorted(2 * [*map(str, range(tp))]) if tp > 1 else []
         assert sorted(moved) == tables, "each rank has rotary tables of its own"
+
+
+@pytest.mark.slow
+def test_a_deep_programs_dispatches_are_those_that_the_compiler_forms_of_the_whole(
+    ok, python, tmp_path, monkeypatch
+):
+    mlir = tmp_path / "m.mlir"
+    export(ok, config_of(tmp_path / "c", num_hidden_layers=10), 2, mlir)
+    table = HARDWARE["gfx942"]
+    devices = [f"--iree-hal-target-device={table['target']}[{n}]" for n in range(2)]
+    command = [str(python("iree").with_name("iree-compile")), "-", *devices]
+    command += [*table["flags"], *table["multi_device_flags"]]
+    monkeypatch.setattr(compile_vmfb, "WORTH", 20)  # blocks times devices
+    formed = compile_vmfb.dispatches_of(mlir, command, 2, tmp_path)
+    assert formed
+    whole = tmp_path / "whole.mlir"
+    compile_vmfb.run_awake([*command, "--compile-to=flow", "-o", str(whole)], mlir)
+    found, wanted = (dispatches.canonical(path.read_text()) for path in (formed, whole))
+    assert found == wanted and len(found) > 1000
+    end = [*command, "--compile-from=flow", "-o", str(tmp_path / "m.vmfb")]
+    done = compile_vmfb.run_awake(end, formed)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(compile_vmfb, "WORTH", 21)
+    assert not compile_vmfb.dispatches_of(mlir, command, 2, tmp_path), "it is small"
 
 
 @pytest.mark.slow

@@ -25,7 +25,8 @@ HERE = "// kernels"
 CONSTANT = re.compile(r"\s*(%[\w$.-]+) = arith\.constant (-?\d+) : (\w+)$")
 NAME = re.compile(r"%[\w$.-]+")
 NUMBER = re.compile(r"(?<![\w$.%@#-])(-?\d+)(?![\w$.])")
-VALUE = re.compile(r"<(-?\d+) of (\w+)>")  # a constant where it is used
+REGION = ("flow.executable.export ", "func.func ")  # of a kernel, each with its own names
+VALUE = re.compile(r"<-?\d+ of \w+>")  # a constant where it is used
 
 Kernel = list[str]  # its lines
 
@@ -165,8 +166,11 @@ def continued(kernels: list[Kernel], steps: int) -> Kernel:
 
 def _without_constants(kernel: Kernel) -> Kernel:
     """A kernel with each whole number where it is used: equal ones share a name by chance."""
-    known, kept = {}, []
+    known: dict[str, str] = {}
+    kept = []
     for line in kernel:
+        if line.lstrip().startswith(REGION):
+            known.clear()
         if found := CONSTANT.match(line):
             known[found[1]] = f"<{found[2]} of {found[3]}>"
         else:
@@ -175,16 +179,22 @@ def _without_constants(kernel: Kernel) -> Kernel:
 
 
 def _with_constants(lines: list[str]) -> Kernel:
-    """The same with the numbers named, at the head of the kernel's function."""
-    values = dict.fromkeys(value for line in lines for value in VALUE.findall(line))
-    names = {value: f"%number_{number}" for number, value in enumerate(values)}
+    """The same with the numbers named, at the head of each region that uses them."""
     found = []
-    for line in lines:
-        found.append(VALUE.sub(lambda value: names[value[1], value[2]], line))
-        if line.lstrip().startswith("func.func"):
-            found += [
-                f"        {name} = arith.constant {n} : {kind}" for (n, kind), name in names.items()
-            ]
+    names: dict[str, str] = {}
+    for at, line in enumerate(lines):
+        text = line
+        for value, name in names.items():
+            text = text.replace(value, name)
+        found.append(text)
+        if line.lstrip().startswith(REGION):
+            indent = line[: -len(line.lstrip())]
+            region = lines[at + 1 : lines.index(f"{indent}}}", at)]
+            values = dict.fromkeys(value for one in region for value in VALUE.findall(one))
+            names = {value: f"%number_{number}" for number, value in enumerate(values)}
+            for value, name in names.items():
+                number, _, kind = value.strip("<>").partition(" of ")
+                found.append(f"{indent}  {name} = arith.constant {number} : {kind}")
     return found
 
 
@@ -192,16 +202,20 @@ def canonical(program: str) -> list[str]:
     """The lines of a program of dispatches with values and kernels named in the order of their use."""
     rest, kernels = apart(program)
     calls = dict.fromkeys(found[1] for line in rest for found in DISPATCH.finditer(line))
-    order = {name: f"kernel_{number}" for number, name in enumerate(calls)}
-    found, names = [], dict[str, str]()
+    titles = {name: f"kernel_{number}" for number, name in enumerate(calls)}
+    found: list[str] = []
+    names: dict[str, str] = {}  # of the values of one function
+
+    def named(line: str) -> str:
+        return NAME.sub(lambda name: names.setdefault(name[0], f"%{len(names)}"), line)
+
     for line in rest:
         if line.startswith((*FUNCTION, "  util.initializer")):
-            names = {}
-        text = NAME.sub(lambda name: names.setdefault(name[0], f"%{len(names)}"), line)
-        found.append(DISPATCH.sub(lambda call: f"flow.dispatch @{order[call[1]]}", text))
-    for name, title in order.items():
-        names = {}
-        for line in _without_constants(kernels[name]):
-            text = NAME.sub(lambda name: names.setdefault(name[0], f"%{len(names)}"), line)
-            found.append(SYMBOL.sub(f"@{title}", text))
+            names.clear()
+        found.append(DISPATCH.sub(lambda call: f"flow.dispatch @{titles[call[1]]}", named(line)))
+    for name, title in titles.items():
+        names.clear()
+        found += (
+            SYMBOL.sub(f"@{title}", named(line)) for line in _without_constants(kernels[name])
+        )
     return found

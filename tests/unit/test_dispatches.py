@@ -1,0 +1,98 @@
+"""A program's dispatches are written from those of few blocks, or it is said why not."""
+
+import re
+
+import pytest
+
+from ingot.formats.iree import dispatches
+from ingot.formats.iree.stitch import Unlike
+
+KERNEL = """\
+  flow.executable private @f_dispatch_{at} {{
+    flow.executable.export public @f_dispatch_{at}_slot workgroups() -> (index, index, index) {{
+      %c1 = arith.constant 1 : index
+      flow.return %c1, %c1, %c1 : index, index, index
+    }}
+    builtin.module {{
+      func.func @f_dispatch_{at}_slot(%arg0: i64) {{
+{body}
+        return
+      }}
+    }}
+  }}
+"""
+
+
+def program(count, number=lambda block: block, last=lambda count: count - 1, odd=None, also=""):
+    """Dispatches of `count` blocks, as the compiler prints them: each block's second kernel is its own,
+    with number(block) in it, and the one before them holds last(count)."""
+    kernels, calls, at = [], [], 0
+
+    def kernel(body):
+        nonlocal at
+        at += 7  # the compiler leaves out numbers
+        kernels.append(KERNEL.format(at=at, body="\n".join(" " * 8 + line for line in body)))
+        return f"@f_dispatch_{at}::@f_dispatch_{at}_slot"
+
+    def sum_of(value):
+        """Of a number that may be another constant's, which then has one name for both."""
+        values = dict.fromkeys((value, 2))
+        lines = [f"%c{each}_i64 = arith.constant {each} : i64" for each in values]
+        lines += [
+            f"%0 = arith.addi %arg0, %c{value}_i64 : i64",
+            "%1 = arith.muli %0, %c2_i64 : i64",
+        ]
+        return lines
+
+    first, every = kernel(sum_of(last(count))), kernel(["%0 = arith.negf %arg0 : f32"])
+    weights = [f"__auto.blk.{block}.w" for block in range(count)]
+    calls += [f"%{w} = util.global.load immutable @{w} : tensor<4xf32>" for w in weights]
+    calls.append(f"%0 = flow.dispatch {first}() : () -> tensor<4xf32>")
+    for block, weight in enumerate(weights):
+        own = kernel(sum_of(number(block)))
+        calls.append(
+            f"%{3 * block + 1} = flow.dispatch {every}(%{weight}, %{3 * block}) : () -> ()"
+        )
+        calls.append(f"%{3 * block + 2} = flow.dispatch {own}(%{3 * block + 1}) : () -> ()")
+        what = "flow.tensor.clone" if block == odd else "flow.tensor.reshape"
+        calls.append(f"%{3 * block + 3} = {what} %{3 * block + 2} : tensor<4xf32>")
+    calls += [f"%{3 * count + 1} = flow.dispatch {also}(%0) : () -> ()"] if also else []
+    calls.append(f"util.return %{3 * count} : tensor<4xf32>")
+    lines = [f"  util.global private @{weight} : tensor<4xf32>" for weight in weights]
+    body = ["  util.func public @f() {", *(f"    {call}" for call in calls), "  }"]
+    text = ["module {", *lines, "".join(kernels).rstrip("\n"), *body, "}"]
+    return "\n".join(text)
+
+
+def longer(layers, **changes):
+    return dispatches.lengthen([program(count, **changes) for count in dispatches.SHORT], layers)
+
+
+@pytest.mark.parametrize("layers", [9, 40])
+def test_many_blocks_are_what_the_compiler_would_make_of_them(layers):
+    found = longer(layers, number=lambda block: 3 * block + 1)
+    wanted = program(layers, number=lambda block: 3 * block + 1)
+    assert dispatches.canonical(found) == dispatches.canonical(wanted)
+    names = re.findall(r"flow\.executable private @(\S+)", found)
+    assert len(names) == len({*names}) == wanted.count("flow.executable private")
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"number": lambda block: block**2}, r"numbers go \[1, 4, 9, 16\]"),
+        ({"odd": 3}, "the blocks' operations differ"),
+        ({"last": lambda count: count**2}, "are not those of 6, continued"),
+        ({"also": "@f_dispatch_28::@f_dispatch_28_slot"}, "is called outside its block"),
+    ],
+)
+def test_what_does_not_go_on_evenly_is_refused(changes, said):
+    with pytest.raises(Unlike, match=said):
+        longer(20, **changes)
+
+
+def test_a_program_of_few_blocks_or_of_other_blocks_is_not_shortened():
+    with pytest.raises(Unlike, match="has 8 blocks, not more than 8"):
+        dispatches.shorten(program(8))
+    with pytest.raises(Unlike):
+        dispatches.shorten(program(20, odd=11))

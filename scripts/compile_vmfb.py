@@ -24,8 +24,9 @@ from ingot.formats.iree import dispatches, stitch
 DEVICE = "--iree-hal-target-device="
 IDLE = 60.0  # seconds without any CPU time
 ATTEMPTS = 3
-WORTH = (
-    64  # blocks times devices, from which forming the dispatches of a few blocks takes less time
+WHOLE = (  # flags with which a program is compiled whole
+    "--compile-",  # it is not wanted to the end, or from the beginning
+    "--iree-global-opt-data-tiling",  # packs each weight in an initializer of its own
 )
 
 
@@ -68,7 +69,7 @@ def dispatches_of(mlir: Path, command: list[str], devices: int, folder: Path) ->
     """
     program = mlir.read_text()
     layers = dispatches.blocks(program)
-    if layers * devices < WORTH or any(flag.startswith("--compile-") for flag in command):
+    if layers * devices < dispatches.WORTH or any(flag.startswith(WHOLE) for flag in command):
         return None
     try:
         formed = []

@@ -187,7 +187,7 @@ def test_a_deep_programs_dispatches_are_those_that_the_compiler_forms_of_the_who
     devices = [f"--iree-hal-target-device={table['target']}[{n}]" for n in range(2)]
     command = [str(python("iree").with_name("iree-compile")), "-", *devices]
     command += [*table["flags"], *table["multi_device_flags"]]
-    monkeypatch.setattr(compile_vmfb, "WORTH", 20)  # blocks times devices
+    monkeypatch.setattr(dispatches, "WORTH", 20)  # blocks times devices
     formed = compile_vmfb.dispatches_of(mlir, command, 2, tmp_path)
     assert formed
     whole = tmp_path / "whole.mlir"
@@ -197,7 +197,7 @@ def test_a_deep_programs_dispatches_are_those_that_the_compiler_forms_of_the_who
     end = [*command, "--compile-from=flow", "-o", str(tmp_path / "m.vmfb")]
     done = compile_vmfb.run_awake(end, formed)
     assert done.returncode == 0, done.stderr
-    monkeypatch.setattr(compile_vmfb, "WORTH", 21)
+    monkeypatch.setattr(dispatches, "WORTH", 21)
     assert not compile_vmfb.dispatches_of(mlir, command, 2, tmp_path), "it is small"
 
 

@@ -151,7 +151,7 @@ def test_a_row_of_a_program_is_put_together_again():
     line = "    %7 = torch.aten.mul %5, %6 : !torch.vtensor"
     row = stitch.Row.of(line)
     assert (row.defines, row.names) == ("%7", ["%5", "%6"])
-    assert row.line(1, "%9", ["%x", "%y"], None) == line.replace("%7", "%9").replace(
+    assert row.line(0, 1, "%9", ["%x", "%y"], None) == line.replace("%7", "%9").replace(
         "%5, %6", "%x, %y"
     )
 
@@ -160,11 +160,15 @@ UNLIKE = [  # four blocks, of which one takes another operation
     "  func.func @f(%arg0: t) -> t {",
     *(
         line
-        for block, kind in enumerate(("mul", "mul", "add", "mul"))
+        for block in range(4)
         for line in (
-            f"    %w{block} = util.global.load @blk.{block}.w : t",
-            f"    %{block} = torch.aten.{kind} %w{block}, %arg0 : t",
+            f"    %w{block} = util.global.load @__auto.blk.{block}.w : t",
+            f"    %c{block} = torch_c.from_builtin_tensor %w{block} : t",
         )
+    ),
+    *(
+        f"    %{block} = torch.aten.{kind} %c{block}, %{block - 1 if block else 'arg0'} : t"
+        for block, kind in enumerate(("mul", "mul", "add", "mul"))
     ),
     "    return %3 : t",
     "  }",
@@ -172,8 +176,12 @@ UNLIKE = [  # four blocks, of which one takes another operation
 
 
 def test_a_program_without_equal_blocks_is_refused():
-    with pytest.raises(stitch.Unlike):
+    with pytest.raises(stitch.Unlike, match="operations differ"):
         list(stitch.stitch("\n".join(UNLIKE), 8))
+    equal = "\n".join(UNLIKE).replace("aten.add", "aten.mul")
+    assert sum("aten.mul" in line for line in stitch.stitch(equal, 8)) == 8
+    with pytest.raises(stitch.Unlike, match="weights of 0 blocks"):
+        list(stitch.stitch(equal.replace("__auto.", ""), 8))
 
 
 def test_an_index_that_leaves_its_folder_is_refused(tiny):

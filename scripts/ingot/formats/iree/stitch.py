@@ -78,21 +78,13 @@ def stitch(program: str, layers: int, traced: int = TRACED) -> Iterator[str]:
             end = next(i for i in range(at, len(lines)) if "@__auto.blk." not in lines[i])
             yield from _globals(lines[at:end], layers, traced)
             at = end
-        elif line.startswith(FUNCTION) and line.endswith("{"):
-            end = lines.index("  }", at)
+        elif body := body_at(lines, at):
             yield line
-            yield from function(lines[at + 1 : end], layers, traced)
-            at = end
+            yield from Function(body, layers, traced).lines()
+            at += 1 + len(body)
         else:
             yield line
             at += 1
-
-
-def function(lines: list[str], layers: int, traced: int) -> Iterator[str]:
-    """The lines of a function's body; of one without weights (it calls another) as they are."""
-    if any(LOAD.search(line) for line in lines):
-        return Function(lines, layers, traced).lines()
-    return iter(lines)
 
 
 def _globals(lines: list[str], layers: int, traced: int) -> Iterator[str]:
@@ -103,6 +95,15 @@ def _globals(lines: list[str], layers: int, traced: int) -> Iterator[str]:
         raise Unlike("the blocks' weights differ")
     for block in range(layers):
         yield from (line.replace("blk.\1.", f"blk.{block}.") for line in alike[0])
+
+
+def body_at(lines: list[str], at: int) -> list[str]:
+    """The body of the function that begins at line `at`; none of one that calls another, without blocks."""
+    if not lines[at].startswith(FUNCTION) or not lines[at].endswith("{"):
+        return []
+    body = lines[at + 1 : lines.index("  }", at)]
+    traced = lines[at].startswith("  func.func")
+    return body if traced or any(LOAD.search(line) for line in body) else []
 
 
 class Function:

@@ -18,7 +18,7 @@ from ingot.driver.catalogue.formats.table import (  # fmt: skip
 from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model
 from ingot.formats.gguf import metadata
-from ingot.formats.iree import stitch, tensor_parallel
+from ingot.formats.iree import dispatches, stitch, tensor_parallel
 from ingot.model import features
 from ingot.model.families.table import FAMILIES
 from ingot.model.specs import head_of_tied, specs_of
@@ -41,6 +41,7 @@ COMPILE = {  # by hardware; the compiler's passes over the whole program grow li
     "cpu": (Cost(8, 0.37, 237, 1.38), 0.105, 0.0082),
     "": (Cost(6, 0.06, 260, 1.4, squared=3.3e-4), 0.28, 0.0068),
 }
+WRITTEN = Cost(50, 0.1, 260, 0.85, squared=5.4e-5)  # of many blocks, whose dispatches are written
 
 
 def archives(model: str, tp: int) -> list[str]:
@@ -104,6 +105,11 @@ def compile(job: Job, model: Model) -> Work | None:
         return None
     hardware = job.wildcards.get("hw", "").lstrip(".") or model.entry["hardware"]
     cost, least, each = COMPILE.get(hardware, COMPILE[""])
+    if (
+        hardware not in COMPILE
+        and model.config.layers * int(job.wildcards["tp"]) >= dispatches.WORTH
+    ):
+        cost = WRITTEN
     units = _blocks(job, model, model.config.layers)
     files = {job.writes[0]: (least + each * units) * MB}
     return Work(cost, units, files, kind=hardware, guessed=True)

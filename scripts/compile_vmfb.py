@@ -19,14 +19,21 @@ from ingot.base.atomic import replacing
 from ingot.base.console import heartbeat
 from ingot.base.options import step
 from ingot.base.refused import Refused
-from ingot.formats.iree import dispatches, stitch
+from ingot.formats.iree import dispatches
 
 DEVICE = "--iree-hal-target-device="
 IDLE = 60.0  # seconds without any CPU time
 ATTEMPTS = 3
-WHOLE = (  # flags with which a program is compiled whole
-    "--compile-",  # it is not wanted to the end, or from the beginning
-    "--iree-global-opt-data-tiling",  # packs each weight in an initializer of its own
+WHOLE = (  # flags, without dashes, with which a program is compiled whole
+    *(
+        "compile-",
+        "emit-",
+        "dump-",
+        "iree-hal-dump-",
+        "mlir-",
+        "@",
+    ),  # it is to be looked at, or may be
+    *("iree-global-opt-data-tiling", "iree-opt-data-tiling"),  # an initializer packs each weight
 )
 
 
@@ -48,8 +55,12 @@ def compile_vmfb(
         command = [compiler, "-", *linker(compiler), *flags]
         with heartbeat(f"{vmfb}: compiling"), tempfile.TemporaryDirectory() as folder:
             formed = dispatches_of(mlir, command, wanted, Path(folder))
-            command += ["--compile-from=flow"] if formed else []
-            done = run_awake([*command, "-o", str(partial)], formed or mlir)
+            out = ["-o", str(partial)]
+            done = formed and run_awake([*command, "--compile-from=flow", *out], formed)
+            if done and done.returncode:
+                say_whole(mlir, errors(done.stderr.decode(errors="replace")))
+            if not done or done.returncode:
+                done = run_awake([*command, *out], mlir)
         sys.stdout.buffer.write(done.stderr)  # megabytes of IR when it fails: for the log
         if done.returncode:
             raise Refused(
@@ -64,12 +75,14 @@ def compile_vmfb(
 def dispatches_of(mlir: Path, command: list[str], devices: int, folder: Path) -> Path | None:
     """The program once its dispatches are formed, written from those of a few of its blocks.
 
-    None where it is small, or no row of equal blocks, or not compiled from end to end: then `command`
-    compiles it whole.
+    None where it is small, or no row of equal blocks, or its flags are of WHOLE: then it is to be
+    compiled whole.
     """
+    if any(flag.lstrip("-").startswith(WHOLE) for flag in command):
+        return None
     program = mlir.read_text()
     layers = dispatches.blocks(program)
-    if layers * devices < dispatches.WORTH or any(flag.startswith(WHOLE) for flag in command):
+    if layers * devices < dispatches.WORTH:
         return None
     try:
         formed = []
@@ -78,15 +91,21 @@ def dispatches_of(mlir: Path, command: list[str], devices: int, folder: Path) ->
             source.write_text(short)
             done = run_awake([*command, "--compile-to=flow", "-o", str(path)], source)
             if done.returncode:
-                return None  # what is wrong with the flags is said of the whole program
+                say_whole(mlir, f"{count} blocks: {errors(done.stderr.decode(errors='replace'))}")
+                return None
             formed.append(path.read_text())
         path = folder / "flow.mlir"
         path.write_text(dispatches.lengthen(formed, layers))
-    except stitch.Unlike as reason:
-        print(f"{mlir}: compiled whole, since its blocks differ: {reason}")
+    except (ValueError, LookupError, RuntimeError) as reason:  # Unlike, or text of another kind
+        say_whole(mlir, f"{type(reason).__name__}: {reason}")
         return None
-    print(f"{mlir}: dispatches of {layers} blocks, from those of {dispatches.SHORT} blocks")
+    counts = ", ".join(map(str, dispatches.SHORT))
+    print(f"{mlir}: dispatches of {layers} blocks, from those of {counts} blocks", flush=True)
     return path
+
+
+def say_whole(mlir: Path, reason: str) -> None:
+    print(f"{mlir}: compiled whole, not from the dispatches of a few blocks: {reason}", flush=True)
 
 
 def linker(compiler: str) -> list[str]:

@@ -1,11 +1,18 @@
 """A program's dispatches are written from those of few blocks, or it is said why not."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from conftest import ROOT
 from ingot.formats.iree import dispatches
-from ingot.formats.iree.stitch import Unlike
+from ingot.formats.iree.stitch import TRACED, Unlike, stitch
+
+sys.path.insert(0, str(ROOT / "scripts"))
+import compile_vmfb
 
 KERNEL = """\
   flow.executable private @f_dispatch_{at} {{
@@ -64,14 +71,31 @@ def program(count, number=lambda block: block, last=lambda count: count - 1, odd
     return "\n".join(text)
 
 
+def exported(count):
+    """A program of `count` blocks as export_mlir.py writes it: traced blocks, and those of stitch.py."""
+    blocks = range(TRACED)
+    lines = [f"  util.global private @__auto.blk.{k}.w : t" for k in blocks] + [
+        "  func.func @f(%a: t) {"
+    ]
+    for k in blocks:
+        lines.append(f"    %w{k} = util.global.load @__auto.blk.{k}.w : t")
+        lines.append(f"    %c{k} = torch_c.from_builtin_tensor %w{k} : t")
+    lines += [f"    %t{k} = torch.negf %c{k}, %{f't{k - 1}' if k else 'a'} : t" for k in blocks]
+    lines += [f"    return %t{TRACED - 1} : t", "  }"]
+    return "\n".join(stitch("\n".join(lines), count))
+
+
 def longer(layers, **changes):
     return dispatches.lengthen([program(count, **changes) for count in dispatches.SHORT], layers)
 
 
 @pytest.mark.parametrize("layers", [9, 40])
-def test_many_blocks_are_what_the_compiler_would_make_of_them(layers):
-    found = longer(layers, number=lambda block: 3 * block + 1)
-    wanted = program(layers, number=lambda block: 3 * block + 1)
+@pytest.mark.parametrize(
+    "step, start", [(1, 0), (3, 1)]
+)  # block 2's number is another constant's, or not
+def test_many_blocks_are_what_the_compiler_would_make_of_them(layers, step, start):
+    found = longer(layers, number=lambda block: step * block + start)
+    wanted = program(layers, number=lambda block: step * block + start)
     assert dispatches.canonical(found) == dispatches.canonical(wanted)
     names = re.findall(r"flow\.executable private @(\S+)", found)
     assert len(names) == len({*names}) == wanted.count("flow.executable private")
@@ -93,6 +117,61 @@ def test_what_does_not_go_on_evenly_is_refused(changes, said):
 
 def test_a_program_of_few_blocks_or_of_other_blocks_is_not_shortened():
     with pytest.raises(Unlike, match="has 8 blocks, not more than 8"):
-        dispatches.shorten(program(8))
-    with pytest.raises(Unlike):
-        dispatches.shorten(program(20, odd=11))
+        dispatches.shorten(exported(8))
+    odd = exported(20).replace("%s11_0 = torch.negf", "%s11_0 = torch.absf")
+    with pytest.raises(Unlike, match="operations differ"):
+        dispatches.shorten(odd)
+    other = exported(20).replace("%s11_0", "%eleven")  # not as stitch.py names it
+    with pytest.raises(Unlike, match="is not its first 5 blocks and its last, continued"):
+        dispatches.shorten(other)
+    assert [text.count("negf") for text in dispatches.shorten(exported(20))] == [6, 7, 8]
+
+
+@pytest.fixture
+def formed(tmp_path, monkeypatch):
+    """formed(flags, returncode, **changes): what is made of 20 blocks on 10 devices where the compiler ends
+    so and forms program(count, **changes)."""
+    (mlir := tmp_path / "m.mlir").write_text(exported(20))
+
+    def made(flags=(), returncode=0, **changes):
+        def run(command, source):
+            count = exported_blocks(source)
+            Path(command[-1]).write_text(program(count, **changes))
+            assert command[-3:-1] == ["--compile-to=flow", "-o"]
+            return subprocess.CompletedProcess(command, returncode, None, b"error: no such target")
+
+        monkeypatch.setattr(compile_vmfb, "run_awake", run)
+        return compile_vmfb.dispatches_of(mlir, ["iree-compile", "-", *flags], 10, tmp_path)
+
+    return made
+
+
+def exported_blocks(path):
+    return path.read_text().count("negf")
+
+
+def test_a_deep_program_goes_on_from_dispatches_that_are_written(formed, capsys):
+    found = dispatches.canonical(formed().read_text())
+    assert found == dispatches.canonical(program(20))
+    assert "dispatches of 20 blocks, from those of 6, 7, 8 blocks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "case, said",
+    [
+        (
+            {"odd": 3},
+            "not from the dispatches of a few blocks: Unlike: the blocks' operations differ",
+        ),
+        (
+            {"returncode": 1},
+            "not from the dispatches of a few blocks: 6 blocks: error: no such target",
+        ),
+        ({"flags": ["--iree-opt-data-tiling"]}, ""),
+        ({"flags": ["--mlir-timing"]}, ""),
+        ({"flags": ["-compile-to=hal"]}, ""),
+    ],
+)
+def test_else_it_is_compiled_whole_and_the_log_says_why(case, said, formed, capsys):
+    assert formed(**case) is None
+    assert said in capsys.readouterr().out

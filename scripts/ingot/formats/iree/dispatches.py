@@ -5,7 +5,7 @@ formed dispatches: a function's calls of kernels.  So it forms those of programs
 and the whole program is written from the text of the first two, as stitch.py writes the one that is
 compiled.  A few kernels hold the number of their block, or that of the last: it is its place in the KV
 cache.  What differs between such kernels must be numbers that change evenly.  The same is done for 8
-blocks, and must give what the compiler gave.
+blocks, and must give what the compiler gave; what it did otherwise from 9 blocks on would not be seen.
 """
 
 import itertools
@@ -158,7 +158,8 @@ def continued(kernels: list[Kernel], steps: int) -> Kernel:
             apart_by = {b - a for a, b in itertools.pairwise(numbers)}
             if len(apart_by) != 1:
                 raise Unlike(f"a kernel's numbers go {numbers}: {lines[0].strip()[:80]}")
-            line[at] = str(numbers[0] + steps * apart_by.pop())
+            if step := apart_by.pop():  # else as it is written, as in 1.0e+00
+                line[at] = str(numbers[0] + steps * step)
         found.append("".join(line))
     return _with_constants(found)
 
@@ -186,7 +187,7 @@ def _with_constants(lines: list[str]) -> Kernel:
         for value, name in names.items():
             text = text.replace(value, name)
         found.append(text)
-        if line.lstrip().startswith(REGION):
+        if line.lstrip().startswith(REGION) and line.endswith("{"):
             indent = line[: -len(line.lstrip())]
             region = lines[at + 1 : lines.index(f"{indent}}}", at)]
             values = dict.fromkeys(value for one in region for value in VALUE.findall(one))

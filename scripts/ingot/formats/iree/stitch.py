@@ -69,7 +69,7 @@ class Row:
 
 
 def stitch(program: str, layers: int, traced: int = TRACED) -> Iterator[str]:
-    """The lines of `program` with `layers` blocks instead of `traced`, from 4 each; raises Unlike."""
+    """The lines of `program` with `layers` blocks instead of `traced`, both at least 4; raises Unlike."""
     lines = program.split("\n")
     at = 0
     while at < len(lines):
@@ -98,7 +98,7 @@ def _globals(lines: list[str], layers: int, traced: int) -> Iterator[str]:
 
 
 def body_at(lines: list[str], at: int) -> list[str]:
-    """The body of the function that begins at line `at`; none of one that calls another, without blocks."""
+    """The body of the function whose first line is at `at`; empty where it only calls another one."""
     if not lines[at].startswith(FUNCTION) or not lines[at].endswith("{"):
         return []
     body = lines[at + 1 : lines.index("  }", at)]

@@ -110,17 +110,18 @@ def _by_block(program: str, count: int) -> str:
 def _name(function: Function, new: dict[str, str], used: Counter[str]) -> None:
     """Note what the kernels are to be called that differ from block to block, and count their calls."""
     for rows in itertools.zip_longest(*function.segments[1:]):
-        calls = [row and DISPATCH.search(row.text) for row in rows]
-        if len({call and call[1] for call in calls}) == 1:
+        found = [DISPATCH.search(row.text) if row else None for row in rows]
+        calls = [(call[1], call[2]) for call in found if call]
+        if not calls or [calls[0]] * len(rows) == calls:
             continue  # no call, or one of a kernel of all blocks
-        if not all(calls):
+        if len(calls) < len(rows):
             raise Unlike("the blocks' operations differ")
-        for block, call in enumerate(calls, 1):
-            name = f"{calls[0][1]}.blk.{block}."
-            for old, own in ((call[1], name), (call[2], name + call[2].removeprefix(call[1]))):
+        for block, (kernel, entry) in enumerate(calls, 1):
+            name = f"{calls[0][0]}.blk.{block}."
+            for old, own in ((kernel, name), (entry, name + entry.removeprefix(kernel))):
                 if new.setdefault(old, own) != own:
                     raise Unlike(f"{old} is called by two blocks")
-            used[call[1]] += 1
+            used[kernel] += 1
 
 
 def apart(program: str) -> tuple[list[str], dict[str, Kernel]]:

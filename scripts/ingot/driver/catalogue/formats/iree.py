@@ -41,7 +41,7 @@ COMPILE = {  # by hardware; the compiler's passes over the whole program grow li
     "cpu": (Cost(8, 0.37, 237, 1.38), 0.105, 0.0082),
     "": (Cost(6, 0.06, 260, 1.4, squared=3.3e-4), 0.28, 0.0068),
 }
-WRITTEN = Cost(50, 0.1, 260, 0.85, squared=5.4e-5)  # of many blocks, whose dispatches are written
+WRITTEN = Cost(50, 0.1, 480, 1.1, squared=5.4e-5)  # of many blocks, whose dispatches are written
 
 
 def archives(model: str, tp: int) -> list[str]:

@@ -24,17 +24,12 @@ from ingot.formats.iree import dispatches
 DEVICE = "--iree-hal-target-device="
 IDLE = 60.0  # seconds without any CPU time
 ATTEMPTS = 3
-WHOLE = (  # flags, without dashes, with which a program is compiled whole
-    *(
-        "compile-",
-        "emit-",
-        "dump-",
-        "iree-hal-dump-",
-        "mlir-",
-        "@",
-    ),  # it is to be looked at, or may be
-    *("iree-global-opt-data-tiling", "iree-opt-data-tiling"),  # an initializer packs each weight
-)
+LOOKS = ("compile-", "emit-", "dump-", "iree-hal-dump-", "mlir-", "@")  # the last: a file of flags
+PACKS = ("iree-global-opt-data-tiling", "iree-opt-data-tiling")  # each weight, in an initializer
+WHOLE = (
+    *LOOKS,
+    *PACKS,
+)  # how flags begin, behind their dashes, with which a program is compiled whole
 
 
 def compile_vmfb(
@@ -56,16 +51,15 @@ def compile_vmfb(
         with heartbeat(f"{vmfb}: compiling"), tempfile.TemporaryDirectory() as folder:
             formed = dispatches_of(mlir, command, wanted, Path(folder))
             out = ["-o", str(partial)]
-            done = formed and run_awake([*command, "--compile-from=flow", *out], formed)
-            if done and done.returncode:
-                say_whole(mlir, errors(done.stderr.decode(errors="replace")))
-            if not done or done.returncode:
+            if formed:
+                done = run_awake([*command, "--compile-from=flow", *out], formed)
+                if done.returncode:
+                    say_whole(mlir, errors(done.stderr))
+            if not formed or done.returncode:
                 done = run_awake([*command, *out], mlir)
         sys.stdout.buffer.write(done.stderr)  # megabytes of IR when it fails: for the log
         if done.returncode:
-            raise Refused(
-                f"{mlir}: iree-compile stopped:", errors(done.stderr.decode(errors="replace"))
-            )
+            raise Refused(f"{mlir}: iree-compile stopped:", errors(done.stderr))
         if not partial.exists():
             raise Refused(
                 f"{mlir}: iree-compile wrote nothing with {' '.join(flags)}; is -o overridden?"
@@ -82,7 +76,7 @@ def dispatches_of(mlir: Path, command: list[str], devices: int, folder: Path) ->
         return None
     program = mlir.read_text()
     layers = dispatches.blocks(program)
-    if layers * devices < dispatches.WORTH:
+    if not dispatches.worth(layers, devices):
         return None
     try:
         formed = []
@@ -91,7 +85,7 @@ def dispatches_of(mlir: Path, command: list[str], devices: int, folder: Path) ->
             source.write_text(short)
             done = run_awake([*command, "--compile-to=flow", "-o", str(path)], source)
             if done.returncode:
-                say_whole(mlir, f"{count} blocks: {errors(done.stderr.decode(errors='replace'))}")
+                say_whole(mlir, f"{count} blocks: {errors(done.stderr)}")
                 return None
             formed.append(path.read_text())
         path = folder / "flow.mlir"
@@ -174,8 +168,9 @@ def ranks(mlir: Path) -> int:
     return most + 1
 
 
-def errors(text: str) -> str:
+def errors(stderr: bytes) -> str:
     """The lines that say why, each once, without the source they point at and without IR."""
+    text = stderr.decode(errors="replace")
     found = [
         line[:300] for line in text.splitlines() if "error:" in line or "iree-compile:" in line
     ]

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -175,3 +176,25 @@ def test_a_deep_program_goes_on_from_dispatches_that_are_written(formed, capsys)
 def test_else_it_is_compiled_whole_and_the_log_says_why(case, said, formed, capsys):
     assert formed(**case) is None
     assert said in capsys.readouterr().out
+
+
+def test_where_what_is_written_does_not_compile_the_program_is_compiled_whole(
+    tmp_path, monkeypatch, capfdbinary
+):
+    tools = SimpleNamespace(find_tool=lambda name: f"/{name}")
+    monkeypatch.setitem(sys.modules, "iree.compiler.tools.binaries", tools)
+    (mlir := tmp_path / "m.mlir").write_text(exported(20))
+    monkeypatch.setattr(compile_vmfb, "dispatches_of", lambda *_: tmp_path / "flow.mlir")
+
+    def run(command, source):
+        fails = "--compile-from=flow" in command
+        assert (source == mlir) is not fails
+        if not fails:
+            Path(command[-1]).write_bytes(b"module")
+        return subprocess.CompletedProcess(command, int(fails), None, b"-:1: error: not so\n")
+
+    monkeypatch.setattr(compile_vmfb, "run_awake", run)
+    compile_vmfb.compile_vmfb(mlir, tmp_path / "m.vmfb", [])
+    assert (tmp_path / "m.vmfb").read_bytes() == b"module"
+    said = b"compiled whole, not from the dispatches of a few blocks: -:1: error: not so"
+    assert said in capfdbinary.readouterr().out

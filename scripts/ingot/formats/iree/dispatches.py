@@ -37,6 +37,11 @@ def blocks(program: str) -> int:
     return 1 + max((int(found[1]) for found in GLOBAL.finditer(program)), default=-1)
 
 
+def worth(layers: int, devices: int) -> bool:
+    """Does a program's compile take less time by its dispatches' being written?"""
+    return layers * devices >= WORTH
+
+
 def shorten(program: str) -> list[str]:
     """The programs of SHORT blocks that `program` is written from; raises Unlike where it is not."""
     layers, count = blocks(program), SHORT[0]

@@ -105,10 +105,8 @@ def compile(job: Job, model: Model) -> Work | None:
         return None
     hardware = job.wildcards.get("hw", "").lstrip(".") or model.entry["hardware"]
     cost, least, each = COMPILE.get(hardware, COMPILE[""])
-    if (
-        hardware not in COMPILE
-        and model.config.layers * int(job.wildcards["tp"]) >= dispatches.WORTH
-    ):
+    devices = int(job.wildcards["tp"])
+    if hardware not in COMPILE and dispatches.worth(model.config.layers, devices):
         cost = WRITTEN
     units = _blocks(job, model, model.config.layers)
     files = {job.writes[0]: (least + each * units) * MB}

@@ -31,7 +31,7 @@ def export_onnx(
     small = folder.contents(checkpoint, tokenizer, config, export)
     with Rows(checkpoint, config, onnx.name, advice=ADVICE) as rows, replacing(onnx) as partial:
         rows.check({stored.source: stored.shape for stored in layout.stored})
-        partial.mkdir()
+        partial.mkdir(exist_ok=True)
         hashed = write.write(rows, layout, partial, onnx)
         rows.finish()
         (partial / decoder.GRAPH).write_bytes(graph)

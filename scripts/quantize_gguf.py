@@ -69,7 +69,7 @@ def quantize_gguf(
         specs = {spec.name: spec for spec in rows.specs("f32")}
         paths = {quant[0]: partial.path}
         if folder:
-            partial.path.mkdir()
+            partial.path.mkdir(exist_ok=True)
             paths = {word: partial.path / f"{stem}.{word}.gguf" for word in quant}
         outputs = [
             opened(stack, gguf or folder, path, kvs, specs, word, matrix)
@@ -77,7 +77,9 @@ def quantize_gguf(
         ]
         order = [specs[name] for name in outputs[0].infos]
         turns = [rows.turns, *(output.file.turns for output in outputs)]
-        stream.in_threads(jobs(rows, order, outputs, matrix), turns, min(claim.cores(), MOST))
+        for _ in rows.passes(*(output.file for output in outputs)):
+            work = jobs(rows, order, outputs, matrix)
+            stream.in_threads(work, turns, min(claim.cores(), MOST))
         rows.finish()
         hashes = [output.file.finish() for output in outputs]
         if folder:

@@ -33,7 +33,7 @@ def quantize_mlx(
         said = mlx.dtype_of(checkpoint["config.json"])
         held = mlx.tensors(config, bits, lambda name: said or rows.tensors[name].dtype)
         files = mlx.shards(held)
-        partial.mkdir()
+        partial.mkdir(exist_ok=True)
         hashed = mlx.write(rows, files, partial, mlx_)
         rows.finish()
         small = mlx_folder.contents(checkpoint, tokenizer, config, files, bits)

@@ -38,7 +38,7 @@ def quantize_safetensors(
     with Rows(checkpoint, config, safetensors.name) as rows, replacing(safetensors) as partial:
         rows.check(write.shapes(config))
         plan = write.Plan(rows, asked)
-        partial.mkdir()
+        partial.mkdir(exist_ok=True)
         hashed = write.write(plan, partial, safetensors, quotient, sets)
         rows.finish()
         sealed.fill(partial, folder.contents(plan, tokenizer), hashed)

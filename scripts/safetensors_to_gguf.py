@@ -47,7 +47,9 @@ def safetensors_to_gguf(
                 if spec.source is None:  # computed ones come first
                     factors = computed(config, spec.name)
                     out.put(struct.pack(f"<{len(factors)}f", *factors), info.offset)
-            stream.in_threads(jobs(rows, specs, layout.entries, out), [rows.turns, out.turns])
+            for _ in rows.passes(out):
+                work = jobs(rows, specs, layout.entries, out)
+                stream.in_threads(work, [rows.turns, out.turns])
         finally:
             out.close()
         rows.finish()

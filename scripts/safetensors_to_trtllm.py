@@ -43,7 +43,7 @@ def safetensors_to_trtllm(
         ExitStack() as stack,
     ):
         rows.check({cut.source: cut.shape for cut in cuts})
-        partial.mkdir()
+        partial.mkdir(exist_ok=True)
         document = trtllm.document(config, mapping, dtype)
         outs, offsets, hashed = [], [], {}
         for rank in range(mapping.world):
@@ -54,8 +54,9 @@ def safetensors_to_trtllm(
             stack.callback(outs[-1].close)
             outs[-1].put(layout.head, 0)
             offsets.append(layout.entries)
-        work = jobs(rows, cuts, dtype, mapping, outs, offsets)
-        stream.in_threads(work, [rows.turns, *(out.turns for out in outs)])
+        for _ in rows.passes(*outs):
+            work = jobs(rows, cuts, dtype, mapping, outs, offsets)
+            stream.in_threads(work, [rows.turns, *(out.turns for out in outs)])
         rows.finish()
         for rank, out in enumerate(outs):
             hashed[f"rank{rank}.safetensors"] = out.finish()

@@ -87,7 +87,8 @@ def shard_archive(archive: Path, tp: int, root: Path, ranks: list[Path]) -> None
         source.entries[irpa.HEAD] = source.entries[irpa.EMBEDDING]
     tensors = [(name, e.dtype, e.shape) for name, e in source.entries.items()]
     with source.file:
-        write(source.properties, tensors, source.blocks, [], tp, root, ranks)
+        once = lambda *_: [None]  # noqa: E731
+        write(source.properties, tensors, source.blocks, once, [], tp, root, ranks)
 
 
 def shard_checkpoint(
@@ -112,12 +113,14 @@ def shard_checkpoint(
 
         tensors = [(spec.name, spec.type.name, spec.shape) for spec in specs.values()]
         properties = metadata.properties(config, dtype)
-        write(properties, tensors, blocks, [rows.turns], tp, root, ranks)
+        write(properties, tensors, blocks, rows.passes, [rows.turns], tp, root, ranks)
         rows.finish()
 
 
-def write(properties, tensors, blocks, turns, tp: int, root: Path, ranks: list[Path]) -> None:
-    """The set, from blocks(name, first row, last row) of each tensor."""
+def write(
+    properties, tensors, blocks, passes, turns, tp: int, root: Path, ranks: list[Path]
+) -> None:
+    """The set, from blocks(name, first row, last row) of each tensor, in so many `passes`: Rows.passes."""
     cuts = tensor_parallel.splits(tensors)
     for cut in cuts:
         if cut.axis is not None and cut.shape[cut.axis] % tp:
@@ -136,8 +139,9 @@ def write(properties, tensors, blocks, turns, tp: int, root: Path, ranks: list[P
             outs[-1].put(layout.head, 0)
             whole = f".shard.{rank}"
             places.append({entry.name.removesuffix(whole): entry for entry in layout.entries})
-        work = jobs(cuts, blocks, tp, outs, places)
-        stream.in_threads(work, [*turns, *(out.turns for out in outs)])
+        for _ in passes(*outs):
+            work = jobs(cuts, blocks, tp, outs, places)
+            stream.in_threads(work, [*turns, *(out.turns for out in outs)])
         partial_root.write_bytes(tensor_parallel.root_archive(properties, cuts, tp))
         for partial, out in zip(partials, outs, strict=True):
             partial.sha256 = out.finish()

@@ -265,15 +265,18 @@ def handler_of(hub: Hub):
             size = len(data)
             asked = self.headers.get("Range")
             if asked and not hub.armed("norange"):
-                first = int(asked.removeprefix("bytes=").split("-")[0])
+                begin, _, end = asked.removeprefix("bytes=").partition("-")
+                first, data = int(begin), data[: int(end) + 1] if end else data
             if self.command == "GET":
                 if hub.armed("flip"):
                     data = bytes([data[0] ^ 1]) + data[1:]
+                if path.suffix in LARGE and not asked and hub.armed("spoilt"):
+                    data = data[:-1] + bytes([data[-1] ^ 1])
                 data += bytes(hub.armed("longer") or 0)
-            self.status = 206 if first else 200
+            self.status = 206 if first or len(data) < size else 200
             self.send_response(self.status)
-            if first:
-                self.send_header("Content-Range", f"bytes {first}-{size - 1}/{size}")
+            if self.status == 206:
+                self.send_header("Content-Range", f"bytes {first}-{len(data) - 1}/{size}")
             for name, value in {"Content-Length": len(data) - first, **(headers or {})}.items():
                 self.send_header(name, str(value))
             self.end_headers()

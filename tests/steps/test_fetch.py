@@ -12,7 +12,7 @@ import pytest
 
 from conftest import ROOT
 from fake_hub import COMMIT, Hub, described
-from ingot.model.hub import client, session
+from ingot.model.hub import client, download, session
 
 LARGE = "model.safetensors"
 
@@ -400,6 +400,12 @@ def test_nothing_is_asked_of_the_hub_but_what_is_needed(hub, fetch):
     assert {request[1].partition("/resolve/")[0] for request in hub.requests} <= {
         f"/api/models/org/name/tree/{COMMIT}", "/org/name", f"/large/org/name/{LARGE}",
     }  # fmt: skip
+
+
+def test_a_small_file_has_gits_own_hash():
+    found = download.hasher({"git_sha1": "", "size": 6})
+    found.update(b"hello\n")
+    assert found.hexdigest() == "ce013625030ba8dba906f756967f9e9ca394464a"  # git hash-object
 
 
 def test_a_signed_address_is_in_no_message():

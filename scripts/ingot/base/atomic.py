@@ -5,11 +5,11 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingot.base import claim, digest
+from ingot.base import claim, digest, pieces
 from ingot.base.entry import lives
 from ingot.base.refused import Refused
 
@@ -36,7 +36,10 @@ def replacing(path: Path) -> Iterator[Path]:
 def replacing_hashed(path: Path) -> Iterator[Partial]:
     """The same for a writer that hashes as it writes and sets `sha256`: the file is not read again."""
     claim.stop_if_taken(path)
-    with partial_of(path) as place:
+    kept = pieces.partial(
+        path
+    )  # what is written of a checkpoint in pieces, the next writer goes on with
+    with nullcontext(kept) if kept else partial_of(path) as place:
         partial = Partial(place)
         yield partial
         _stop_if_orphaned(path)

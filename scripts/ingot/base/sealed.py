@@ -56,6 +56,9 @@ def fill(folder: Path, contents: Contents, hashed: dict[str, str] | None = None)
     for name, content in contents.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
+        target.unlink(
+            missing_ok=True
+        )  # of a step that was killed: a link, of a file that is not ours to write
         if isinstance(content, Ours):
             digest.link(content.path, target)
         elif isinstance(content, Path):

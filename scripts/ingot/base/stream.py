@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ingot.base import pieces
 from ingot.base.refused import Refused
 
 BLOCK = 1 << 20  # bytes read at a time when they are gone through once
@@ -60,16 +61,33 @@ class Digest:
             self.done += step
 
 
+class Reading:
+    """The same of a file whose pieces come in any order, some from an earlier process: read in the end."""
+
+    def __init__(self, partial: Path):
+        self.partial, self.hash = partial, hashlib.sha256()
+
+    def update(self, data, offset: int) -> None:
+        pass
+
+    def skip_to(self, _: int) -> None:
+        with self.partial.open("rb") as file:
+            self.hash = hashlib.file_digest(file, "sha256")
+
+
 class Output:
     """A file of known size that threads write in pieces, hashed as the pieces pass by.
 
-    The pieces are hashed in the order of their tickets, which must be that of their offsets.
+    The pieces are hashed in the order of their tickets, which must be that of their offsets; but where the
+    checkpoint itself comes in pieces.
     """
 
     def __init__(self, partial: Path, size: int, path: Path):
-        self.size, self.tickets = size, 0
-        self.turns, self.hashed = Turns(), Digest()
-        self.file = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        self.path, self.size, self.tickets, anew = path, size, 0, pieces.folder() is None
+        self.turns, self.hashed = Turns(), Digest() if anew else Reading(partial)
+        self.fresh = anew or not partial.exists()
+        start = os.O_TRUNC if anew else 0
+        self.file = os.open(partial, os.O_RDWR | os.O_CREAT | start, 0o644)
         try:
             allocate(self.file, size, path)
         except BaseException:
@@ -86,10 +104,10 @@ class Output:
         with self.turns.take(ticket):
             self.hashed.update(data, offset)
 
-    def write_last(self, ticket: int, pieces: Iterable, offset: int) -> None:
-        """Write pieces, one behind the other, that are known once all before them are written."""
+    def write_last(self, ticket: int, parts: Iterable, offset: int) -> None:
+        """Write parts, one behind the other, that are known once all before them are written."""
         with self.turns.take(ticket):
-            for piece in pieces:
+            for piece in parts:
                 data = memoryview(piece)
                 write_exactly(self.file, data, offset)
                 self.hashed.update(data, offset)
@@ -104,6 +122,10 @@ class Output:
         """The SHA-256 of the whole file."""
         self.hashed.skip_to(self.size)
         return self.hashed.hash.hexdigest()
+
+    def sync(self) -> None:
+        """Wait until what was written is on the disk."""
+        os.fdatasync(self.file)
 
     def close(self) -> None:
         os.close(self.file)

@@ -4,13 +4,19 @@ import contextlib
 import os
 from typing import Any
 
-from ingot.base import digest
+from ingot.base import digest, memo
 from ingot.driver.cache import key
 from ingot.driver.cache.shared import Shared
 from ingot.driver.cache.sources import NotBuiltYet, Sources, UnknownInput
 from ingot.driver.catalogue.job import Graph, Job
 from ingot.model.checkpoint import identity
 from ingot.store.records import Record, Store
+
+
+def stamps(job: Job) -> dict[str, str]:
+    """Which inputs a job has: an edit that is taken back is an edit."""
+    paths = [path for path in job.reads if not job.ancient(path)]
+    return {path: str(memo.stamp_of(path)) for path in paths if os.path.exists(path)}
 
 
 class Contents:

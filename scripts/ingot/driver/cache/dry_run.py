@@ -10,6 +10,7 @@ from pathlib import Path
 from ingot.base.refused import Refused
 
 ANSWER = "INGOT_EXPLAIN"  # the file that a dry run writes its decisions to, as JSON
+DETAILS = "INGOT_DETAILS"  # and with it the command of each job, and what its record says
 WHOLE = "INGOT_WHOLE_WAY"  # a run takes the records of all that a target was made from, if it need not run
 
 

@@ -51,7 +51,10 @@ class Ingest:
                 contents.made[path] for path in job.writes
             ]:
                 contents.forget([])  # other bytes: what rests on them is decided again
-            changed = [path for path in job.reads if not contents.unchanged(job, path)]
+            # what came in pieces was checked as it came, and is gone
+            streamed = claim.claimed(job.writes[0]).get("streamed")
+            read = [path for path in job.reads if not streamed or os.path.lexists(path)]
+            changed = [path for path in read if not contents.unchanged(job, path)]
             if changed := changed or self.store.damaged_since(self.began, contents.blobs_read(job)):
                 text = f"{changed[0]}: changed while {job.writes[0]} was built; it is built again"
                 print(f"{text} when it is next asked for", file=sys.stderr)

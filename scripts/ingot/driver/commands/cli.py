@@ -21,8 +21,8 @@ from ingot.driver.catalogue import site, spelling
 ROOT = Path(__file__).resolve().parents[4]
 GROUPS = {
     "a model and its artifacts": (
-        "cast", "add", "targets", "fit", "plan", "explain", "status", "report", "numbers", "speed", "show",
-        "ask", "demo",
+        "cast", "stream", "add", "targets", "fit", "plan", "explain", "status", "report", "numbers",
+        "speed", "show", "ask", "demo",
     ),
     "the store": ("store",),
     "a registry": ("publish", "pull", "verify", "release", "diff", "reproduce"),

@@ -23,7 +23,7 @@ from ingot.driver.catalogue.formats.rows import FORMATS
 from ingot.driver.catalogue.model import Model, base_of, stop_on_refusal, untold
 from ingot.driver.commands import plan_chart, plan_table
 from ingot.driver.commands.targets import add_catalogue
-from ingot.driver.forecast import schedule
+from ingot.driver.forecast import schedule, streamed
 from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past, spread
 from ingot.driver.toolchains import toolchains
@@ -183,6 +183,7 @@ def of_build(jobs: list[dict], wanted: set[str], cores: int | None, past: Past) 
         "restored": restored,
         "up_to_date": here,
         "keep": totals,
+        "stream": {"disk": streamed.disk(jobs)},
         "error": {
             "past_jobs": len(errors),
             "known": any(past.jobs(step) for step in steps),

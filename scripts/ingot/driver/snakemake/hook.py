@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ingot.base import claim, memo, processes, steps
+from ingot.base import claim, processes, steps
 from ingot.base.refused import Refused, one_line
-from ingot.driver.cache.contents import Contents
+from ingot.driver.cache.contents import Contents, stamps
 from ingot.driver.cache.decide import Decider, Decision
 from ingot.driver.cache.drop import drop
 from ingot.driver.cache.dry_run import ANSWER, WHOLE
@@ -302,12 +302,6 @@ def log_of(theirs: Any) -> str:
     return str(next(iter(theirs.log), ""))
 
 
-def stamps(job: Job) -> dict[str, str]:
-    """Which inputs a job has: an edit that is taken back is an edit."""
-    paths = [path for path in job.reads if not job.ancient(path)]
-    return {path: str(memo.stamp_of(path)) for path in paths if os.path.exists(path)}
-
-
 def modules(path: str) -> list[str]:
     """A step of ours with what it imports; of a rule of somebody's own the code that it names."""
     if Path(path).parent.resolve() != (Session.root / "scripts").resolve():
@@ -543,16 +537,18 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             if session.cluster:
                 doctor.look(session.cluster, session.decision.run, dry)
         most = memory.free(dag.workflow, session.cluster)  # once: what is said is what holds
-        if dry or not snakemake_says.quiet():
-            report.tell(
-                session.contents, session.decision, session.costs, dry, most, session.cluster
-            )
         if not dry:
             if session.contents.writable:
                 keys = filter(None, map(session.contents.known_key, session.contents.graph.jobs))
                 session.lease = leases.hold(session.contents.store, keys)
             while session.adopt():
                 decide(dag)
+        if dry or not snakemake_says.quiet():
+            report.tell(
+                session.contents, session.decision, session.costs, dry, most, session.cluster,
+                session.theirs,
+            )  # fmt: skip
+        if not dry:
             session.restore(dag)
             if os.environ.get(WHOLE) or any(job.asked for job in session.decision.run):
                 while session.contents.shared.look_up(session.contents.graph.jobs):

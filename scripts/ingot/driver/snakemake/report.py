@@ -6,15 +6,17 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ingot.base.refused import Refused
-from ingot.driver.cache.contents import Contents, UnknownInput
+from ingot.driver.cache import key
+from ingot.driver.cache.contents import Contents, UnknownInput, stamps
 from ingot.driver.cache.decide import Decision
 from ingot.driver.cache.differences import nearest
-from ingot.driver.cache.dry_run import ANSWER
+from ingot.driver.cache.dry_run import ANSWER, DETAILS
 from ingot.driver.catalogue.job import Job
 from ingot.driver.forecast import schedule
 from ingot.driver.forecast.costs import Costs
@@ -34,6 +36,7 @@ def tell(
     dry: bool,
     most: float,
     cluster: Cluster | None = None,
+    theirs: Mapping[Job, Any] = MappingProxyType({}),
 ) -> None:
     """The decisions: of a dry run as a table; as JSON too when an `ingot` command asks.
 
@@ -63,11 +66,24 @@ def tell(
                         "recipe": contents.shared.recipe(job),
                         "fields": contents.shared.recipe_fields(job),
                     }
+        if os.environ.get(DETAILS):
+            for job, one in zip(contents.graph.jobs, found, strict=True):
+                one |= details(job, contents, theirs[job]) if job in decision.run else {}
         Path(answer).write_text(json.dumps(found))
     elif dry and decision.run:
         jobs = described(contents, decision, costs)
         asked = contents.graph.asked()
         print(schedule.summary(jobs, asked, os.cpu_count() or 1, most), file=sys.stderr)
+
+
+def details(job: Job, contents: Contents, theirs: Any) -> dict[str, Any]:
+    """For a command of ours that runs a job itself, or puts it on record; `theirs` is Snakemake's job."""
+    found: dict[str, Any] = {"stamps": stamps(job), "benchmark": job.benchmark}
+    found |= {"command": str(theirs.shellcmd), "log": str(next(iter(theirs.log), ""))}
+    if job in contents.keys:
+        about = {**key.about(job), "way": contents.way(job)}
+        found |= {"key_fields": contents.keys[job][1], "about": about}
+    return found
 
 
 def _news(decision: Decision) -> Iterator[str]:
@@ -110,8 +126,8 @@ def _described(job: Job, contents: Contents, decision: Decision, costs: Costs) -
         "model": job.wildcards.get("model"),
         "gpus": costs.gpus(job),
     }
-    if key := contents.known_key(job):
-        found |= {"key": key}
+    if known := contents.known_key(job):
+        found |= {"key": known}
         if job in decision.run and job in contents.keys:
             fields = contents.keys[job][1]
             near = nearest(contents.store, job, fields)

@@ -27,7 +27,8 @@ def write(rows: Rows, layout: Layout, folder: Path, final: Path) -> dict[str, st
             outs[name] = stream.Output(folder / name, size, final / name)
             stack.callback(outs[name].close)
         turns = [rows.turns, *(out.turns for out in outs.values())]
-        stream.in_threads(_jobs(rows, layout.stored, outs), turns)
+        for _ in rows.passes(*outs.values()):
+            stream.in_threads(_jobs(rows, layout.stored, outs), turns)
         return {name: out.finish() for name, out in outs.items()}
 
 

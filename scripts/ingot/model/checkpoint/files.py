@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ingot.base import pieces
 from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 
@@ -25,7 +26,7 @@ class Checkpoint:
         self.folder = files[0] if whole else files[0].parent  # as messages name it
         if whole:
             files = [*files[0].iterdir(), *(files[0] / TEMPLATES).glob("*.jinja")]
-        self.files = {name_of(path): path for path in files}
+        self.files = {name_of(path): pieces.place(path) for path in files}
         if not whole and len(self.files) < len({*files}):
             raise Refused(f"{self.folder}: two files of one name, expected those of one checkpoint")
 

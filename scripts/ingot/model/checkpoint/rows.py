@@ -10,10 +10,11 @@ from math import prod
 
 import numpy as np
 
-from ingot.base import memo, stream
+from ingot.base import memo, pieces, stream
 from ingot.base.progress import Progress
 from ingot.base.refused import Refused
 from ingot.model.checkpoint import adapter, head_rows, identity, scales, stacked
+from ingot.model.checkpoint.arrivals import Arrivals
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.merge import Merger
 from ingot.model.checkpoint.safetensors import (  # fmt: skip
@@ -69,7 +70,11 @@ class Rows:
         self.progress = Progress(progress, sum(t.nbytes for t in self.tensors.values()))
         self.overflow: dict[str, int] = {}  # values that became infinite, by tensor
         paths = {tensor.path for tensor in self.tensors.values()}
-        fresh = [path for path in paths if not memo.known(path) and not identity.known(path)]
+        self.coming: Arrivals | None = None
+        if where := pieces.folder():
+            self.coming = Arrivals(where, os.environ[pieces.WRITER], self.tensors)
+        here = () if self.coming else paths
+        fresh = [path for path in here if not memo.known(path) and not identity.known(path)]
         self.shards = {path: identity.ShardDigest(path) for path in fresh}
         self.hash, self.turns, self.tickets = hashlib.sha256(), stream.Turns(), 0
         self.files = {path: os.open(path, os.O_RDONLY) for path in paths}
@@ -163,6 +168,11 @@ class Rows:
         """Stop unless the checkpoint holds just the tensors `expected`, each of its shape."""
         dropped = DROPPED
         if self.config.tied and HEAD in self.tensors:
+            if self.coming:
+                raise Refused(
+                    f"{self.tensors[HEAD].path}: {HEAD} is to be compared with the embedding, expected "
+                    "both at once; build it by snakemake"
+                )
             hold_tied(self.tensors)
             dropped = (*dropped, HEAD)
             print(
@@ -196,6 +206,21 @@ class Rows:
                     f"{list(shape)} by config.json; the two do not belong together"
                 )
 
+    def passes(self, *outs: stream.Output) -> Iterator[None]:
+        """Turns in which a writer goes through all of `outs`: one, of a checkpoint that is here.
+
+        If it comes in pieces, each has its turn, in which `blocks` gives what is due by then.
+        """
+        if self.coming:
+            yield from self.coming.passes(outs)
+        else:
+            yield
+
+    def due(self, spec: TensorSpec) -> bool:
+        """Is `spec` written in this turn?"""
+        factors = [name for name in map(scales.name_of, spec.sources) if name in self.tensors]
+        return self.coming is None or self.coming.due([*spec.sources, *factors])
+
     def blocks(
         self, spec: TensorSpec, first: int = 0, last: int | None = None, multiple: int = 1
     ) -> Iterator:
@@ -204,6 +229,8 @@ class Rows:
         The bytes lie in a buffer of the reading thread: use them before it reads on.  But for the last
         block, `multiple` divides its rows.
         """
+        if not self.due(spec):
+            return
         if spec.stack or spec.part:
             yield from (stacked if spec.stack else head_rows).blocks(self, spec)
             return

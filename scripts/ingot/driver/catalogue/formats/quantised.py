@@ -23,6 +23,7 @@ SMALL = 5000  # bytes of what lies beside the shards and the tokenizer
 COST, TWICE = Cost(0.4, 2.0, 80), Cost(0.4, 4.0, 80)  # of one read, of two
 COMPRESS, CALIBRATE = Cost(14, 20, 1000, 1300), Cost(25, 1000, 1000, 1300)  # by llm-compressor
 BITS = tuple(word for word in mlx.BITS if word)
+READ_TWICE = tuple(f".{name}.safetensors" for name, one in SCHEMES.items() if one.of_sets)
 
 
 def quantised(job: Job, model: Model) -> Work | None:

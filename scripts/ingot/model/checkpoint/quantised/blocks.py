@@ -81,6 +81,8 @@ def coded(
     code(values) takes rows [n, in], float32 or the bits of another dtype of `spec`, and gives codes and the
     others; `group` rows share one of these.
     """
+    if not rows.due(spec):
+        return
     codes, *others = parts
     count, columns = prod(spec.shape[:-1]), spec.shape[-1]
     each = nbytes(codes) // count

@@ -168,7 +168,8 @@ def write(rows: Rows, files: dict[str, list[Tensor]], folder: Path, final: Path)
     """The shards in `folder`, which will be named `final`; the SHA-256 of each by its name."""
     with blocks.outputs(layouts(files), folder, final) as (outs, places):
         turns = [rows.turns, *(out.turns for out in outs.values())]
-        stream.in_threads(_jobs(rows, files, outs, places), turns)
+        for _ in rows.passes(*outs.values()):
+            stream.in_threads(_jobs(rows, files, outs, places), turns)
         return {name: out.finish() for name, out in outs.items()}
 
 

@@ -119,7 +119,8 @@ def write(
     layouts = {shard: plan.layout(shard) for shard in plan.shards}
     with blocks.outputs(layouts, folder, final) as (outs, places):
         turns = [plan.rows.turns, *(out.turns for out in outs.values())]
-        stream.in_threads(_jobs(plan, outs, places, quotient, of_sets), turns)
+        for _ in plan.rows.passes(*outs.values()):
+            stream.in_threads(_jobs(plan, outs, places, quotient, of_sets), turns)
         return {name: out.finish() for name, out in outs.items()}
 
 

@@ -1,0 +1,238 @@
+"""Fetch a hub model's shards in pieces, and free each once every writer has had it.  Runs in envs/hub.
+
+A shard is hashed while it comes in.  Writers read its pieces before the hash is known, and put nothing in
+place until that of each shard is the hub's.
+"""
+
+import os
+import struct
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from ingot.base import memo, pieces
+from ingot.base.durable import sync
+from ingot.base.options import step
+from ingot.base.pieces import Done, Pieces
+from ingot.base.refused import Refused
+from ingot.model.checkpoint.safetensors import HEADER_LIMIT, read_header
+from ingot.model.hub.client import Retry
+from ingot.model.hub.download import Download
+from ingot.model.hub.listing import read_listing
+from ingot.model.tensors.dtypes import STORED
+
+PART = 4  # of the window a piece is this part, or a tensor where that is larger
+HEAD = 1 << 16  # bytes of a shard that are asked for first: most headers are shorter
+SPOILT = 75  # exit status: what came of a shard was not what the hub says; from its start again
+
+
+def stream_shards(
+    listing: Annotated[Path, "by fetch_listing.py"],
+    shards: Annotated[list[str], "names on the hub, in the order to fetch"],
+    folder: Annotated[Path, "where the pieces come to"],
+    writers: Annotated[list[str], "the numbers of those who read them"],
+    window: Annotated[int, "bytes of pieces that may be here at once"] = 256_000_000,
+    backoff: Annotated[float, "seconds before the first retry"] = 1.0,
+) -> int:
+    known = read_listing(listing)
+    entries = {name: entry_of(known, name) for name in shards}
+    Download.backoff = backoff
+    if not (folder / "plan.json").exists():
+        plan(folder, known, entries, window // PART)
+    coming = Coming(Pieces(folder), writers, window)
+    first = coming.resume()
+    (folder / "ready").touch()
+    try:
+        for number, name in list(enumerate(shards))[first:]:
+            sink, entry = Sink(coming, number), entries[name]
+            what = f"{known['hub']}/{name}"
+            Download(known, name, entry, entry["sha256"], sink).run(Retry(what, backoff))
+            coming.whole(number)
+    except SpoiltError as reason:
+        print(reason, file=sys.stderr)
+        return SPOILT
+    return 0
+
+
+def entry_of(known: dict, name: str) -> dict:
+    entry = known["files"].get(name, {})
+    if "sha256" not in entry:
+        raise Refused(
+            f"{known['hub']}/{name}: no SHA-256 in the hub's listing, expected that of a large file; "
+            "build it by snakemake"
+        )
+    return entry
+
+
+def plan(folder: Path, known: dict, entries: dict[str, dict], least: int) -> None:
+    """The shards' headers, each in a file with holes for all else, and what the pieces are."""
+    found: list[tuple[int, int, int]] = []
+    (folder / "shards").mkdir(parents=True, exist_ok=True)
+    for number, (name, entry) in enumerate(entries.items()):
+        path = folder / "shards" / name
+        source = Download(known, name, entry, entry["sha256"], Nothing())
+        head = source.first(HEAD)
+        (length,) = struct.unpack("<Q", head[:8].ljust(8, b"\0"))
+        if length > min(entry["size"] - 8, HEADER_LIMIT):
+            raise Refused(
+                f"{known['hub']}/{name}: a header of {length} bytes in a file of {entry['size']}, "
+                "expected a safetensors file"
+            )
+        head = head if len(head) >= 8 + length else source.first(8 + length)
+        with path.open("wb") as file:
+            file.write(head[: 8 + length])
+            file.truncate(entry["size"])
+        sync(path)
+        found += [(number, *span) for span in spans(path, 8 + length, entry["size"], least)]
+    pieces.write(folder / "plan.json", {"shards": [*entries], "pieces": found}, durable=True)
+
+
+def spans(path: Path, start: int, size: int, least: int) -> list[tuple[int, int]]:
+    """A shard's pieces, of `least` bytes or more: the first byte of each, and the one behind its last."""
+    found, first = [], start
+    for tensor in sorted(read_header(path, STORED).values(), key=lambda one: one.offset):
+        last = tensor.offset + tensor.nbytes
+        if last > first and (last - first >= least or last == size):
+            found.append((first, last))
+            first = last
+    return found
+
+
+class SpoiltError(Exception):
+    """What came of a shard has to come again, from its first byte on."""
+
+
+class Nothing:
+    """A file that nothing is written to."""
+
+    def seek(self, *_) -> None:
+        pass
+
+    def tell(self) -> int:
+        return 0
+
+
+class Coming:
+    """Which pieces are here, and which of them every writer has had."""
+
+    def __init__(self, parts: Pieces, writers: list[str], window: int):
+        self.parts, self.writers, self.window = parts, writers, window
+        self.came = self.shards = 0
+        self.held: set[int] = set()  # pieces that take room
+        self.freed: set[int] = set()
+
+    def resume(self) -> int:
+        """The shard to go on with: the first that is not known to be whole, or of which a piece is lost.
+
+        Nobody keeps what was written of it: a byte of that may have been another than the hub's.
+        """
+        parts, came = self.parts, self.parts.come
+        found = {n: parts.done(n) for n in self.writers}
+        unknown = Done([len(parts.pieces)] * len(parts.pieces))
+        shard = came["whole"]
+        gone = {*came["freed"]} if came["boot"] == memo.this_boot() else {*range(len(parts.pieces))}
+        while True:
+            first = parts.first_of(shard)
+            known = [one or unknown for one in found.values()]
+            kept = [min(one.kept, first) for one in known]
+            lost = [
+                n
+                for n in sorted(gone)
+                if n < first
+                and any(one.until[n] >= its for one, its in zip(known, kept, strict=True))
+            ]
+            if not lost:
+                break
+            shard = parts.pieces[lost[0]].shard
+        for number, its in zip(found, kept, strict=True):
+            if one := found[number]:
+                parts.report(number, Done(one.until, its, min(one.durable, its)))
+        self.came, self.shards, self.freed = first, shard, {n for n in gone if n < first}
+        self.held = {*range(first)} - self.freed
+        self._tell()
+        return shard
+
+    def free(self) -> int:
+        """Give back what every writer has had; passes that the slowest has behind it."""
+        known = [self.parts.done(number) for number in self.writers]
+        if not all(known):
+            return 0
+        spent = {one for one in self.held if not self.parts.needed(one, known)}
+        if spent:
+            self.held -= spent
+            self.freed |= spent
+            self._tell()
+            for piece in spent:
+                self.parts.free(piece)
+            for shard in {self.parts.pieces[piece].shard for piece in spent}:
+                all_of = range(self.parts.first_of(shard), self.parts.first_of(shard + 1))
+                if self.freed.issuperset(all_of):
+                    self.parts.empty(shard)
+        return min(one.done for one in known)
+
+    def room(self, piece: int) -> bool:
+        """May `piece` come now?  When little else is here, or no writer can go on without it."""
+        behind = self.free()
+        bytes_of = sum(one.last - one.first for n in self.held if (one := self.parts.pieces[n]))
+        return bytes_of <= self.window or behind >= piece
+
+    def arrived(self, piece: int) -> None:
+        self.held.add(piece)
+        self.freed.discard(piece)
+        self.came = piece + 1
+        self._tell()
+
+    def whole(self, shard: int) -> None:
+        self.shards = shard + 1
+        self._tell()
+
+    def _tell(self) -> None:
+        self.parts.tell(self.came, self.shards, self.freed)
+
+
+class Sink:
+    """The file of a shard, as a download writes it: each piece is told of once its last byte is there."""
+
+    def __init__(self, coming: Coming, shard: int):
+        self.coming, self.shard, self.at = coming, shard, 0
+        self.path = coming.parts.shard(shard)
+        self.file = self.path.open("r+b", buffering=0)
+        first = coming.parts.first_of(shard)
+        self.left = list(range(first, coming.parts.first_of(shard + 1)))
+        self.told = False  # of any piece
+
+    def seek(self, *_) -> None:
+        pass
+
+    def tell(self) -> int:
+        return 0
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            end = self.at + len(view)
+            if self.left:
+                number = self.left[0]
+                piece = self.coming.parts.pieces[number]
+                if self.at == piece.first:
+                    pieces.wait_for(lambda: self.coming.room(number))  # noqa: B023
+                end = min(end, piece.first if self.at < piece.first else piece.last)
+            some, view = view[: end - self.at], view[end - self.at :]
+            os.pwrite(self.file.fileno(), some, self.at)
+            self.at = end
+            if self.left and end == piece.last:
+                self.coming.arrived(self.left.pop(0))
+                self.told = True
+
+    def flush(self) -> None:
+        pass
+
+    def truncate(self, _: int) -> None:
+        """The download begins again: refused once a writer may have read of it."""
+        if self.told:
+            raise SpoiltError(f"{self.path.name}: what came is not what the hub says")
+        self.at = 0
+
+
+if __name__ == "__main__":
+    step(stream_shards)

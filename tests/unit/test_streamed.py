@@ -1,0 +1,56 @@
+"""What `ingot stream` takes, and what it says of the rest."""
+
+import pytest
+
+from ingot.base.refused import Refused
+from ingot.driver.commands import stream
+from ingot.driver.forecast import streamed
+
+SHARDS = [f"artifacts/m.hf/model-{n}.safetensors" for n in (1, 2)]
+
+
+def job(rule, outputs, inputs=(), action="run", step=None, **files):
+    outputs = [outputs] if isinstance(outputs, str) else outputs
+    sizes = {path: files.get("size", 100) for path in outputs}
+    return {
+        "rule": rule, "step": step or rule, "outputs": outputs, "inputs": [*inputs], "action": action,
+        "forecast": {"files": sizes},
+    }  # fmt: skip
+
+
+LISTING = job("fetch_listing", "artifacts/m.hf/listing.json", size=1)
+FETCHED = [
+    LISTING, *(job("fetch_file", path, LISTING["outputs"], size=4000) for path in SHARDS),
+    job("fetch_file", "artifacts/m.hf/config.json", LISTING["outputs"], "none", size=1),
+]  # fmt: skip
+READ = [*SHARDS, "artifacts/m.hf/config.json"]
+
+
+def test_the_disk_of_a_stream_is_that_of_its_outputs_and_of_the_pieces_in_between():
+    jobs = [*FETCHED, job("safetensors_to_gguf", "artifacts/m.gguf", READ, size=7000)]
+    jobs += [job("gguf_to_irpa", "artifacts/m.irpa", ["artifacts/m.gguf"], size=7100)]
+    assert streamed.disk(jobs) == 1 + 7000 + 7100 + streamed.WINDOW + 4000
+    jobs[1:3] = [{**one, "action": "none"} for one in jobs[1:3]]
+    assert streamed.disk(jobs) is None, "the checkpoint is here"
+
+
+def test_a_plan_says_nothing_of_a_stream_that_cannot_be():
+    jobs = [*FETCHED, job("generate_reference", "artifacts/m.reference.npz", READ)]
+    assert streamed.disk(jobs) is None
+    with pytest.raises(Refused, match="generate_reference reads the whole checkpoint at once"):
+        streamed.readers(jobs, streamed.shards(jobs))
+
+
+def test_weights_of_two_models_are_two_streams():
+    jobs = [*FETCHED, job("fetch_file", "artifacts/other.hf/model.safetensors")]
+    with pytest.raises(Refused, match="second checkpoint"):
+        streamed.shards(jobs)
+    adapter = job("fetch_file", "artifacts/tuned.hf/adapter_model.safetensors")
+    assert streamed.shards([*FETCHED, adapter]) == {*SHARDS}
+
+
+def test_what_a_stream_waits_for_is_all_that_is_read_but_the_shards():
+    writer = job("safetensors_to_gguf", "artifacts/m.gguf", [*READ, "scripts/x.py", "logs/mark"])
+    jobs = [*FETCHED, writer, job("toolchain", "logs/mark")]
+    found = stream.prerequisites(jobs, [writer], {*SHARDS})
+    assert found == ["artifacts/m.hf/listing.json", "logs/mark"]

@@ -3,6 +3,8 @@
     .venv/bin/python bench/stream.py                            1.4 GB in five shards, to five targets
     .venv/bin/python bench/stream.py --gigabytes 0.02 --kills 40 [--seed 1]
 
+    ... --ends _tp8.irpa .q8_0.gguf                             other targets
+
 A stand-in hub on loopback serves a random model.  All files must be equal, and all keys.  For each kill
 all processes of a stream get SIGKILL at a random moment; the next one must end with the same bytes, and
 fetch no more than one shard again.
@@ -35,7 +37,6 @@ SIZES = {
 }  # fmt: skip
 SMALL = {"hidden_size": 512, "intermediate_size": 1408, "num_attention_heads": 8}
 ENDS = ("_tp8.irpa", ".q8_0.gguf", ".q4_k_m.gguf", "_tp2.trtllm-ckpt", ".int8.onnx")
-TARGETS = [f"artifacts/made{end}" for end in ENDS]
 EACH = 0.05  # seconds between two looks at disk and memory
 PATIENCE = 3600  # seconds
 
@@ -94,13 +95,14 @@ def on_disk(folder: Path) -> int:
     return sum(found.values())
 
 
-def step(pid: int) -> bool:
-    """Is it a step that reads or writes weights?"""
+def step(pid: int) -> str:
+    """The file of the step that a process is, or nothing."""
     try:
-        words = Path("/proc", str(pid), "cmdline").read_bytes().split(b"\0")
+        words = Path("/proc", str(pid), "cmdline").read_text().split("\0")
     except OSError:
-        return False
-    return len(words) > 1 and words[1].endswith(b".py") and b"/scripts/" in words[1]
+        return ""
+    found = next((one for one in words[1:2] if one.endswith(".py") and "/scripts/" in one), "")
+    return found.rpartition("/")[2]
 
 
 def rss(pid: int) -> int:
@@ -159,21 +161,22 @@ def keys(folder: Path) -> list[Path]:
     return sorted(path.relative_to(actions) for path in actions.glob("*/*"))
 
 
-def compared(place: Path, hub: Hub, weights: int, window: float) -> dict[str, str]:
+def compared(place: Path, hub: Hub, weights: int, targets: list[str], window: float) -> dict:
     """Both ways, and what they took; the contents that both gave."""
     found = {}
     for way in ("snakemake", "stream"):
         (folder := place / way).mkdir()
         before, began = hub.sent, time.monotonic()
         with Watch(folder) as watch:
-            built(way, folder, hub, TARGETS, window)
-        seconds, sent = time.monotonic() - began, hub.sent - before
+            built(way, folder, hub, targets, window)
+        seconds, sent, kept = time.monotonic() - began, hub.sent - before, on_disk(folder)
         found[way] = contents(folder)
         outputs = sum((folder / name).stat().st_size for name in found[way] if "artifacts" in name)
         print(
             f"{way:10} {seconds:7.1f} s  network {sent / weights:.4f} of the weights  disk at most "
-            f"{watch.disk / 1e6:,.0f} MB, {watch.disk / outputs:.3f} of the outputs  a step "
-            f"{watch.one / 1e6:.0f} MB, all at once {watch.all / 1e6:.0f} MB",
+            f"{watch.disk / 1e6:,.0f} MB, {watch.disk / outputs:.3f} of the outputs, "
+            f"{kept / 1e6:,.0f} in the end  a step {watch.one / 1e6:.0f} MB, "
+            f"all at once {watch.all / 1e6:.0f} MB",
             flush=True,
         )
     same = found["snakemake"] == found["stream"]
@@ -182,27 +185,38 @@ def compared(place: Path, hub: Hub, weights: int, window: float) -> dict[str, st
     return found["snakemake"] if same else {}
 
 
-def killed(place: Path, hub: Hub, wanted: dict, window: float, when: float) -> str:
-    """Kill a stream so many seconds after its fetching began, and let another go on: what is wrong then."""
+def killed(
+    place: Path, hub: Hub, wanted: dict, targets: list[str], window: float, when: float, lags: bool
+) -> str:
+    """Kill a stream so many seconds after its fetching began, and let another go on: what is wrong then.
+
+    `lags`: one of its writers is stopped before.
+    """
     folder = place / "killed"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     before = len(hub.requests)
-    process = subprocess.Popen(**command("stream", folder, hub, TARGETS, window))
+    process = subprocess.Popen(**command("stream", folder, hub, targets, window))
     came = lambda: any("/large/" in one[1] for one in hub.requests[before:])  # noqa: E731
     while process.poll() is None and not came():
         time.sleep(EACH)
+    if lags:
+        names = [(pid, step(pid)) for pid in processes.below(process.pid)]
+        writers = [pid for pid, name in names if name and name != "stream_shards.py"]
+        for pid in writers[:1]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
     time.sleep(when)
     for pid in [process.pid, *processes.below(process.pid)]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.communicate()
     if (
-        any((folder / target).exists() for target in TARGETS)
+        any((folder / target).exists() for target in targets)
         and contents(folder).items() - wanted.items()
     ):
         return "what stands in place is not right"
-    built("stream", folder, hub, TARGETS, window)
+    built("stream", folder, hub, targets, window)
     return "" if contents(folder) == wanted else "other bytes or keys"
 
 
@@ -210,7 +224,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--gigabytes", type=float, default=1.4)
     parser.add_argument("--shards", type=int, default=5)
-    parser.add_argument("--window", type=float, default=256, help="MB")
+    parser.add_argument("--window", type=float, default=128, help="MB")
+    parser.add_argument("--ends", nargs="+", default=ENDS, help="of the targets' names")
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=8, help="in which a kill falls")
@@ -223,18 +238,22 @@ def main() -> int:
         )
         print(f"{weights / 1e6:,.0f} MB of weights in {options.shards} shards", flush=True)
         with Hub(place / "hub") as hub:
-            wanted = compared(place, hub, weights, options.window)
+            targets = [f"artifacts/made{end}" for end in options.ends]
+            wanted = compared(place, hub, weights, targets, options.window)
             if not wanted:
                 return 1
-            return kills(place, hub, wanted, weights, largest, options)
+            return kills(place, hub, wanted, targets, weights, largest, options)
 
 
-def kills(place: Path, hub: Hub, wanted: dict, weights: int, largest: int, options) -> int:
+def kills(
+    place: Path, hub: Hub, wanted: dict, targets: list[str], weights: int, largest: int, options
+) -> int:
+    """So many streams that are killed and gone on with; 1 where one was not right."""
     rng, wrong, most = random.Random(options.seed), 0, 0
     hub.faults["slow"] = options.seconds / (weights / 1e6)
     for number in range(options.kills):
-        when, sent = rng.uniform(0, options.seconds), hub.sent
-        fault = killed(place, hub, wanted, options.window, when)
+        when, lags, sent = rng.uniform(0, options.seconds), rng.random() < 0.5, hub.sent
+        fault = killed(place, hub, wanted, targets, options.window, when, lags)
         again = hub.sent - sent - weights
         most = max(most, again)
         wrong += bool(fault) or again > 1.05 * largest + 1e6

@@ -31,13 +31,13 @@ def stream_shards(
     shards: Annotated[list[str], "names on the hub, in the order to fetch"],
     folder: Annotated[Path, "where the pieces come to"],
     writers: Annotated[list[str], "the numbers of those who read them"],
-    window: Annotated[int, "bytes of pieces that may be here at once"] = 256_000_000,
+    window: Annotated[int, "bytes of pieces that may be here at once"] = 128_000_000,
     backoff: Annotated[float, "seconds before the first retry"] = 1.0,
 ) -> int:
     known = read_listing(listing)
     entries = {name: entry_of(known, name) for name in shards}
     Download.backoff = backoff
-    if not (folder / "plan.json").exists():
+    if Pieces(folder).shards != shards:
         plan(folder, known, entries, window // PART)
     coming = Coming(Pieces(folder), writers, window)
     first = coming.resume()
@@ -127,6 +127,8 @@ class Coming:
         Nobody keeps what was written of it: a byte of that may have been another than the hub's.
         """
         parts, came = self.parts, self.parts.come
+        for number in range(len(parts.shards)):
+            parts.stretch(number)
         found = {n: parts.done(n) for n in self.writers}
         unknown = Done([len(parts.pieces)] * len(parts.pieces))
         shard = came["whole"]
@@ -162,9 +164,8 @@ class Coming:
             self.held -= spent
             self.freed |= spent
             self._tell()
-            for piece in spent:
-                self.parts.free(piece)
-            for shard in {self.parts.pieces[piece].shard for piece in spent}:
+            whole = [piece for piece in spent if not self.parts.free(piece)]
+            for shard in {self.parts.pieces[piece].shard for piece in whole}:
                 all_of = range(self.parts.first_of(shard), self.parts.first_of(shard + 1))
                 if self.freed.issuperset(all_of):
                     self.parts.empty(shard)

@@ -7,13 +7,15 @@ import struct
 import pytest
 
 import stream_shards
-from ingot.base import memo, pieces
+from ingot.base import memo, pieces, stream
+from ingot.base.atomic import partial_of
 from ingot.base.pieces import Done, Pieces
 from ingot.base.refused import Refused
 from ingot.base.stream import Output
 from ingot.model.checkpoint.arrivals import Arrivals
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor
+from ingot.store import locks
 
 PLAN = {"shards": ["a", "b"], "pieces": [[0, 8, 20], [0, 20, 30], [1, 8, 50]]}
 
@@ -47,13 +49,21 @@ def all_here(folder):
 def test_what_is_made_of_several_tensors_is_due_once_the_last_of_them_is_here(folder):
     all_here(folder)
     found = Arrivals(folder, "0", tensors(folder))
-    turns = []
-    for _ in found.passes([]):
-        names = (["t"], ["u", "t"], ["w", "u"], ["another"])
-        turns.append([name for name in map(tuple, names) if found.due(name)])
-    assert turns == [[], [("t",), ("another",)], [("u", "t")], [("w", "u")]]
+    for n, names in enumerate((["t"], ["u", "t"], ["w", "u"], ["another"])):
+        found.note(n, names)
+    assert found.turns == {0: 0, 1: 1, 2: 2, 3: 0}
+    assert [found.now for _ in found.passes([])] == [None, 0, 1, 2]
     assert Pieces(folder).done("0").until == [1, 2, 2], "the passes that read a piece last"
     assert Pieces(folder).done("0").done == 3
+
+
+def test_what_was_not_asked_for_in_the_first_pass_may_be_gone(folder):
+    all_here(folder)
+    found = Arrivals(folder, "0", tensors(folder))
+    with pytest.raises(Refused, match="asked for in pass 0"):
+        for _ in found.passes([]):
+            if found.now is not None:
+                found.note("late", ["t"])
 
 
 def test_a_writer_goes_on_behind_the_passes_that_it_is_done_with(folder):
@@ -65,16 +75,49 @@ def test_a_writer_goes_on_behind_the_passes_that_it_is_done_with(folder):
 
 def test_a_writer_whose_file_is_gone_does_not_go_on_in_an_empty_one(folder, monkeypatch):
     """Its first passes would be missing: zeros, for weights."""
-    all_here(folder)
+    Pieces(folder).tell(3, 2, {0})
     Pieces(folder).report("0", Done([0, 1, 2], 2, 2))
     monkeypatch.setenv(pieces.FOLDER, str(folder))
-    out = Output(folder / "partial", 10, folder / "final")
+    monkeypatch.setenv(pieces.WRITER, "0")
+    monkeypatch.setattr(stream, "allocate", lambda *_: (_ for _ in ()).throw(Refused("no room")))
+    with pytest.raises(Refused, match="no room"):
+        Output(folder / "partial", 10, folder / "final")
+    monkeypatch.undo()
+    assert Pieces(folder).done("0") is None and (folder / "partial").exists()
     found = Arrivals(folder, "0", tensors(folder))
     with pytest.raises(Refused, match="is gone"):
-        for _ in found.passes([out]):
+        for _ in found.passes([]):
             pass
-    out.close()
-    assert Pieces(folder).done("0").done == 0, "the next begins with the first piece"
+    assert (folder / "lost").exists()
+    assert coming(folder).resume() == 0, "the next begins with the first piece"
+
+
+def test_a_shard_that_was_cut_short_as_its_room_was_given_back_has_its_size_again(folder):
+    (folder / "shards/a").write_bytes(bytes(8))
+    coming(folder).resume()
+    assert (folder / "shards/a").stat().st_size == 30
+
+
+def test_what_a_crash_of_the_machine_left_empty_is_as_if_it_had_not_been(folder):
+    parts = Pieces(folder)
+    parts.tell(3, 2, {0})
+    parts.report("0", Done([0, 1, 2], 3, 3))
+    for name in ("come", "writers/0"):
+        (folder / name).write_text("")
+    assert coming(folder).resume() == 0 and parts.come["pieces"] == 0
+    (folder / "plan.json").write_text("")
+    assert Pieces(folder).shards == [], "it is planned anew"
+
+
+def test_a_step_leaves_what_a_stream_writes_unless_the_stream_has_ended(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / ".ingot").mkdir()
+    left = pieces.partial(folder / "x.gguf", "abc")
+    left.touch()
+    with locks.locked(pieces.busy("abc")), partial_of(folder / "x.gguf"):
+        assert left.exists()
+    with partial_of(folder / "x.gguf"):
+        assert not left.exists()
 
 
 def test_a_tensor_outside_of_the_pieces_is_refused(folder):
@@ -147,12 +190,13 @@ def test_after_another_start_of_the_machine_only_what_was_on_the_disk_counts(fol
 
 def test_what_comes_in_any_order_has_its_hash_all_the_same(folder, monkeypatch):
     monkeypatch.setenv(pieces.FOLDER, str(folder))
+    monkeypatch.setenv(pieces.WRITER, "0")
     out = Output(folder / "partial", 8, folder / "final")
     out.write(0, b"cdef", 4)
     out.put(b"ab", 0)
     out.close()
     again = Output(folder / "partial", 8, folder / "final")
-    assert not again.fresh and (folder / "partial").read_bytes() == b"ab\0\0cdef"
+    assert (folder / "partial").read_bytes() == b"ab\0\0cdef"
     found = again.finish()
     again.close()
     assert found == hashlib.sha256(b"ab\0\0cdef").hexdigest()

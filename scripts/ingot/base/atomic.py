@@ -57,7 +57,8 @@ def partial_of(path: Path) -> Iterator[Path]:
     """A temporary name beside `path`, gone in the end, as are those of killed processes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        there = claim.elsewhere(path, left)
+        streamed = pieces.goes_on(left)
+        there = claim.elsewhere(path, left) if streamed is None else streamed
         if not (alive(left) if there is None else there):
             remove(left)
     partial = path.with_name(f".{path.name}.{claim.writer()}.{os.getpid()}.partial")

@@ -6,15 +6,17 @@ plan.json       the shards, and of each piece its shard, its first byte, and the
 shards/<name>   a shard's header and the pieces that are here; holes for all else
 come            how many pieces came, which are gone again, how many shards are whole: of the hub's hash
 writers/<n>     what writer n is done with, and until when it needs each piece
+lost            a writer found that its file is gone: what it reported is worth nothing
 
 Each is written anew and renamed, so that a reader sees one state.  A process may be killed at any time:
 what it had reported is what the next goes on from.
 """
 
-import contextlib
 import ctypes
+import fcntl
 import json
 import os
+import re
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -42,7 +44,7 @@ class Piece:
 
 @dataclass
 class Done:
-    """What a writer is done with: passes 0..done, of which `durable` are on the disk.
+    """What a writer is done with: so many passes, of which `durable` are on the disk.
 
     `until` says of each piece the last pass that reads it, -1 where none does.
     """
@@ -73,10 +75,43 @@ def place(path: Path) -> Path:
     return found if found.exists() else path
 
 
-def partial(path: Path) -> Path | None:
-    """The temporary name of output `path`, which a later writer goes on with; None: it starts anew."""
+def partial(path: Path, stream: str = "") -> Path | None:
+    """The temporary name of output `path`, which a later writer goes on with; None: it starts anew.
+
+    Of the stream of that name, or of the one that this step was told of.
+    """
     coming = folder()
-    return path.with_name(f".{path.name}.stream-{coming.name}.partial") if coming else None
+    name = stream or (coming.name if coming else "")
+    return path.with_name(f".{path.name}.stream-{name}.partial") if name else None
+
+
+def busy(stream: str) -> Path:
+    """The lock that a stream and its steps hold, in the working folder: no stream removes it."""
+    return Path(".ingot", f"stream-{stream}.busy")
+
+
+def goes_on(partial: Path) -> bool | None:
+    """Is it a temporary name of a stream that goes on?  None: it is of no stream."""
+    found = re.search(r"\.stream-(\w+)\.partial$", partial.name)
+    return locked(busy(found[1])) if found else None
+
+
+def locked(lock: Path) -> bool:
+    """Does anybody hold it now?"""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def forget() -> None:
+    """This step has written nothing of what it reported: its file is gone, and is about to be made anew."""
+    if coming := folder():
+        (coming / "writers" / os.environ[WRITER]).unlink(missing_ok=True)
 
 
 class Pieces:
@@ -84,7 +119,7 @@ class Pieces:
 
     def __init__(self, where: Path):
         self.where = where
-        plan = read(where / "plan.json")
+        plan = read(where / "plan.json", {"shards": [], "pieces": []})
         self.shards: list[str] = plan["shards"]
         self.pieces = [Piece(*one) for one in plan["pieces"]]
 
@@ -111,24 +146,28 @@ class Pieces:
         found = read(self.where / "writers" / str(writer), {})
         return Done(**found) if found else None
 
-    def report(self, writer: int | str, done: Done) -> None:
-        write(self.where / "writers" / str(writer), asdict(done))
+    def report(self, writer: int | str, done: Done, durable: bool = False) -> None:
+        write(self.where / "writers" / str(writer), asdict(done), durable)
 
     def needed(self, piece: int, writers: list[Done]) -> bool:
+        """Has any of them a pass to come that reads it?"""
         return any(one.until[piece] >= one.done for one in writers)
 
-    def free(self, number: int) -> None:
-        """Give the disk back what a piece takes, where the file system can."""
+    def free(self, number: int) -> bool:
+        """Give the disk back what a piece takes; False where the file system cannot."""
         piece = self.pieces[number]
         with self.shard(piece.shard).open("r+b") as file:
-            punch(file.fileno(), piece.first, piece.last - piece.first)
+            return punch(file.fileno(), piece.first, piece.last - piece.first)
 
     def empty(self, shard: int) -> None:
         """Give back what all its pieces take, on any file system."""
-        path, first = self.shard(shard), self.pieces[self.first_of(shard)].first
-        size = path.stat().st_size
-        os.truncate(path, first)
-        os.truncate(path, size)
+        first = self.pieces[self.first_of(shard)].first
+        os.truncate(self.shard(shard), first)
+        self.stretch(shard)
+
+    def stretch(self, shard: int) -> None:
+        """Holes for all that a shard's file lacks of its size."""
+        os.truncate(self.shard(shard), self.pieces[self.first_of(shard + 1) - 1].last)
 
 
 def wait_for(what) -> Any:
@@ -138,12 +177,11 @@ def wait_for(what) -> Any:
     return found
 
 
-def read(path: Path, absent: Any = None) -> Any:
+def read(path: Path, absent: Any) -> Any:
+    """What was written; `absent` where nothing was, or a crash of the machine left it empty."""
     try:
         return json.loads(path.read_text())
-    except FileNotFoundError:
-        if absent is None:
-            raise
+    except (FileNotFoundError, ValueError):
         return absent
 
 
@@ -156,9 +194,11 @@ def write(path: Path, content: Any, durable: bool = False) -> None:
     new.replace(path)
 
 
-def punch(file: int, first: int, count: int) -> None:
-    """Make a hole of `count` bytes from `first` on; nothing where the file system has no holes."""
-    with contextlib.suppress(OSError, AttributeError):  # musl and macOS name it otherwise
-        call = ctypes.CDLL(None, use_errno=True).fallocate
-        call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-        call(file, PUNCH, first, count)
+def punch(file: int, first: int, count: int) -> bool:
+    """Make a hole of `count` bytes from `first` on; False where the file system has none."""
+    try:
+        call = ctypes.CDLL(None).fallocate
+    except (OSError, AttributeError):  # macOS
+        return False
+    call.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return call(file, PUNCH, first, count) == 0

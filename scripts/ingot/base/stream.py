@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingot.base import pieces
+from ingot.base.durable import sync_name
 from ingot.base.refused import Refused
 
 BLOCK = 1 << 20  # bytes read at a time when they are gone through once
@@ -83,9 +84,10 @@ class Output:
     """
 
     def __init__(self, partial: Path, size: int, path: Path):
-        self.path, self.size, self.tickets, anew = path, size, 0, pieces.folder() is None
+        self.partial, self.size, self.tickets, anew = partial, size, 0, pieces.folder() is None
         self.turns, self.hashed = Turns(), Digest() if anew else Reading(partial)
-        self.fresh = anew or not partial.exists()
+        if not anew and not partial.exists():
+            pieces.forget()
         start = os.O_TRUNC if anew else 0
         self.file = os.open(partial, os.O_RDWR | os.O_CREAT | start, 0o644)
         try:
@@ -124,8 +126,9 @@ class Output:
         return self.hashed.hash.hexdigest()
 
     def sync(self) -> None:
-        """Wait until what was written is on the disk."""
+        """Wait until what was written is on the disk, and the temporary name."""
         os.fdatasync(self.file)
+        sync_name(self.partial)
 
     def close(self) -> None:
         os.close(self.file)

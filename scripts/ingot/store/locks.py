@@ -20,13 +20,16 @@ PAUSE = 0.05  # seconds
 
 
 @contextlib.contextmanager
-def locked(place: Path, shared: bool = False) -> Iterator[None]:
-    """Hold the lock file `place`, alone or with others.  Refused after an hour of waiting."""
+def locked(place: Path, shared: bool = False) -> Iterator[IO[bytes]]:
+    """Hold the lock file `place`, alone or with others.  Refused after an hour of waiting.
+
+    Processes that are given the file hold it, too, as long as they go on.
+    """
     with opened(place) as lock:
         _wait(lock, place, shared)
         if not shared:
             _sign(lock)
-        yield
+        yield lock
 
 
 def opened(place: Path) -> IO[bytes]:

@@ -7,6 +7,8 @@ piece as it comes; then the piece goes.  Stopped anywhere, it goes on at the sha
 bytes are those of a build by snakemake, which takes over at the end: records of verification are its part.
 """
 
+import contextlib
+import glob
 import os
 import shutil
 import subprocess
@@ -16,6 +18,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ingot.base import claim, digest, pieces, processes
+from ingot.base.atomic import remove
 from ingot.base.refused import Refused
 from ingot.driver.cache.dry_run import DETAILS, build, dry_run
 from ingot.driver.catalogue import schema, targets
@@ -38,7 +41,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("target", nargs="+", help="such as artifacts/M.gguf; all of one model")
     parser.add_argument(
         "--window", type=float, default=streamed.WINDOW / 1e6, metavar="MB",
-        help="of pieces that are on the disk at once; a tensor that is larger comes whole (default: 256)",
+        help="of pieces that are on the disk at once; a tensor that is larger comes whole (default: 128)",
     )  # fmt: skip
     add_catalogue(parser)
 
@@ -99,77 +102,90 @@ class Stream:
 
     def __init__(self, root: Path, readers: list[Job], coming: list[str], window: int):
         self.root, self.readers, self.coming, self.window = root, readers, coming, window
-        name = digest.of_json(sorted(job["key"] for job in readers))[:12]
-        self.folder = Path(coming[0]).parent / ".coming" / name
-        self.run_name = f"stream-{name}"
+        entries = read_listing(Path(coming[0]).with_name("listing.json"))["files"]
+        self.entries = {Path(path).name: entries[Path(path).name] for path in coming}
+        keys = sorted(job["key"] for job in readers)
+        self.name = digest.of_json([keys, self.entries])[:12]
+        self.folder = Path(coming[0]).parent / ".coming" / self.name
         environment.prepare(root / "scripts")
 
     def run(self) -> None:
-        entries = read_listing(Path(self.coming[0]).with_name("listing.json"))["files"]
-        total = sum(entries[Path(path).name]["size"] for path in self.coming)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with locks.locked(self.folder.with_suffix(".busy")):
-            left = [job for job in self.readers if not self._written(job)]
-            print(
-                f"stream: {len(self.readers)} artifacts from one read of {len(self.coming)} shards, "
-                f"{size(total)}",
-                file=sys.stderr,
-            )
-            for _ in range(TRIES if left else 0):
-                if self._once():
-                    break
-                print("stream: what came is not what the hub says; again", file=sys.stderr)
-            else:
-                if left:
+        total = sum(entry["size"] for entry in self.entries.values())
+        print(
+            f"stream: {len(self.readers)} artifacts from one read of {len(self.coming)} shards, "
+            f"{size(total)}",
+            file=sys.stderr,
+        )
+        with locks.locked(pieces.busy(self.name)) as self.lock:
+            self._remove_older()
+            self.folder.mkdir(parents=True, exist_ok=True)
+            tries, whole = 0, 0
+            while not self._once():
+                now = pieces.Pieces(self.folder).come["whole"]
+                tries, whole = (tries + 1 if now <= whole else 1), now
+                if tries == TRIES:
                     raise Refused(
-                        f"{self.coming[0]}: not what the hub says, {TRIES} times; try later"
+                        f"{self.coming[whole]}: not what the hub says, {TRIES} times; try later"
                     )
+                print("stream: what came is not what the hub says; again", file=sys.stderr)
             shutil.rmtree(self.folder)
-        shutil.rmtree(self.folder.parent, ignore_errors=True)
+            with contextlib.suppress(OSError):  # another stream's is there
+                self.folder.parent.rmdir()
 
     def _once(self) -> bool:
-        """False where a shard was spoilt on its way.  Refused: a step failed."""
-        started: list[tuple[str, subprocess.Popen, Path]] = []
+        """False where it has to go on from an earlier piece: a shard was spoilt on its way, or a step found
+        that its file is gone.  Refused: a step failed."""
+        left = [job for job in self.readers if not self._written(job)]
+        if not left:
+            return True
+        ready, lost = self.folder / "ready", self.folder / "lost"
+        for path in (ready, lost):
+            path.unlink(missing_ok=True)
+        fetch = self._fetcher([writer(job) for job in left])
+        readers: list[tuple[str, subprocess.Popen, Path]] = []
         try:
-            left = [(n, job) for n, job in enumerate(self.readers) if not self._written(job)]
-            ready = self.folder / "ready"
-            ready.unlink(missing_ok=True)
-            fetch = self._fetcher([str(number) for number, _ in left])
-            while fetch.poll() is None and not ready.exists():
+            while (status := fetch.poll()) is None and not ready.exists():
                 time.sleep(PAUSE)
-            started += [self._reader(number, job) for number, job in left if not fetch.poll()]
-            while any(one.poll() is None for _, one, _ in started) or fetch.poll() is None:
+            readers += [self._reader(job) for job in left if not status]
+            going = True
+            while going:
+                time.sleep(PAUSE)
+                going = fetch.poll() is None or any(one.poll() is None for _, one, _ in readers)
                 if fetch.poll() == SPOILT:
                     return False
                 if fetch.poll():
                     raise Refused(f"{self.coming[0]}: not fetched; the lines above say why")
-                for path, process, said in started:
+                for path, process, said in readers:
+                    if process.poll() and lost.exists():
+                        return False
                     if process.poll():
                         raise Refused(f"{path}: {last_line(said)}")
-                time.sleep(PAUSE)
             return True
         finally:
             processes.stop_below(os.getpid())
-            for _, process, _ in started:
+            for process in (fetch, *(one for _, one, _ in readers)):
                 process.wait()
 
-    def _reader(self, number: int, job: Job) -> tuple[str, subprocess.Popen, Path]:
+    def _reader(self, job: Job) -> tuple[str, subprocess.Popen, Path]:
         """Its step, told of the folder; what it says goes to a file there."""
         for path in job["outputs"]:
-            found = {"run": self.run_name, "key": job["key"], "inputs": job["stamps"]}
+            if self._placed(path):  # of several, not all were
+                Path(path).rename(pieces.partial(Path(path), self.name) or path)
+            found = {"run": self._run, "key": job["key"], "inputs": job["stamps"]}
             claim.claim(path, {**found, "streamed": True})
-        if job["benchmark"]:
+        if job["benchmark"]:  # of an earlier build
             Path(job["benchmark"]).unlink(missing_ok=True)
         Path(job["log"]).parent.mkdir(parents=True, exist_ok=True)
-        said = self.folder / f"said-{number}"
-        told = {
-            pieces.FOLDER: str(self.folder.absolute()),
-            pieces.WRITER: str(number),
-            "INGOT_RUN": self.run_name,
-        }
-        command = ["bash", "-c", environment.PREFIX + job["command"]]
+        said = self.folder / f"said-{writer(job)}"
+        told = {pieces.FOLDER: str(self.folder.absolute()), pieces.WRITER: writer(job)}
+        # exec: what is told to end is the step itself
+        command = ["bash", "-c", f"{environment.PREFIX} exec {job['command'].strip()}"]
         with said.open("wb") as file:
-            process = subprocess.Popen(command, env=os.environ | told, stderr=file)
+            environ = os.environ | told | {"INGOT_RUN": self._run}
+            held = (
+                self.lock.fileno(),
+            )  # a stream that follows a killed one waits for its steps to end
+            process = subprocess.Popen(command, env=environ, stderr=file, pass_fds=held)
         return job["outputs"][0], process, said
 
     def _fetcher(self, writers: list[str]) -> subprocess.Popen:
@@ -182,15 +198,37 @@ class Stream:
                 "--shards", *names, "--folder", self.folder, "--writers", *writers,
                 "--window", str(self.window),
             ],
-            env=os.environ | {"INGOT_PARENT": str(os.getpid())},
+            env=os.environ | {"INGOT_PARENT": str(os.getpid())}, pass_fds=(self.lock.fileno(),),
         )  # fmt: skip
 
     def _written(self, job: Job) -> bool:
-        """Has its step put there what stands there, in this stream?"""
-        return all(
-            claim.left(path).get("run") == self.run_name and claim.untouched(path)
-            for path in job["outputs"]
-        )
+        return all(map(self._placed, job["outputs"]))
+
+    def _placed(self, path: str) -> bool:
+        """Has a step of this stream put there what stands there?"""
+        return claim.left(path).get("run") == self._run and claim.untouched(path)
+
+    @property
+    def _run(self) -> str:
+        """A name of its run, the same for those that go on with it."""
+        return f"stream-{self.name}"
+
+    def _remove_older(self) -> None:
+        """What streams of other keys left of this checkpoint and these outputs, unless they go on."""
+        outputs = [Path(path) for job in self.readers for path in job["outputs"]]
+        found = [path for path in self.folder.parent.glob("*") if path != self.folder]
+        for path in found:
+            if not pieces.locked(pieces.busy(path.name)):
+                remove(path)
+        for path in outputs:
+            for left in path.parent.glob(f".{glob.escape(path.name)}.stream-*.partial"):
+                if left != pieces.partial(path, self.name) and not pieces.goes_on(left):
+                    remove(left)
+
+
+def writer(job: Job) -> str:
+    """By which its step reports: the same in each process."""
+    return job["key"][:12]
 
 
 def last_line(said: Path) -> str:

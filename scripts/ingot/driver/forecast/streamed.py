@@ -6,7 +6,7 @@ from typing import Any
 from ingot.base.refused import Refused
 from ingot.driver.catalogue.formats.quantised import READ_TWICE
 
-WINDOW = 256_000_000  # bytes of pieces that are on the disk at once, unless told otherwise
+WINDOW = 128_000_000  # bytes of pieces that are on the disk at once, unless told otherwise
 STEPS = (  # that go through a checkpoint in passes: Rows.passes
     "safetensors_to_gguf", "quantize_gguf", "shard_irpa", "safetensors_to_trtllm", "export_onnx",
     "quantize_safetensors", "quantize_mlx",

@@ -4,7 +4,7 @@ A writer goes through all that it writes once for each piece.  In pass n that is
 is n.  A pass before them all, in which nothing is due, tells how long each piece is needed.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class Arrivals:
                 shard = shards[tensor.path.name]
                 self.place[name] = self._piece_of(shard, tensor)
         self.until = [-1] * len(self.pieces.pieces)
+        self.turns: dict[Hashable, int] = {}  # the pass in which each is due
         self.now: int | None = None  # the pass; None: the one before them all
 
     def _piece_of(self, shard: int, tensor: Tensor) -> int:
@@ -36,14 +37,19 @@ class Arrivals:
                 return number
         raise Refused(f"{tensor.path}: tensor {tensor.name} is in no piece; stream it again")
 
-    def due(self, names: Collection[str]) -> bool:
-        """Is what is made of these tensors written in this pass?"""
+    def note(self, key: Hashable, names: Collection[str]) -> None:
+        """What is called `key` is made of these tensors: it is due once the last of them is here.
+
+        Refused: after the first pass, since a piece that nobody asked for then may be gone.
+        """
+        if self.now is not None:
+            raise Refused(
+                f"{key}: asked for in pass {self.now}, expected it in the first; stream anew"
+            )
         own = [self.place[name] for name in names if name in self.place]
-        turn = max(own, default=0)
-        if self.now is None:
-            for piece in own:
-                self.until[piece] = max(self.until[piece], turn)
-        return self.now == turn
+        self.turns[key] = turn = max(own, default=0)
+        for piece in own:
+            self.until[piece] = max(self.until[piece], turn)
 
     def passes(self, outs: Collection[Any]) -> Iterator[None]:
         """One turn a pass, each once its piece is here; in the end every shard holds what the hub says.
@@ -51,10 +57,13 @@ class Arrivals:
         `outs` are the stream.Output that the writer fills: on the disk at the end of each shard.
         """
         yield
-        found = self.pieces.done(self.writer) or Done(self.until)
-        if lost := [out for out in outs if out.fresh and found.done]:
-            self.pieces.report(self.writer, Done(self.until))
-            raise Refused(f"{lost[0].path}: what was written of it is gone; stream it again")
+        found = self.pieces.done(self.writer)
+        if found is None and self.pieces.come["freed"]:
+            (self.pieces.where / "lost").touch()
+            raise Refused(
+                f"{self.pieces.where}: what was written is gone, and pieces are; stream again"
+            )
+        found = found or Done(self.until)
         self.pieces.report(self.writer, found)
         all_of = self.pieces.pieces
         for number in range(found.done, len(all_of)):
@@ -62,9 +71,9 @@ class Arrivals:
             self.now = number
             yield
             found.done = number + 1
-            if number + 1 == len(all_of) or all_of[number + 1].shard != all_of[number].shard:
-                for out in outs:
-                    out.sync()
-                found.durable = found.done
-            self.pieces.report(self.writer, found)
+            ends = number + 1 == len(all_of) or all_of[number + 1].shard != all_of[number].shard
+            for out in outs if ends else ():
+                out.sync()
+            found.durable = found.done if ends else found.durable
+            self.pieces.report(self.writer, found, durable=ends)
         pieces.wait_for(lambda: self.pieces.come["whole"] == len(self.pieces.shards))

@@ -218,8 +218,13 @@ class Rows:
 
     def due(self, spec: TensorSpec) -> bool:
         """Is `spec` written in this turn?"""
-        factors = [name for name in map(scales.name_of, spec.sources) if name in self.tensors]
-        return self.coming is None or self.coming.due([*spec.sources, *factors])
+        if self.coming is None:
+            return True
+        key = (spec.source, spec.packed)
+        if key not in self.coming.turns:
+            factors = [one for one in map(scales.name_of, spec.sources) if one in self.tensors]
+            self.coming.note(key, [*spec.sources, *factors])
+        return self.coming.turns[key] == self.coming.now
 
     def blocks(
         self, spec: TensorSpec, first: int = 0, last: int | None = None, multiple: int = 1

@@ -83,6 +83,13 @@ class Floor:
     def __init__(self, least: int = LEAST):
         self.least, self.came, self.since = least, 0, time.monotonic()
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What takes time here, not there: whoever is sent the bytes may have no room yet."""
+        began = time.monotonic()
+        yield
+        self.since += time.monotonic() - began
+
     def add(self, count: int) -> None:
         self.came += count
         now = time.monotonic()

@@ -126,8 +126,9 @@ class Download:
             if self.done + len(data) > self.size:
                 self._forget()
                 raise BrokenTransferError(f"more than {self.size} bytes came")
-            self.out.write(data)
-            self.out.flush()
+            with floor.paused():
+                self.out.write(data)
+                self.out.flush()
             self.hash.update(data)
             self.done += len(data)
             if self.done > self.furthest:

@@ -179,6 +179,15 @@ def test_what_a_bundle_links_is_not_freed():
     assert schedule(jobs, {"m.shortfin"}, 1, rolling=True).kept == 101
 
 
+def test_rolling_disk_keeps_all_that_a_target_comes_with():
+    """The ranks of a set, of which the command line names the root."""
+    jobs = [
+        Task("m.hf", [], {"m.hf": 50}, 1, 1),
+        Task("m_tp2.irpa", ["m.hf"], {"m_tp2.irpa": 1, "m_tp2.rank0.irpa": 50}, 1, 1),
+    ]
+    assert schedule(jobs, {"m_tp2.irpa"}, 1, rolling=True).kept == 51
+
+
 COUNTS = {  # parameters, as published
     "llama2-7b-chat": 6_738_415_616, "llama8b": 8_030_261_248, "llama70b": 70_553_706_496,
     "llama405b": 405_853_388_800, "mistral-nemo": 12_247_782_400, "llama2-70b-chat": 68_976_648_192,

@@ -59,8 +59,9 @@ def schedule(
             readers.setdefault(path, set()).add(task.name)
     held = set(targets)
     for task in tasks:
-        if task.links and targets & set(task.files):
-            held.update(task.reads)
+        if targets & set(task.files):
+            held.update(task.files)  # the ranks of a set, of which the root is named
+            held.update(task.reads if task.links else ())
     lacks = [{made[path].name for path in task.reads if path in made} for task in tasks]
     follow: dict[str, list[int]] = {}
     for number, names in enumerate(lacks):

@@ -143,7 +143,7 @@ def link(source: Path, target: Path) -> None:
 def copy(source: Path, target: Path, digest: str | None = None) -> None:
     """A file of its own: it shares the blocks of `source` where the file system can and `digest` is known
     of it; else copied, hashing as it goes, and an OSError when that is not `digest`."""
-    if digest and memo.known(source) == digest and _cloned(source, target):
+    if digest and memo.known(source) == digest and cloned(source, target):
         if f"sha256:{read(target)}" != digest:
             target.unlink()
             raise OSError(f"{source}: does not hold what it did")
@@ -158,7 +158,8 @@ def copy(source: Path, target: Path, digest: str | None = None) -> None:
         raise OSError(f"{source}: changed while it was copied")
 
 
-def _cloned(source: Path, target: Path) -> bool:
+def cloned(source: Path, target: Path) -> bool:
+    """Make a file of its own that shares the blocks of `source`; False where the file system cannot."""
     with source.open("rb") as reader, target.open("wb") as writer:
         try:
             fcntl.ioctl(writer, FICLONE, reader.fileno())

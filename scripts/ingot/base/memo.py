@@ -78,6 +78,12 @@ def file_system(path: str, device: int) -> str:
     return _file_systems[device]
 
 
+def kind_of(path: Path | str) -> str:
+    """The type of the file system that `path` lies on, such as xfs; empty where the system does not say."""
+    place = os.path.realpath(path)
+    return _mount(os.stat(place).st_dev, place)[0]
+
+
 def _times_tell(path: str, device: int) -> bool:
     """Does a write through a mapping change a time on `device`, and ctime go on where mtime is set back?
 

@@ -3,6 +3,7 @@
 du     bytes by model and format
 fsck   read every blob, set aside what is damaged; exit status 1 when something was
 tags   of what each TARGET is on record as: a name for skopeo, its digest, its title
+dedupe let files of one size share their equal blocks on the disk: a fine-tune and its base, on XFS or btrfs
 gc     delete what has not been used for 30 days, never what a working folder or a running build needs
 """
 
@@ -16,6 +17,7 @@ from ingot.driver.cache.remote.settings import NAME as REMOTE
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands.targets import add_catalogue
 from ingot.store import way
+from ingot.store.dedupe import dedupe
 from ingot.store.fsck import fsck
 from ingot.store.gc import collect
 from ingot.store.records import Store
@@ -25,7 +27,9 @@ from ingot.store.usage import usage
 def add_options(parser: ArgumentParser) -> None:
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.add_argument(
-        "what", choices=("du", "fsck", "tags", "gc"), help="look, check, name, or drop"
+        "what",
+        choices=("du", "fsck", "tags", "dedupe", "gc"),
+        help="look, check, name, share, or drop",
     )
     parser.add_argument("target", nargs="*", help="tags: of these; gc: keep what these need")
     parser.add_argument(
@@ -64,6 +68,9 @@ def run(root: Path, options: Namespace) -> int:
         )
     elif what == "fsck":
         found, show = fsck(store), show_fsck
+    elif what == "dedupe":
+        with store.locked("content", shared=True):  # gc waits
+            found, show = dedupe(store), show_dedupe
     else:
         keys = keys_of(store, checked(root, options))
         found = collect(store, options.days, keys, options.dry_run, options.forget)
@@ -144,6 +151,12 @@ def show_fsck(found: dict) -> None:
         print(f"{name}: not readable for you; left alone")
     bad = len(found["damaged_blobs"]) + len(found["damaged_records"])
     print(f"{found['store']}: {found['blobs']} blobs read, {bad or 'none'} damaged")
+
+
+def show_dedupe(found: dict) -> None:
+    print(
+        f"{found['store']}: {found['files']} files share {found['bytes_shared'] / 1e6:,.1f} MB with others"
+    )
 
 
 def show_gc(found: dict) -> None:

@@ -8,6 +8,7 @@ import time
 import pytest
 import yaml
 
+import adapters
 import checkpoints
 from conftest import ROOT
 from fake_hub import COMMIT, Hub
@@ -18,7 +19,7 @@ ENDS = (
     ".gguf", "_tp2.irpa", ".q4_k_m.gguf", "_tp2.trtllm-ckpt", ".int8.onnx", ".fp8.safetensors",
     ".4bit.mlx", ".irpa",
 )  # fmt: skip
-TARGETS = [f"artifacts/small{end}" for end in ENDS]
+TARGETS = [*(f"artifacts/small{end}" for end in ENDS), "artifacts/tuned.gguf"]
 HEADERS = 1 << 16  # bytes that are asked for of each shard before all others, at most
 
 
@@ -30,10 +31,13 @@ def hub(tmp_path):
         "hub": "org/small", "revision": COMMIT, "shards": 2, "name": "small", "tp": [1, 2],
         "pre_tokenizer": "llama-bpe", "architecture": "LlamaForCausalLM", "hardware": "cpu",
     }  # fmt: skip
+    lora = adapters.pair(tmp_path / "hub/org/small", adapters.MODULE)
+    adapters.saved(tmp_path / "lora", lora, target_modules=["q_proj"])
+    tuned = {"adapter": {"base": "small", "lora": str(tmp_path / "lora")}}
     with Hub(tmp_path / "hub") as running:
         for name in ("w", "other"):
             (tmp_path / name).mkdir()
-            said = yaml.safe_dump({"models": {"small": entry}})
+            said = yaml.safe_dump({"models": {"small": entry, "tuned": tuned}})
             (tmp_path / name / "models.local.yaml").write_text(said)
         yield running
 
@@ -97,7 +101,7 @@ def large(hub, tmp_path):
 @pytest.mark.slow
 def test_what_is_streamed_is_what_is_built_from_one_read(hub, stream, snakemake, tmp_path):
     said = stream(*TARGETS)
-    assert "7 artifacts from one read of 2 shards" in said, "the eighth is made of the first"
+    assert "8 artifacts from one read of 2 shards" in said, "M.irpa is made of M.gguf"
     asked = large(hub, tmp_path)
     assert asked <= hub.sent <= asked + 2 * HEADERS + 100_000, "small files and headers beside"
     there = {path.name for path in (tmp_path / "w/artifacts/small.hf").iterdir()}

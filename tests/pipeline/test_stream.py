@@ -140,7 +140,8 @@ def test_a_killed_stream_goes_on(hub, words, stream, gguf, tmp_path):
     before = [one for one in hub.requests if "/large/" in one[1] and one[2] is None]
     stream(*two)
     again = [one for one in hub.requests if "/large/" in one[1] and one[2] is None][len(before) :]
-    assert {one[1].rpartition("/")[2] for one in again} == {"model-00002-of-00002.safetensors"}
+    # none where its steps had all of it before they noticed
+    assert {one[1].rpartition("/")[2] for one in again} <= {"model-00002-of-00002.safetensors"}
     process.communicate()
     assert not come()
     assert (tmp_path / "w" / TARGETS[0]).read_bytes() == gguf().read_bytes()

@@ -30,7 +30,7 @@ def stream_shards(
     listing: Annotated[Path, "by fetch_listing.py"],
     shards: Annotated[list[str], "names on the hub, in the order to fetch"],
     folder: Annotated[Path, "where the pieces come to"],
-    writers: Annotated[list[str], "the numbers of those who read them"],
+    writers: Annotated[list[str], "the names by which those report who read them"],
     window: Annotated[int, "bytes of pieces that may be here at once"] = 128_000_000,
     backoff: Annotated[float, "seconds before the first retry"] = 1.0,
 ) -> int:
@@ -148,7 +148,7 @@ class Coming:
             shard = parts.pieces[lost[0]].shard
         for number, its in zip(found, kept, strict=True):
             if one := found[number]:
-                parts.report(number, Done(one.until, its, min(one.durable, its)))
+                parts.report(number, Done(one.until, its, min(one.durable, its), stale=True))
         self.came, self.shards, self.freed = first, shard, {n for n in gone if n < first}
         self.held = {*range(first)} - self.freed
         self._tell()
@@ -157,7 +157,7 @@ class Coming:
     def free(self) -> int:
         """Give back what every writer has had; passes that the slowest has behind it."""
         known = [self.parts.done(number) for number in self.writers]
-        if not all(known):
+        if not all(one and not one.stale for one in known):
             return 0
         spent = {one for one in self.held if not self.parts.needed(one, known)}
         if spent:

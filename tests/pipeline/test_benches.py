@@ -36,7 +36,7 @@ BENCHES = {
     "serving": (["--only", "single", "--seconds", "0.2", "--rounds", "1"], "GenAI"),
     "small_jobs": (["--jobs", "2"], "job"),
     "store": (["bytes"], ""),
-    "stream": (["--gigabytes", "0.01", "--window", "4"], "keys equal"),
+    "stream": (["--gigabytes", "0.01", "--window", "4", "--ends", ".q8_0.gguf"], "keys equal"),
     "toolchains": (["hub", "--check"], "hub"),
     "trtllm": (["--layers", "1"], ""),
     "weightless": (["llama8b_tp1", "--layers", "1"], "llama8b_tp1"),

@@ -143,6 +143,27 @@ def test_a_piece_goes_once_every_writer_has_had_it(folder):
     assert (folder / "shards/a").read_bytes() == bytes(30), "holes"
 
 
+def test_nothing_is_freed_by_what_an_earlier_writer_said(folder):
+    """The one that follows it may find that its file is gone, and need all."""
+    parts = Pieces(folder)
+    parts.tell(2, 1, set())
+    parts.report("0", Done([0, 1, 2], 2, 2))
+    found = coming(folder)
+    found.resume()
+    found.free()
+    assert found.held == {0, 1}
+    parts.report("0", Done([0, 1, 2], 2, 2))
+    found.free()
+    assert not found.held
+
+
+def test_a_shard_without_tensors_keeps_its_size(folder):
+    (folder / "shards/c").write_bytes(bytes(10))
+    pieces.write(folder / "plan.json", {**PLAN, "shards": ["a", "b", "c"]})
+    coming(folder).resume()
+    assert (folder / "shards/c").stat().st_size == 10
+
+
 def test_a_piece_waits_for_room_but_not_for_writers_that_wait_for_it(folder):
     found = coming(folder, window=5)
     found.resume()
@@ -160,6 +181,7 @@ def test_a_killed_stream_goes_on_at_the_shard_that_it_was_in(folder):
     parts.report("0", Done([0, 1, 2], 3, 2))
     assert coming(folder).resume() == 1
     assert (parts.done("0").done, parts.done("0").durable) == (2, 2)
+    assert parts.done("0").stale, "nothing is freed by it until its writer says so again"
     assert parts.come["pieces"] == 2
     parts.tell(2, 0, {0})  # the first shard was not whole
     assert coming(folder).resume() == 0

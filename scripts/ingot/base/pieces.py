@@ -5,7 +5,7 @@
 plan.json       the shards, and of each piece its shard, its first byte, and the one behind its last
 shards/<name>   a shard's header and the pieces that are here; holes for all else
 come            how many pieces came, which are gone again, how many shards are whole: of the hub's hash
-writers/<n>     what writer n is done with, and until when it needs each piece
+writers/<name>  what that writer is done with, and until when it needs each piece
 lost            a writer found that its file is gone: what it reported is worth nothing
 
 Each is written anew and renamed, so that a reader sees one state.  A process may be killed at any time:
@@ -25,10 +25,7 @@ from typing import Any
 from ingot.base import memo
 from ingot.base.durable import sync
 
-FOLDER, WRITER = (
-    "INGOT_STREAM",
-    "INGOT_STREAM_WRITER",
-)  # what a writer is told: the folder, and its n
+FOLDER, WRITER = "INGOT_STREAM", "INGOT_STREAM_WRITER"  # what a writer is told, and its name
 PAUSE = 0.02  # seconds between two looks
 PUNCH = 0x03  # fallocate(2): FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 
@@ -46,13 +43,15 @@ class Piece:
 class Done:
     """What a writer is done with: so many passes, of which `durable` are on the disk.
 
-    `until` says of each piece the last pass that reads it, -1 where none does.
+    `until` says of each piece the last pass that reads it, -1 where none does.  `stale`: an earlier process
+    said so, and this one may find that its file is gone: nothing is given up by such a report.
     """
 
     until: list[int]
     done: int = 0
     durable: int = 0
     boot: str = field(default_factory=memo.this_boot)
+    stale: bool = False
 
     @property
     def kept(self) -> int:
@@ -167,7 +166,8 @@ class Pieces:
 
     def stretch(self, shard: int) -> None:
         """Holes for all that a shard's file lacks of its size."""
-        os.truncate(self.shard(shard), self.pieces[self.first_of(shard + 1) - 1].last)
+        if spans := [one.last for one in self.pieces if one.shard == shard]:
+            os.truncate(self.shard(shard), max(spans))
 
 
 def wait_for(what) -> Any:

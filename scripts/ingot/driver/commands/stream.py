@@ -120,24 +120,22 @@ class Stream:
             self._remove_older()
             self.folder.mkdir(parents=True, exist_ok=True)
             tries, whole = 0, 0
-            while not self._once():
+            while why := self._once():
                 now = pieces.Pieces(self.folder).come["whole"]
                 tries, whole = (tries + 1 if now <= whole else 1), now
                 if tries == TRIES:
-                    raise Refused(
-                        f"{self.coming[whole]}: not what the hub says, {TRIES} times; try later"
-                    )
-                print("stream: what came is not what the hub says; again", file=sys.stderr)
+                    raise Refused(f"{why}, {TRIES} times; try later")
+                print(f"stream: {why}; again", file=sys.stderr)
             shutil.rmtree(self.folder)
             with contextlib.suppress(OSError):  # another stream's is there
                 self.folder.parent.rmdir()
 
-    def _once(self) -> bool:
-        """False where it has to go on from an earlier piece: a shard was spoilt on its way, or a step found
-        that its file is gone.  Refused: a step failed."""
+    def _once(self) -> str:
+        """Why it has to go on from an earlier piece, or nothing: a shard was spoilt on its way, or a step
+        found that its file is gone.  Refused: a step failed."""
         left = [job for job in self.readers if not self._written(job)]
         if not left:
-            return True
+            return ""
         ready, lost = self.folder / "ready", self.folder / "lost"
         for path in (ready, lost):
             path.unlink(missing_ok=True)
@@ -152,15 +150,15 @@ class Stream:
                 time.sleep(PAUSE)
                 going = fetch.poll() is None or any(one.poll() is None for _, one, _ in readers)
                 if fetch.poll() == SPOILT:
-                    return False
+                    return f"{self.coming[0]} or one behind it: not what the hub says"
                 if fetch.poll():
                     raise Refused(f"{self.coming[0]}: not fetched; the lines above say why")
                 for path, process, said in readers:
                     if process.poll() and lost.exists():
-                        return False
+                        return f"{path}: what was written of it is gone"
                     if process.poll():
                         raise Refused(f"{path}: {last_line(said)}")
-            return True
+            return ""
         finally:
             processes.stop_below(os.getpid())
             for process in (fetch, *(one for _, one, _ in readers)):
@@ -182,9 +180,8 @@ class Stream:
         command = ["bash", "-c", f"{environment.PREFIX} exec {job['command'].strip()}"]
         with said.open("wb") as file:
             environ = os.environ | told | {"INGOT_RUN": self._run}
-            held = (
-                self.lock.fileno(),
-            )  # a stream that follows a killed one waits for its steps to end
+            # a stream that follows a killed one waits for its steps to end
+            held = (self.lock.fileno(),)
             process = subprocess.Popen(command, env=environ, stderr=file, pass_fds=held)
         return job["outputs"][0], process, said
 

@@ -64,6 +64,7 @@ class Arrivals:
                 f"{self.pieces.where}: what was written is gone, and pieces are; stream again"
             )
         found = found or Done(self.until)
+        found.stale = False
         self.pieces.report(self.writer, found)
         all_of = self.pieces.pieces
         for number in range(found.done, len(all_of)):

@@ -14,6 +14,7 @@ from ingot.base import memo, pieces
 from ingot.base.durable import sync
 from ingot.base.options import step
 from ingot.base.pieces import Done, Pieces
+from ingot.base.progress import Progress
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import HEADER_LIMIT, read_header
 from ingot.model.hub.client import Retry
@@ -42,11 +43,13 @@ def stream_shards(
     coming = Coming(Pieces(folder), writers, window)
     first = coming.resume()
     (folder / "ready").touch()
+    sizes = [entry["size"] for entry in entries.values()]
+    whole = Progress(f"{known['hub']}, {len(shards)} shards", sum(sizes))
+    whole.resume(sum(sizes[:first]))
     try:
         for number, name in list(enumerate(shards))[first:]:
-            sink, entry = Sink(coming, number), entries[name]
-            what = f"{known['hub']}/{name}"
-            Download(known, name, entry, entry["sha256"], sink).run(Retry(what, backoff))
+            sink, entry, retry = Sink(coming, number), entries[name], Retry(name, backoff)
+            Download(known, name, entry, entry["sha256"], sink, Part(whole)).run(retry)
             coming.whole(number)
     except SpoiltError as reason:
         print(reason, file=sys.stderr)
@@ -100,6 +103,20 @@ def spans(path: Path, start: int, size: int, least: int) -> list[tuple[int, int]
 
 class SpoiltError(Exception):
     """What came of a shard has to come again, from its first byte on."""
+
+
+class Part:
+    """The progress of one shard, counted in that of all."""
+
+    def __init__(self, whole: Progress):
+        self.whole, self.done = whole, 0
+
+    def add(self, count: int) -> None:
+        self.done += count
+        self.whole.add(count)
+
+    def resume(self, count: int) -> None:
+        self.add(count - self.done)
 
 
 class Nothing:

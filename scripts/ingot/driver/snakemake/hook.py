@@ -271,10 +271,9 @@ class Session:
                 {**one, **wanted} == one and claim.untouched(path) and claim.given(path, one["run"])
                 for path, one in zip(job.writes, claims, strict=True)
             ):
-                print(
-                    f"{job.writes[0]}: built here before and on no record, taken in",
-                    file=sys.stderr,
-                )
+                how = "built here before and on no record"
+                how = "written by ingot stream" if claims[0].get("streamed") else how
+                print(f"{job.writes[0]}: {how}, taken in", file=sys.stderr)
                 self.ingest.finished(job)
                 self.adopted.add(job)
                 found.append(job)

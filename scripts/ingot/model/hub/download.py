@@ -22,10 +22,10 @@ class Download:
 
     backoff = 1.0  # seconds before the first retry
 
-    def __init__(self, known: dict, name: str, entry: dict, digest: str, out):
+    def __init__(self, known: dict, name: str, entry: dict, digest: str, out, progress: Any = None):
         self.known, self.name, self.entry, self.digest, self.out = known, name, entry, digest, out
         self.size: int = entry["size"]
-        self.progress = Progress(name, self.size)
+        self.progress = progress or Progress(name, self.size)
         self.restarts = 0
         self.furthest = 0  # bytes: what comes a second time is no progress
         out.seek(0, os.SEEK_END)

@@ -24,7 +24,6 @@ from ingot.model.tensors.dtypes import STORED
 
 PART = 4  # of the window a piece is this part, or a tensor where that is larger
 HEAD = 1 << 16  # bytes of a shard that are asked for first: most headers are shorter
-SPOILT = 75  # exit status: what came of a shard was not what the hub says; from its start again
 
 
 def stream_shards(
@@ -32,7 +31,7 @@ def stream_shards(
     shards: Annotated[list[str], "names on the hub, in the order to fetch"],
     folder: Annotated[Path, "where the pieces come to"],
     writers: Annotated[list[str], "the names by which those report who read them"],
-    window: Annotated[int, "bytes of pieces that may be here at once"] = 128_000_000,
+    window: Annotated[int, "bytes of pieces that may be here at once"],
     backoff: Annotated[float, "seconds before the first retry"] = 1.0,
 ) -> int:
     known = read_listing(listing)
@@ -53,7 +52,7 @@ def stream_shards(
             coming.whole(number)
     except SpoiltError as reason:
         print(reason, file=sys.stderr)
-        return SPOILT
+        return pieces.SPOILT
     return 0
 
 
@@ -212,7 +211,7 @@ class Sink:
     """The file of a shard, as a download writes it: each piece is told of once its last byte is there."""
 
     def __init__(self, coming: Coming, shard: int):
-        self.coming, self.shard, self.at = coming, shard, 0
+        self.coming, self.at = coming, 0
         self.path = coming.parts.shard(shard)
         self.file = self.path.open("r+b", buffering=0)
         first = coming.parts.first_of(shard)

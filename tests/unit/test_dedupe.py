@@ -76,7 +76,7 @@ def test_nothing_to_share_is_said(tmp_path, capsys):
     assert "0 files share 0.0 MB" in capsys.readouterr().out
 
 
-def test_a_blob_is_made_anew_of_a_clone_and_what_differs(tmp_path, monkeypatch):
+def test_a_blob_is_made_again_of_a_clone_and_what_differs(tmp_path, monkeypatch):
     """As btrfs needs it; a copy stands for the clone."""
     store = Store(tmp_path / "store")
     text = os.urandom(MANY * BLOCK + 5)

@@ -106,7 +106,7 @@ def test_what_a_crash_of_the_machine_left_empty_is_as_if_it_had_not_been(folder)
         (folder / name).write_text("")
     assert coming(folder).resume() == 0 and parts.come["pieces"] == 0
     (folder / "plan.json").write_text("")
-    assert Pieces(folder).shards == [], "it is planned anew"
+    assert Pieces(folder).shards == [], "it is planned again"
 
 
 def test_a_step_leaves_what_a_stream_writes_unless_the_stream_has_ended(folder, monkeypatch):

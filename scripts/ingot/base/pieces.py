@@ -8,8 +8,8 @@ come            how many pieces came, which are gone again, how many shards are 
 writers/<name>  what that writer is done with, and until when it needs each piece
 lost            a writer found that its file is gone: what it reported is worth nothing
 
-Each is written anew and renamed, so that a reader sees one state.  A process may be killed at any time:
-what it had reported is what the next goes on from.
+Each is written under another name and renamed, so that a reader sees one state.  A process may be killed
+at any time: what it had reported is what the next goes on from.
 """
 
 import ctypes
@@ -26,6 +26,7 @@ from ingot.base import memo
 from ingot.base.durable import sync
 
 FOLDER, WRITER = "INGOT_STREAM", "INGOT_STREAM_WRITER"  # what a writer is told, and its name
+SPOILT = 75  # exit status of what fetches: what came of a shard was not what the hub says
 PAUSE = 0.02  # seconds between two looks
 PUNCH = 0x03  # fallocate(2): FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
 
@@ -75,7 +76,7 @@ def place(path: Path) -> Path:
 
 
 def partial(path: Path, stream: str = "") -> Path | None:
-    """The temporary name of output `path`, which a later writer goes on with; None: it starts anew.
+    """The temporary name of output `path`, which a later writer goes on with; None: it starts with nothing.
 
     Of the stream of that name, or of the one that this step was told of.
     """
@@ -108,7 +109,7 @@ def locked(lock: Path) -> bool:
 
 
 def forget() -> None:
-    """This step has written nothing of what it reported: its file is gone, and is about to be made anew."""
+    """This step has written nothing of what it reported: its file is gone, and comes again."""
     if coming := folder():
         (coming / "writers" / os.environ[WRITER]).unlink(missing_ok=True)
 

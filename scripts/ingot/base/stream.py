@@ -84,11 +84,11 @@ class Output:
     """
 
     def __init__(self, partial: Path, size: int, path: Path):
-        self.partial, self.size, self.tickets, anew = partial, size, 0, pieces.folder() is None
-        self.turns, self.hashed = Turns(), Digest() if anew else Reading(partial)
-        if not anew and not partial.exists():
+        self.partial, self.size, self.tickets, whole = partial, size, 0, pieces.folder() is None
+        self.turns, self.hashed = Turns(), Digest() if whole else Reading(partial)
+        if not whole and not partial.exists():
             pieces.forget()
-        start = os.O_TRUNC if anew else 0
+        start = os.O_TRUNC if whole else 0
         self.file = os.open(partial, os.O_RDWR | os.O_CREAT | start, 0o644)
         try:
             allocate(self.file, size, path)

@@ -89,7 +89,7 @@ def share(store: Blobs, source: Path, target: Path, progress: Progress) -> int:
 
 
 def replaced(store: Blobs, source: Path, target: Path, runs: list[tuple[int, int]]) -> None:
-    """Make `target` anew: a clone of `source`, with what stands between the equal runs."""
+    """Make `target` again: a clone of `source`, with what stands between the equal runs."""
     with store.temporary(target) as partial:
         if not digest.cloned(source, partial):
             raise Refused(f"{target.parent}: {CANNOT_SHARE}")

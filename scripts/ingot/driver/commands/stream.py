@@ -32,7 +32,6 @@ from ingot.model.hub.listing import read_listing
 from ingot.store import locks
 from ingot.store.records import Action, Store
 
-SPOILT = 75  # of stream_shards.py: what came of a shard was not what the hub says
 TRIES = 3
 PAUSE = 0.1  # seconds between two looks at the steps
 
@@ -149,7 +148,7 @@ class Stream:
             while going:
                 time.sleep(PAUSE)
                 going = fetch.poll() is None or any(one.poll() is None for _, one, _ in readers)
-                if fetch.poll() == SPOILT:
+                if fetch.poll() == pieces.SPOILT:
                     return f"{self.coming[0]} or one behind it: not what the hub says"
                 if fetch.poll():
                     raise Refused(f"{self.coming[0]}: not fetched; the lines above say why")

@@ -44,7 +44,7 @@ class Arrivals:
         """
         if self.now is not None:
             raise Refused(
-                f"{key}: asked for in pass {self.now}, expected it in the first; stream anew"
+                f"{key}: asked for in pass {self.now}, expected it in the first; stream again"
             )
         own = [self.place[name] for name in names if name in self.place]
         self.turns[key] = turn = max(own, default=0)

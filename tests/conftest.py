@@ -29,7 +29,7 @@ from ingot.store.records import Action, Store
 ROOT = Path(__file__).resolve().parents[1]
 IRPA = "artifacts/demo.irpa"
 KEY = "ab" * 32  # of an action that nobody ran
-FEW = 4  # tokens a prompt, where a verification has twelve: it must refuse all the same
+FEW = 2  # tokens a prompt, where a verification has twelve: it must refuse all the same
 environments.keep_bytecode()
 os.environ.setdefault(environments.WAITS, "passive")  # as steps have it
 schema.LOCAL = "of nobody"  # what a developer has added to this folder is no matter of the tests
@@ -168,24 +168,32 @@ def ok(step):
 
 
 @pytest.fixture(scope="session")
-def snakemake():
+def command():
+    """command(cwd, *words) runs the real `snakemake` there, in a fork that need not import it again."""
+    snakemake = ForkingSnakemake(ROOT / ".venv/bin/snakemake")
+
+    def run(cwd, *words, environment=None, timeout=900):
+        mine = {name: said for name, said in os.environ.items() if not name.startswith("PYTEST")}
+        environment = {**mine, **(environment or {})}
+        return snakemake.run(*words, cwd=cwd, environment=environment, timeout=timeout)
+
+    yield run
+    snakemake.close()
+
+
+@pytest.fixture(scope="session")
+def snakemake(command):
     """snakemake(cwd, *arguments) runs the real command on this repository's Snakefile.
 
     Each folder has a store of its own, so that nothing is restored from another test's.
     """
 
-    command = ForkingSnakemake(ROOT / ".venv/bin/snakemake")
-
     def run(cwd, *arguments, environment=None, timeout=900):
         environment = {"INGOT_STORE": str(Path(cwd) / ".store"), **(environment or {})}
-        mine = {name: said for name, said in os.environ.items() if not name.startswith("PYTEST")}
-        return command.run(
-            "-s", ROOT / "Snakefile", "--cores", "2", *arguments,
-            cwd=cwd, environment={**mine, **environment}, timeout=timeout,
-        )  # fmt: skip
+        words = ("-s", ROOT / "Snakefile", "--cores", "2", *arguments)
+        return command(cwd, *words, environment=environment, timeout=timeout)
 
-    yield run
-    command.close()
+    return run
 
 
 @pytest.fixture(scope="session")

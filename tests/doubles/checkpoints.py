@@ -74,6 +74,33 @@ def write_shard(path: Path, tensors: dict[str, tuple[str, tuple[int, ...], bytes
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(data))
 
 
+def demo_in_float32(folder: Path) -> Path:
+    """The demo with each weight as it is, in twice the bytes: a CPU without instructions for bfloat16
+    calibrates it in a tenth of the time."""
+    folder.mkdir(parents=True)
+    for path in DEMO.iterdir():
+        if path.suffix == ".safetensors":
+            write_shard(folder / path.name, widened(path.read_bytes()))
+        elif path.name != "config.json":
+            (folder / path.name).write_bytes(path.read_bytes())
+    config = json.loads((DEMO / "config.json").read_bytes())
+    write_json(folder / "config.json", {**config, "torch_dtype": "float32"})
+    return folder
+
+
+def widened(shard: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """The tensors of a shard of bfloat16 ones, in float32."""
+    begin = 8 + struct.unpack("<Q", shard[:8])[0]
+    found = {}
+    for name, entry in json.loads(shard[8:begin]).items():
+        if name != "__metadata__":
+            assert entry["dtype"] == "BF16", name
+            first, last = (begin + at for at in entry["data_offsets"])
+            values = np.frombuffer(shard[first:last], "<u2").astype("<u4") << 16
+            found[name] = ("F32", tuple(entry["shape"]), values.astype("<u4").tobytes())
+    return found
+
+
 def cut_out(header: dict, data: bytearray, name: str) -> None:
     """Take a tensor out of a shard's header and data, which the others fill as before."""
     begin, end = header.pop(name)["data_offsets"]

@@ -17,7 +17,7 @@ class Forgery:
     kinds: tuple[str, ...]
     file: str
     changes: tuple[tuple[str, str], ...]
-    of: str = "demo"  # the checkpoint that is made: the demo, or a name of families.SHAPES
+    of: str = "demo"  # the checkpoint that is read: the demo, as it is or in float32, or of families.SHAPES
 
 
 def _list() -> Iterator[Forgery]:
@@ -715,7 +715,7 @@ def _of_calibrated() -> Iterator[Forgery]:
     maker, schemes = "../compress_safetensors.py", "model/checkpoint/quantised/schemes.py"
 
     def of(kind, name, *changes, file=maker):
-        return Forgery(name, (kind,), file, changes)
+        return Forgery(name, (kind,), file, changes, "demo, float32")
 
     saved = "    model.save_pretrained("
 

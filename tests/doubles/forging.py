@@ -89,7 +89,7 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
             made.append("--compressed")
         else:
             yield "convert", maker, made
-        limits = [] if one.of == "demo" else ["--limit", *LOOSE]
+        limits = [] if one.of.startswith("demo") else ["--limit", *LOOSE]
         yield runner, verifier, [*made, *peers, *limits, *record]
     if kind in ("onnx", "fused"):
         places = [source / name for name in (*SMALL, "tokenizer.model")]

@@ -150,12 +150,9 @@ def test_each_option_of_its_help_is_run_here(help_text):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.words.replace("/", "_"))
-def test_is_right_or_refused_in_one_line(case, built):
-    folder = built("a")
-    done = subprocess.run(
-        [ROOT / ".venv/bin/snakemake", "--cores", "2", *f"{case.words} {case.target}".split()],
-        cwd=folder, capture_output=True, text=True, check=False, timeout=LONGEST,
-    )  # fmt: skip
+def test_is_right_or_refused_in_one_line(case, built, command):
+    words = ("--cores", "2", *case.words.split(), *case.target.split())
+    done = command(built("a"), *words, timeout=LONGEST)
     said = done.stdout + done.stderr
     assert "Traceback" not in said, said
     assert done.returncode == case.status, said

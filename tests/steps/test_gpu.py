@@ -1,6 +1,7 @@
 """bench/gpu.py on a machine without a GPU: the CPU stands in for it; the rest is the real way."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,10 +23,12 @@ def run(*command, **more):
 
 
 @pytest.mark.slow
-def test_a_kit_checks_programs_where_nothing_can_be_reached(tmp_path):
+def test_a_kit_checks_programs_where_nothing_can_be_reached(shared, tmp_path):
     """Its own folder, its own interpreter, no network: as on a machine that has a GPU and no more."""
     kit = tmp_path / "kit"
-    made = run(sys.executable, BENCH / "gpu_kit.py", kit, "--hardware", "cpu")
+    environment = {**os.environ, "INGOT_STORE": str(shared.store)}
+    words = (BENCH / "gpu_kit.py", kit, "--hardware", "cpu")
+    made = run(sys.executable, *words, env=environment)
     assert made.returncode == 0, made.stderr
     assert float(made.stdout.split(": ")[1].split(" MB")[0]) < 60
     away = ("unshare", "--net", "--map-root-user", sys._base_executable, "-I")  # ty: ignore[missing-attribute]

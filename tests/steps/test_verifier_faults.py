@@ -21,11 +21,11 @@ CASES = [(one, kind) for one in FORGERIES for kind in one.kinds]
 
 
 @pytest.mark.slow
-def test_a_sample_of_every_kinds_faults_is_caught(tmp_path):
+def test_a_sample_of_every_kinds_faults_is_caught(shared):
     kinds = ("gguf", "k-quant", "split", "irpa", "ranks", "trtllm-ckpt", "w4a16")
     words = ["--json", "--most", 6, "--seed", time.time_ns() % 10**9]  # others each time
     command = [sys.executable, ROOT / "bench/verifier_faults.py", *words]
-    environment = {**os.environ, "INGOT_STORE": str(tmp_path / "store")}
+    environment = {**os.environ, "INGOT_STORE": str(shared.store)}
     done = subprocess.run(
         [*map(str, command), "--kind", *kinds], env=environment, capture_output=True, text=True,
         timeout=1200, check=False,
@@ -48,7 +48,9 @@ def references(forked, pieces, tmp_path_factory):
 
     def told_of(name, place, done):
         checkpoint = checkpoints.DEMO if name == "demo" else place / "checkpoint"
-        if name != "demo" and not done:
+        if name == "demo, float32" and not done:
+            checkpoints.demo_in_float32(checkpoint)
+        elif name != "demo" and not done:
             checkpoints.variant(checkpoint, name, tame=True, tokenizer=pieces)
         paths = {name: place / name for name in ("reading", "reference", "texts", "scores")}
         told = {name: [f"--{name}", str(path)] for name, path in paths.items()}
@@ -102,7 +104,7 @@ RIGHT += [("Mixtral", "trtllm-ckpt")]
 RIGHT += [(name, "onnx") for name in OTHERS]
 RIGHT += [("demo", kind) for kind in (*forging.SCHEMES, *forging.MLX)]
 RIGHT += [
-    ("demo", "w4a16_awq"),
+    ("demo, float32", "w4a16_awq"),
     ("demo", "nvfp4_a4"),
     ("Gemma 2", "fp8_static"),
     ("Mixtral", "w8a8_gptq"),

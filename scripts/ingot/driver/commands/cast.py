@@ -31,6 +31,7 @@ from ingot.driver.commands import add, fit, numbers, plan
 from ingot.driver.commands.fit_forms import Form
 from ingot.driver.forecast.past import Past
 from ingot.driver.forecast.schedule import duration, size
+from ingot.driver.forecast.streamed import way_to
 from ingot.model.features import ADAPTER
 from ingot.store.records import Store
 
@@ -165,20 +166,11 @@ def planned(
     own = [job for job in jobs if types & {*job["outputs"]}]
     if 2 * sum(job["action"] == "run" for job in own) <= len(types):
         return [job for job in jobs if folder not in job["outputs"]], ""
-    way = needed(jobs, folder)
+    way = way_to([folder], jobs)
     for job in jobs:
         if folder not in job["outputs"] and not way & {*job["outputs"]}:
             job["inputs"] = [*job["inputs"], folder]
     return [job for job in jobs if job not in own], folder
-
-
-def needed(jobs: list[dict], path: str) -> set[str]:
-    """Every path that is made on the way to `path`."""
-    makers = {one: job for job in jobs for one in job["outputs"]}
-    found = [path]
-    for one in found:  # grows while it is walked
-        found += [more for more in makers.get(one, {}).get("inputs", ()) if more not in found]
-    return {*found}
 
 
 def build_folder(root: Path, folder: str) -> None:

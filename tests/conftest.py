@@ -29,7 +29,7 @@ from ingot.store.records import Action, Store
 ROOT = Path(__file__).resolve().parents[1]
 IRPA = "artifacts/demo.irpa"
 KEY = "ab" * 32  # of an action that nobody ran
-FEW = 2  # tokens a prompt, where a verification has twelve: it must refuse all the same
+FEW = 4  # tokens a prompt, where a verification has twelve: it must refuse all the same
 environments.keep_bytecode()
 os.environ.setdefault(environments.WAITS, "passive")  # as steps have it
 schema.LOCAL = "of nobody"  # what a developer has added to this folder is no matter of the tests

@@ -117,7 +117,7 @@ def test_a_model_with_a_window_runs_and_another_window_is_refused(built, verify,
 def test_what_the_builder_writes_wrong_is_refused(built, verify):
     """Its OLMo loads, and computes another model."""
     said = last(verify(*built("olmo")))
-    assert re.search(r": 1?\d of 24 prompts continue as transformers does", said), said
+    assert re.search(r": [0-3] of 24 prompts continue as transformers does", said), said
 
 
 @pytest.mark.slow

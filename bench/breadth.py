@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -64,18 +65,23 @@ PIECES = {  # families whose converter asks for a tokenizer.model: with a blank 
 
 
 class Toolchains:
-    """An interpreter of each, which forks per step."""
+    """An interpreter of each that was asked for, which forks per step."""
 
     def __init__(self) -> None:
-        self.of = {
-            name: Forking(toolchains.build(ROOT, name) / "bin/python", imports)
-            for name, imports in SLOW_IMPORTS.items()
-        }
+        self.begun: dict[str, Forking] = {}
+        self.beginning = threading.Lock()
+
+    def of(self, name: str) -> Forking:
+        with self.beginning:
+            if name not in self.begun:
+                python = toolchains.build(ROOT, name) / "bin/python"
+                self.begun[name] = Forking(python, SLOW_IMPORTS[name])
+            return self.begun[name]
 
     def run(self, name: str, script: str | Path, *words) -> tuple[str | None, str]:
         """Why the step failed, or None; and what it printed."""
-        with self.of[name].free:
-            done = self.of[name].run(ROOT / "scripts" / script, *words, seconds=SLOW)
+        with self.of(name).free:
+            done = self.of(name).run(ROOT / "scripts" / script, *words, seconds=SLOW)
         if done.returncode == 0:
             return None, done.stdout
         if done.returncode < 0:
@@ -85,7 +91,7 @@ class Toolchains:
         return f"TRACEBACK {said}" if ours else said, ""
 
     def close(self) -> None:
-        for one in self.of.values():
+        for one in self.begun.values():
             one.close()
 
 
@@ -277,17 +283,19 @@ def main() -> None:
             kinds = sorted(random.Random(options.seed).sample(kinds, min(options.most, len(kinds))))
         found = {}
 
-        for name, more in (("prefixed", []), ("plain", ["--plain"])):
-            words = ("tests/doubles/sentencepieces.py", folder / name, CORPUS, *more)
-            if why := tools.run("llamacpp-hf", ROOT / words[0], *words[1:])[0]:
+        needed = {name for name, of in PIECES.items() if any(kind.startswith(of) for kind in kinds)}
+        for name in sorted(needed):
+            words = ("tests/doubles/sentencepieces.py", folder / name, CORPUS)
+            more = ["--plain"] if name == "plain" else []
+            if why := tools.run("llamacpp-hf", ROOT / words[0], *words[1:], *more)[0]:
                 sys.exit(why)
 
         def one(kind: str) -> None:
             tokenizer = next(
                 (folder / name for name, of in PIECES.items() if kind.startswith(of)), DEMO
             )
-            with tools.of["transformers"].free:
-                made = tools.of["transformers"].run(
+            with tools.of("transformers").free:
+                made = tools.of("transformers").run(
                     ROOT / "tests/doubles/tiny_models.py", folder, tokenizer, kind, seconds=SLOW
                 )
             said = json.loads(made.stdout or "{}").get(kind) or {"why": "no word"}

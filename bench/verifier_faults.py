@@ -74,7 +74,7 @@ LOCK = [ROOT / "envs/vllm" / name for name in ("requirements.lock", "build.py")]
 RAY = json.dumps(schema.load(ROOT)["models"]["demo"]["ray"])
 HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
 LIMIT = 300  # seconds that a damaged program may take
-CATALOGUE = "models: {demo: {corpus_tokens: 1024, split: 3M}}"
+CATALOGUE = "models: {demo: {split: 3M}}"
 
 
 def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:

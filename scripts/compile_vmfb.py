@@ -19,7 +19,7 @@ from ingot.base.atomic import replacing
 from ingot.base.console import heartbeat
 from ingot.base.options import step
 from ingot.base.refused import Refused
-from ingot.formats.iree import dispatches
+from ingot.formats.iree import attention, dispatches
 
 DEVICE = "--iree-hal-target-device="
 IDLE = 60.0  # seconds without any CPU time
@@ -49,14 +49,11 @@ def compile_vmfb(
         compiler = find_tool("iree-compile")
         command = [compiler, "-", *linker(compiler), *flags]
         with heartbeat(f"{vmfb}: compiling"), tempfile.TemporaryDirectory() as folder:
-            formed = dispatches_of(mlir, command, wanted, Path(folder))
-            out = ["-o", str(partial)]
-            if formed:
-                done = run_awake([*command, "--compile-from=flow", *out], formed)
-                if done.returncode:
-                    say_whole(mlir, errors(done.stderr))
-            if not formed or done.returncode:
-                done = run_awake([*command, *out], mlir)
+            tiled = [*command, *tiles(flags, Path(folder))]
+            done = compiled(mlir, tiled, wanted, partial, Path(folder))
+            if done.returncode and tiled != command:
+                print(f"{mlir}: compiled by the compiler's own tiles: {errors(done.stderr)}")
+                done = compiled(mlir, command, wanted, partial, Path(folder))
         sys.stdout.buffer.write(done.stderr)  # megabytes of IR when it fails: for the log
         if done.returncode:
             raise Refused(f"{mlir}: iree-compile stopped:", errors(done.stderr))
@@ -64,6 +61,28 @@ def compile_vmfb(
             raise Refused(
                 f"{mlir}: iree-compile wrote nothing with {' '.join(flags)}; is -o overridden?"
             )
+
+
+def compiled(
+    mlir: Path, command: list[str], devices: int, partial: Path, folder: Path
+) -> subprocess.CompletedProcess:
+    """From the program's dispatches where they are written, or else whole."""
+    out = ["-o", str(partial)]
+    if formed := dispatches_of(mlir, command, devices, folder):
+        done = run_awake([*command, "--compile-from=flow", *out], formed)
+        if not done.returncode:
+            return done
+        say_whole(mlir, errors(done.stderr))
+    return run_awake([*command, *out], mlir)
+
+
+def tiles(flags: list[str], folder: Path) -> list[str]:
+    """The flag that names a prompt's tiles, for CPUs, unless the flags name such a library themselves."""
+    if attention.CPU not in flags or any(flag.startswith(attention.FLAG) for flag in flags):
+        return []
+    path = folder / "attention.mlir"
+    path.write_text(attention.library())
+    return [f"{attention.FLAG}{path}{attention.ENTRY}"]
 
 
 def dispatches_of(mlir: Path, command: list[str], devices: int, folder: Path) -> Path | None:

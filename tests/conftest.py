@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 import checkpoints
 import slurm
@@ -198,21 +197,14 @@ def snakemake(command):
 
 @pytest.fixture(scope="session")
 def told(snakemake, tmp_path_factory):
-    """told(store) puts there what transformers says of the demo, of the whole corpus and of 1024 tokens of
-    it: made once for all such tests."""
+    """told(store) puts there what transformers says of the demo: made once for all such tests."""
     wanted = [f"artifacts/demo.{name}" for name in ("reference.npz", "scores.npy")]
 
     def fill(place):
         with once(tmp_path_factory, "told") as (template, done):
             kept = template / "store"
-            for tokens in () if done else (1024, None):
-                (template / "own.yaml").write_text(
-                    yaml.safe_dump(
-                        {"models": {"demo": {"corpus_tokens": tokens}}} if tokens else {}
-                    )
-                )
-                words = ("--configfile", "own.yaml", "--", *wanted)
-                said = snakemake(template, *words, environment={"INGOT_STORE": str(kept)})
+            if not done:
+                said = snakemake(template, "--", *wanted, environment={"INGOT_STORE": str(kept)})
                 assert said.returncode == 0, said.stderr
         ignored = shutil.ignore_patterns("folders")
         shutil.copytree(kept, place, ignore=ignored, dirs_exist_ok=True)

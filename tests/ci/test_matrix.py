@@ -22,8 +22,6 @@ from ingot.store.records import Store
 SERVED = ("artifacts/demo.gguf", "artifacts/demo_tp8.irpa")
 # of a runner that keeps what it fetched: else each test would fetch the driver's packages
 CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-SHORT = {"demo": {"corpus_tokens": 1024}}  # of which `told` has what transformers says
-BRIEFLY = ("--configfile", "mine.yaml", *SERVED)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +41,6 @@ def repository(tmp_path):
     for name in filter(os.path.lexists, listed.stdout.splitlines()):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name, follow_symlinks=False)
-    (folder / "mine.yaml").write_text(json.dumps({"models": SHORT}))
     who = ("-c", "user.name=CI", "-c", "user.email=ci@localhost")
     for words in (["init", "-q", "-b", "main"], ["add", "-A"], [*who, "commit", "-qm", "a clone"],
                   ["remote", "add", "origin", "git@gitlab.com:somebody/ingot.git"]):  # fmt: skip
@@ -154,7 +151,7 @@ def one_fails(repository):
         "architecture": "LlamaForCausalLM",
         "pre_tokenizer": "llama-bpe",
     }
-    (repository / "mine.yaml").write_text(json.dumps({"models": {"broken": entry, **SHORT}}))
+    (repository / "mine.yaml").write_text(json.dumps({"models": {"broken": entry}}))
     for words in (
         ["add", "-A"],
         ["-c", "user.name=CI", "-c", "user.email=ci@x", "commit", "-qm", "mine"],
@@ -230,18 +227,18 @@ def test_runners_that_share_no_store_share_a_registry(act, told, tmp_path):
         cache = {"INGOT_REMOTE": f"oci://{server.host}/cache", "INGOT_REMOTE_TRUST": "registry"}
         for name in ("one", "two"):
             told(tmp_path / name)
-        act(BRIEFLY, INGOT_STORE=tmp_path / "one", **cache)
-        again = act(BRIEFLY, INGOT_STORE=tmp_path / "two", **cache)
+        act(INGOT_STORE=tmp_path / "one", **cache)
+        again = act(INGOT_STORE=tmp_path / "two", **cache)
     assert again.count("Job succeeded") == 1, "the plan alone"
 
 
 def test_gitlab_builds_in_a_child_pipeline_then_has_nothing_to_do(gitlab, store, told):
     told(store)
-    said = gitlab(BRIEFLY)
+    said = gitlab()
     titles = {part for record in Store(store).records() for part in record.title.split(", ")}
     assert {Path(target).name for target in SERVED} <= titles, said
     assert "demo_tp8.irpa.verified.json" in titles
-    assert "everything is on record" in gitlab(BRIEFLY)
+    assert "everything is on record" in gitlab()
 
 
 def test_the_whole_catalogue_stays_within_256_cells(tmp_path, ingot):

@@ -83,13 +83,12 @@ def test_both_ways_give_one_models_numbers(clone, build, store, told):
     """The demo by llama.cpp's converter: its values are those of our own writer's file."""
     told(store)
     folder = clone("a")
-    (folder / "mine.yaml").write_text("models: {demo: {way: upstream, corpus_tokens: 1024}}")
-    words = ("--configfile", "mine.yaml", "--")
-    said = build(folder, *words, "artifacts/demo.f32.gguf.verified.json")
+    (folder / "mine.yaml").write_text("models: {demo: {way: upstream}}")
+    words = ("--configfile", "mine.yaml", "--", "artifacts/demo.f32.gguf.verified.json")
+    said = build(folder, *words)
     assert "convert_gguf" in ran(said) and "safetensors_to_gguf" not in ran(said)
     theirs = json.loads((folder / "artifacts/demo.f32.gguf.verified.json").read_bytes())["checks"]
-    (folder / "mine.yaml").write_text("models: {demo: {corpus_tokens: 1024}}")
-    said = build(folder, *words, "artifacts/demo.f32.gguf.verified.json")
+    said = build(folder, "--", "artifacts/demo.f32.gguf.verified.json")
     assert "safetensors_to_gguf" in ran(said)
     ours = json.loads((folder / "artifacts/demo.f32.gguf.verified.json").read_bytes())["checks"]
     for name in ("mean_kl", "same_top", "perplexity", "tokens"):

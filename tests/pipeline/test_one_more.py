@@ -75,7 +75,7 @@ def test_a_quantisation_of_libllamas_is_one_row(clone, build, store, told):
     row = '    "q2_k_s": Row(21, 3.0, 0.6, by_imatrix=True),\n'
     table.write_text(table.read_text().replace("ROWS = {\n", f"ROWS = {{\n{row}"))
     target = "artifacts/demo.q2_k_s.gguf.verified.json"
-    demo = "corpus_tokens: 1024, quants: [q2_k_s]"
+    demo = "quants: [q2_k_s]"
     (folder / "mine.yaml").write_text(f"models: {{demo: {{{demo}}}}}")
     said = build(folder, "-n", "--configfile", "mine.yaml", "--", target, fails=True)
     assert "q2_k_s needs an importance matrix; set models.demo.imatrix to a text" in said

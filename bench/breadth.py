@@ -80,8 +80,9 @@ class Toolchains:
 
     def run(self, name: str, script: str | Path, *words) -> tuple[str | None, str]:
         """Why the step failed, or None; and what it printed."""
-        with self.of(name).free:
-            done = self.of(name).run(ROOT / "scripts" / script, *words, seconds=SLOW)
+        interpreter = self.of(name)
+        with interpreter.free:
+            done = interpreter.run(ROOT / "scripts" / script, *words, seconds=SLOW)
         if done.returncode == 0:
             return None, done.stdout
         if done.returncode < 0:
@@ -294,8 +295,9 @@ def main() -> None:
             tokenizer = next(
                 (folder / name for name, of in PIECES.items() if kind.startswith(of)), DEMO
             )
-            with tools.of("transformers").free:
-                made = tools.of("transformers").run(
+            transformers = tools.of("transformers")
+            with transformers.free:
+                made = transformers.run(
                     ROOT / "tests/doubles/tiny_models.py", folder, tokenizer, kind, seconds=SLOW
                 )
             said = json.loads(made.stdout or "{}").get(kind) or {"why": "no word"}

@@ -24,6 +24,7 @@ from ingot.formats.iree import attention, dispatches
 DEVICE = "--iree-hal-target-device="
 IDLE = 60.0  # seconds without any CPU time
 ATTEMPTS = 3
+NO_CODE = b"failed to run translation of source executable"
 LOOKS = ("compile-", "emit-", "dump-", "iree-hal-dump-", "mlir-", "@")  # the last: a file of flags
 PACKS = ("iree-global-opt-data-tiling", "iree-opt-data-tiling")  # each weight, in an initializer
 WHOLE = (
@@ -49,11 +50,13 @@ def compile_vmfb(
         compiler = find_tool("iree-compile")
         command = [compiler, "-", *linker(compiler), *flags]
         with heartbeat(f"{vmfb}: compiling"), tempfile.TemporaryDirectory() as folder:
+            formed = dispatches_of(mlir, command, wanted, Path(folder))
             tiled = [*command, *tiles(flags, Path(folder))]
-            done = compiled(mlir, tiled, wanted, partial, Path(folder))
-            if done.returncode and tiled != command:
-                print(f"{mlir}: compiled by the compiler's own tiles: {errors(done.stderr)}")
-                done = compiled(mlir, command, wanted, partial, Path(folder))
+            done = compiled(mlir, formed, tiled, partial)
+            if tiled != command and NO_CODE in done.stderr:
+                reason = errors(done.stderr)
+                done = compiled(mlir, formed, command, partial)
+                print(f"{mlir}: not with our tiles of attention: {reason}", flush=True)
         sys.stdout.buffer.write(done.stderr)  # megabytes of IR when it fails: for the log
         if done.returncode:
             raise Refused(f"{mlir}: iree-compile stopped:", errors(done.stderr))
@@ -64,11 +67,11 @@ def compile_vmfb(
 
 
 def compiled(
-    mlir: Path, command: list[str], devices: int, partial: Path, folder: Path
+    mlir: Path, formed: Path | None, command: list[str], partial: Path
 ) -> subprocess.CompletedProcess:
     """From the program's dispatches where they are written, or else whole."""
     out = ["-o", str(partial)]
-    if formed := dispatches_of(mlir, command, devices, folder):
+    if formed:
         done = run_awake([*command, "--compile-from=flow", *out], formed)
         if not done.returncode:
             return done
@@ -78,11 +81,17 @@ def compiled(
 
 def tiles(flags: list[str], folder: Path) -> list[str]:
     """The flag that names a prompt's tiles, for CPUs, unless the flags name such a library themselves."""
-    if attention.CPU not in flags or any(flag.startswith(attention.FLAG) for flag in flags):
+    names = [flag.lstrip("-") for flag in flags]
+    named = any(name.startswith((attention.FLAG, "@")) for name in names)  # @: a file of flags
+    if named or not any(name in attention.CPU for name in names):
         return []
+    if "@" in str(folder):
+        raise Refused(
+            f"{folder}: has an @, at which iree-compile cuts a library's name; set TMPDIR to another folder"
+        )
     path = folder / "attention.mlir"
     path.write_text(attention.library())
-    return [f"{attention.FLAG}{path}{attention.ENTRY}"]
+    return [f"--{attention.FLAG}={path}{attention.ENTRY}"]
 
 
 def dispatches_of(mlir: Path, command: list[str], devices: int, folder: Path) -> Path | None:

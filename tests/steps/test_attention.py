@@ -38,7 +38,7 @@ def program(outer, size):
     """Attention of any number of tokens; `outer` are the dimensions before them.
 
     Of several the last are the queries that share a head of keys and values.  Keys and values lie in pages,
-    a token's heads beside each other, and so does what is found: or the compiler joins dimensions.
+    a token's heads beside each other, and so does what is found: or the compiler would join dimensions.
     """
     names = [f"d{n}" for n in range(len(outer) + 4)]
     mine, (m, n, k1, k2) = names[: len(outer)], names[len(outer) :]
@@ -80,7 +80,7 @@ def test_a_prompts_attention_has_our_tiles_and_the_right_numbers(outer, size, ok
     dump = f"--iree-hal-dump-executable-configurations-to={tmp_path}/dump"
     words = ("--mlir", tmp_path / "a.mlir", "--vmfb", tmp_path / "a.vmfb", "--", TARGET, *FLAGS)
     said = ok("iree", "compile_vmfb.py", *words, dump).stdout
-    assert "own tiles" not in said
+    assert "not with our tiles" not in said
     text = "".join(path.read_text() for path in (tmp_path / "dump").iterdir())
     (found,) = re.findall(r"linalg_ext\.attention .*vector_common_parallel = \[(.*?)\]", text)
     tokens, _ = attention.tiles(size)
@@ -99,13 +99,15 @@ def test_where_the_compiler_refuses_the_tiles_it_takes_its_own(forked, tmp_path)
     scripts = tmp_path / "scripts"
     copy_modules(ROOT / "scripts", scripts)
     module = scripts / "ingot/formats/iree/attention.py"
-    module.write_text(module.read_text().replace("LARGEST = 2048", "LARGEST = 8192"))
+    text = module.read_text()
+    assert "LARGEST = 2048" in text
+    module.write_text(text.replace("LARGEST = 2048", "LARGEST = 8192"))
     os.utime(module, (0, 0))  # no time of anything that was compiled
     (tmp_path / "a.mlir").write_text(program((4,), 64))
     words = ("--mlir", tmp_path / "a.mlir", "--vmfb", tmp_path / "a.vmfb", "--", TARGET, *FLAGS)
     done = forked("iree", scripts / "compile_vmfb.py", *words)
     assert done.returncode == 0, done.stderr
-    assert "compiled by the compiler's own tiles: " in done.stdout
+    assert "not with our tiles of attention: " in done.stdout
     assert (tmp_path / "a.vmfb").exists()
 
 

@@ -3,11 +3,13 @@
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from conftest import ROOT
 from ingot.base.refused import Refused
+from ingot.formats.iree import attention
 
 sys.path.insert(0, str(ROOT / "scripts"))
 import compile_vmfb
@@ -73,3 +75,14 @@ def test_a_compiler_in_a_path_with_a_space_finds_its_linker(python, tmp_path):
     assert not compile_vmfb.linker(str(there / "iree-compile")), (
         "a path that a shell reads as it is"
     )
+
+
+def test_tiles_are_named_for_cpus_unless_the_flags_name_a_library(tmp_path):
+    cpu, own = "--iree-hal-local-target-device-backends=llvm-cpu", f"-{attention.FLAG}=own.mlir"
+    (flag,) = compile_vmfb.tiles([cpu], tmp_path)
+    library = flag.removeprefix(f"--{attention.FLAG}=").removesuffix(attention.ENTRY)
+    assert Path(library).read_text() == attention.library()
+    for flags in ([], ["--iree-hip-target=gfx942"], [cpu, own], [cpu, "@flags"]):
+        assert not compile_vmfb.tiles(flags, tmp_path), flags
+    with pytest.raises(Refused, match="has an @"):
+        compile_vmfb.tiles([cpu], tmp_path / "a@b")

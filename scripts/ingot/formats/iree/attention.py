@@ -4,28 +4,14 @@ Of its own it takes eight values of a head at a time, and computes the scores ag
 of 400 tokens takes 8 times the processor time with heads of 64, and 15 times with heads of 128.
 """
 
-FLAG = "--iree-codegen-transform-dialect-library="
-CPU = "--iree-hal-local-target-device-backends=llvm-cpu"
-SIZES = (
-    32,
-    48,
-    64,
-    80,
-    96,
-    112,
-    128,
-    160,
-    192,
-    256,
-)  # values of a head; of others it takes its own tiles
-RANKS = (
-    3,
-    4,
-    5,
-)  # dimensions of the queries: heads, tokens, values, and before them groups, a batch
-LARGEST = (
-    2048  # values of a tile: of twice as many the compiler says that its vectors are too large
-)
+CPU = ("iree-hal-local-target-device-backends=llvm-cpu", "iree-hal-target-backends=llvm-cpu")
+FLAG = "iree-codegen-transform-dialect-library"
+# values of a head; for other heads, and other numbers than float32, the compiler takes its own tiles
+SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
+# dimensions of the queries: heads, tokens, values, and before them the groups that heads share, a batch
+RANKS = (3, 4, 5)
+# values of a tile: of twice as many the compiler says for x86-64-v3 that its vectors are too large
+LARGEST = 2048
 ROWS = 8  # tokens that one thread computes at once
 
 ANNOTATE = """\
@@ -65,13 +51,13 @@ ENTRY = "@configure"
 
 
 def tiles(size: int) -> tuple[int, int]:
-    """Tokens, and keys at once, of heads of `size` values, all of which are computed at once."""
+    """How many tokens, and how many keys, are computed at once; of a head of `size` all values."""
     keys = 16 if size * 16 <= LARGEST else 8
-    return max(LARGEST // (keys * size), 1), keys
+    return LARGEST // (keys * size), keys
 
 
 def library() -> str:
-    """MLIR of the transform dialect, for FLAG: of attention that has a mask of all tokens."""
+    """MLIR of the transform dialect, for FLAG.  A decode is left as it is: its mask is of one token."""
     matches, names = [], []
     for size in SIZES:
         tokens, keys = tiles(size)

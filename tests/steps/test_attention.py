@@ -25,6 +25,7 @@ program = rt.VmModule.copy_buffer(config.vm_instance, open(sys.argv[1], "rb").re
 module = rt.load_vm_module(program, config)
 found = module.attention(*arrays).to_host()
 q, k, v, mask = (array.astype(np.float64) for array in arrays)
+mask = mask.reshape(*mask.shape[:-2], *[1] * (q.ndim - mask.ndim), *mask.shape[-2:])
 k, v = (np.swapaxes(array, -2, -3) for array in (k, v))
 k, v = (np.expand_dims(array, -3) if array.ndim < q.ndim else array for array in (k, v))
 scores = q @ np.swapaxes(k, -1, -2) / 4 + mask
@@ -34,22 +35,23 @@ print(np.abs(found - wanted).max())
 """
 
 
-def program(outer, size):
-    """Attention of any number of tokens; `outer` are the dimensions before them.
+def program(outer, size, masked):
+    """Attention of any number of tokens; `outer` are the dimensions before them, `masked` those of masks.
 
-    Of several the last are the queries that share a head of keys and values.  Keys and values lie in pages,
-    a token's heads beside each other, and so does what is found: or the compiler would join dimensions.
+    Of several `outer` the last are the queries that share a head of keys and values.  Keys and values lie
+    in pages, a token's heads beside each other, and so does what is found: or dimensions would be joined.
     """
     names = [f"d{n}" for n in range(len(outer) + 4)]
     mine, (m, n, k1, k2) = names[: len(outer)], names[len(outer) :]
     *batch, heads = mine[: len(kept(outer))]
     pages = [(*batch, k2, heads, one) for one in (k1, n)]
-    maps = [(*mine, m, k1), *pages, (), (*mine, m, k2), (m, *mine, n)]
+    maps = [(*mine, m, k1), *pages, (), (*mine[: len(masked)], m, k2), (m, *mine, n)]
     maps = [f"affine_map<({', '.join(names)}) -> ({', '.join(one)})>" for one in maps]
     of = "x".join(map(str, outer))
     held = "x".join(map(str, (*kept(outer)[:-1], "?", kept(outer)[-1])))
     values, keys = f"tensor<{of}x?x{size}xf32>", f"tensor<{held}x{size}xf32>"
-    mask, out = f"tensor<{of}x?x?xf32>", f"tensor<?x{of}x{size}xf32>"
+    mask = f"tensor<{''.join(f'{count}x' for count in masked)}?x?xf32>"
+    out = f"tensor<?x{of}x{size}xf32>"
     return f"""
 func.func @attention(%q: {values}, %k: {keys}, %v: {keys}, %mask: {mask}) -> {out} {{
   %scale = arith.constant 0.25 : f32
@@ -73,10 +75,19 @@ def kept(outer):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "outer, size", [((4,), 64), ((2,), 128), ((2, 2), 32), ((2, 2), 80), ((2, 2, 2), 256)]
+    "outer, size, masked",
+    [
+        ((4,), 64, (4,)),
+        ((2,), 128, ()),  # of several devices: one mask for all heads
+        ((2, 2), 32, (2, 2)),
+        ((2, 2), 80, ()),
+        ((2, 2, 2), 256, (2,)),
+    ],
 )
-def test_a_prompts_attention_has_our_tiles_and_the_right_numbers(outer, size, ok, python, tmp_path):
-    (tmp_path / "a.mlir").write_text(program(outer, size))
+def test_a_prompts_attention_has_our_tiles_and_the_right_numbers(
+    outer, size, masked, ok, python, tmp_path
+):
+    (tmp_path / "a.mlir").write_text(program(outer, size, masked))
     dump = f"--iree-hal-dump-executable-configurations-to={tmp_path}/dump"
     words = ("--mlir", tmp_path / "a.mlir", "--vmfb", tmp_path / "a.vmfb", "--", TARGET, *FLAGS)
     said = ok("iree", "compile_vmfb.py", *words, dump).stdout
@@ -88,7 +99,7 @@ def test_a_prompts_attention_has_our_tiles_and_the_right_numbers(outer, size, ok
     for count in (33, 48):  # tokens that no tile divides, and that all do
         *batch, heads = kept(outer)
         keys = [[*batch, count, heads, size]] * 2
-        shapes = [[*outer, count, size], *keys, [*outer, count, count]]
+        shapes = [[*outer, count, size], *keys, [*masked, count, count]]
         command = [python("iree"), "-c", RUN, tmp_path / "a.vmfb", json.dumps(shapes)]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         assert float(done.stdout) < 1e-4
@@ -103,7 +114,7 @@ def test_where_the_compiler_refuses_the_tiles_it_takes_its_own(forked, tmp_path)
     assert "LARGEST = 2048" in text
     module.write_text(text.replace("LARGEST = 2048", "LARGEST = 8192"))
     os.utime(module, (0, 0))  # no time of anything that was compiled
-    (tmp_path / "a.mlir").write_text(program((4,), 64))
+    (tmp_path / "a.mlir").write_text(program((4,), 64, (4,)))
     words = ("--mlir", tmp_path / "a.mlir", "--vmfb", tmp_path / "a.vmfb", "--", TARGET, *FLAGS)
     done = forked("iree", scripts / "compile_vmfb.py", *words)
     assert done.returncode == 0, done.stderr

@@ -8,8 +8,9 @@ CPU = ("iree-hal-local-target-device-backends=llvm-cpu", "iree-hal-target-backen
 FLAG = "iree-codegen-transform-dialect-library"
 # values of a head; for other heads, and other numbers than float32, the compiler takes its own tiles
 SIZES = (32, 48, 64, 80, 96, 112, 128, 160, 192, 256)
-# dimensions of the queries: heads, tokens, values, and before them the groups that heads share, a batch
-RANKS = (3, 4, 5)
+# dimensions of a prompt's queries and keys: heads, tokens, values, and before them a batch; of queries also
+# those that share a head.  In a decode, which is left as it is, the keys have one more.
+RANKS = ((3, 3), (4, 3), (4, 4), (5, 4))
 # values of a tile: of twice as many the compiler says for x86-64-v3 that its vectors are too large
 LARGEST = 2048
 ROWS = 8  # tokens that one thread computes at once
@@ -26,9 +27,9 @@ MATCH = """\
       -> (!transform.any_op, !transform.any_param) {
     transform.match.operation_name %op ["iree_linalg_ext.attention"] : !transform.any_op
     %queries = transform.get_operand %op[0] : (!transform.any_op) -> !transform.any_value
-    transform.iree.match.cast_compatible_type %queries = tensor<QUERIESxf32> : !transform.any_value
-    %mask = transform.get_operand %op[4] : (!transform.any_op) -> !transform.any_value
-    transform.iree.match.cast_compatible_type %mask = tensor<MASKxf32> : !transform.any_value
+    transform.iree.match.cast_compatible_type %queries = tensor<EACHxSIZExf32> : !transform.any_value
+    %keys = transform.get_operand %op[1] : (!transform.any_op) -> !transform.any_value
+    transform.iree.match.cast_compatible_type %keys = tensor<ALLxSIZExf32> : !transform.any_value
     %tiles = transform.param.constant #iree_codegen.compilation_info<
       lowering_config = #iree_cpu.lowering_config<
         distribution = [OUTER, ROWS, 0, 0, 0],
@@ -57,19 +58,19 @@ def tiles(size: int) -> tuple[int, int]:
 
 
 def library() -> str:
-    """MLIR of the transform dialect, for FLAG.  A decode is left as it is: its mask is of one token."""
+    """MLIR of the transform dialect, for FLAG."""
     matches, names = [], []
     for size in SIZES:
         tokens, keys = tiles(size)
-        for rank in RANKS:
-            names.append(f"@heads_{size}_{rank}")
-            text, any_of, outer = MATCH, ["?"] * rank, rank - 2
+        for queries, held in RANKS:
+            names.append(f"@heads_{size}_{queries}_{held}")
+            text, outer = MATCH, queries - 2
             for word, said in (
                 ("@NAME", names[-1]),
-                ("QUERIES", "x".join([*any_of[1:], str(size)])),
-                ("MASK", "x".join(any_of)),
-                ("OUTER", ", ".join(["1"] * outer)),
-                ("NONE", ", ".join(["0"] * outer)),
+                ("EACH", "x".join("?" * (queries - 1))),
+                ("ALL", "x".join("?" * (held - 1))),
+                ("OUTER", ", ".join("1" * outer)),
+                ("NONE", ", ".join("0" * outer)),
                 ("ROWS", str(ROWS)),
                 ("TOKENS", str(tokens)),
                 ("SIZE", str(size)),

@@ -48,8 +48,10 @@ def family(shared, tmp_path_factory):
     with once(tmp_path_factory, "onnx") as (folder, done):
         if not done:
             (folder / "own.yaml").write_text(json.dumps({"models": MODELS}))
-            records = [f"artifacts/{name}.verified.json" for name in (*TARGETS, "demo.rtx")]
-            said = shared(folder, "--configfile", "own.yaml", "--", *records)
+            made = [f"artifacts/{name}" for name in (*TARGETS, "demo.rtx")]
+            # both by name: a record that the shared store has comes alone
+            records = [f"{name}.verified.json" for name in made]
+            said = shared(folder, "--configfile", "own.yaml", "--", *made, *records)
             assert said.returncode == 0, said.stderr
     return folder
 

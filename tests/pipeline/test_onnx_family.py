@@ -92,16 +92,16 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["as built", "as restored"])
-def test_onnx_reads_every_graph_where_it_lies(again, family, shared, python):
+def test_onnx_reads_every_graph_where_it_lies(again, family, shared, python, tmp_path):
     """It takes a data file of two names for an attack, and the store knew how to give it some."""
     names = [name for name in TARGETS if "openvino" not in name]
+    folder = tmp_path if again else family
     if again:
-        for name in names:
-            shutil.rmtree(family / f"artifacts/{name}")
+        shutil.copy(family / "own.yaml", tmp_path)
         targets = [f"artifacts/{name}" for name in names]
-        assert shared(family, "--configfile", "own.yaml", "--", *targets).returncode == 0
+        assert shared(tmp_path, "--configfile", "own.yaml", "--", *targets).returncode == 0
     graphs = [
-        graph for name in names for graph in sorted((family / f"artifacts/{name}").glob("*.onnx"))
+        graph for name in names for graph in sorted((folder / f"artifacts/{name}").glob("*.onnx"))
     ]
     assert len(graphs) > len(names)
     done = subprocess.run(

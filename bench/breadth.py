@@ -286,9 +286,9 @@ def main() -> None:
 
         needed = {name for name, of in PIECES.items() if any(kind.startswith(of) for kind in kinds)}
         for name in sorted(needed):
-            words = ("tests/doubles/sentencepieces.py", folder / name, CORPUS)
-            more = ["--plain"] if name == "plain" else []
-            if why := tools.run("llamacpp-hf", ROOT / words[0], *words[1:], *more)[0]:
+            words = [folder / name, CORPUS, *(["--plain"] if name == "plain" else [])]
+            script = ROOT / "tests/doubles/sentencepieces.py"
+            if why := tools.run("llamacpp-hf", script, *words)[0]:
                 sys.exit(why)
 
         def one(kind: str) -> None:

@@ -24,7 +24,7 @@ from ingot.formats.iree import attention, dispatches
 DEVICE = "--iree-hal-target-device="
 IDLE = 60.0  # seconds without any CPU time
 ATTEMPTS = 3
-NO_CODE = b"failed to run translation of source executable"
+NO_CODE = b"failed to run translation of source executable"  # of a kernel
 LOOKS = ("compile-", "emit-", "dump-", "iree-hal-dump-", "mlir-", "@")  # the last: a file of flags
 PACKS = ("iree-global-opt-data-tiling", "iree-opt-data-tiling")  # each weight, in an initializer
 WHOLE = (

@@ -1,15 +1,15 @@
 """What iree-compile makes of a prompt's attention on CPUs, told its tiles by us."""
 
 import json
-import os
 import re
 import subprocess
 
 import pytest
 import yaml
 
-from checkout import copy_modules
+import forging
 from conftest import ROOT
+from forgeries import Forgery
 from ingot.formats.iree import attention
 
 FLAGS = yaml.safe_load((ROOT / "models.yaml").read_text())["hardware"]["cpu"]["flags"]
@@ -75,17 +75,17 @@ def kept(outer):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "outer, size, masked",
+    "outer, size, masked, tokens",  # the last of a tile
     [
-        ((4,), 64, (4,)),
-        ((2,), 128, ()),  # of several devices: one mask for all heads
-        ((2, 2), 32, (2, 2)),
-        ((2, 2), 80, ()),
-        ((2, 2, 2), 256, (2,)),
+        ((4,), 64, (4,), 2),
+        ((2,), 128, (), 1),  # of several devices: one mask for all heads
+        ((2, 2), 32, (2, 2), 4),
+        ((2, 2), 80, (), 1),
+        ((2, 2, 2), 256, (2,), 1),
     ],
 )
 def test_a_prompts_attention_has_our_tiles_and_the_right_numbers(
-    outer, size, masked, ok, python, tmp_path
+    outer, size, masked, tokens, ok, python, tmp_path
 ):
     (tmp_path / "a.mlir").write_text(program(outer, size, masked))
     dump = f"--iree-hal-dump-executable-configurations-to={tmp_path}/dump"
@@ -94,7 +94,6 @@ def test_a_prompts_attention_has_our_tiles_and_the_right_numbers(
     assert "not with our tiles" not in said
     text = "".join(path.read_text() for path in (tmp_path / "dump").iterdir())
     (found,) = re.findall(r"linalg_ext\.attention .*vector_common_parallel = \[(.*?)\]", text)
-    tokens, _ = attention.tiles(size)
     assert found == ", ".join(["1"] * len(outer) + [str(tokens), str(size), "0", "0"])
     for count in (33, 48):  # tokens that no tile divides, and that all do
         *batch, heads = kept(outer)
@@ -107,13 +106,9 @@ def test_a_prompts_attention_has_our_tiles_and_the_right_numbers(
 
 @pytest.mark.slow
 def test_where_the_compiler_refuses_the_tiles_it_takes_its_own(forked, tmp_path):
-    scripts = tmp_path / "scripts"
-    copy_modules(ROOT / "scripts", scripts)
-    module = scripts / "ingot/formats/iree/attention.py"
-    text = module.read_text()
-    assert "LARGEST = 2048" in text
-    module.write_text(text.replace("LARGEST = 2048", "LARGEST = 8192"))
-    os.utime(module, (0, 0))  # no time of anything that was compiled
+    larger = (("LARGEST = 2048", "LARGEST = 8192"),)
+    one = Forgery("tiles are larger", ("vmfb",), "formats/iree/attention.py", larger)
+    scripts = forging.forge(one, tmp_path)
     (tmp_path / "a.mlir").write_text(program((4,), 64, (4,)))
     words = ("--mlir", tmp_path / "a.mlir", "--vmfb", tmp_path / "a.vmfb", "--", TARGET, *FLAGS)
     done = forked("iree", scripts / "compile_vmfb.py", *words)

@@ -54,9 +54,8 @@ def test_gguf_files_are_asked_of_a_libllama_that_was_built_for_a_gpu(shared, pyt
     }
     kinds = {kind: f"demo.{kind}.gguf" for kind in ("f32", "q8_0", "q4_0")}
     paths = {word: str(tmp_path / "artifacts" / name) for word, name in {**files, **kinds}.items()}
-    (tmp_path / "few.yaml").write_text("models: {demo: {corpus_tokens: 512}}")
     targets = [f"artifacts/{Path(path).name}" for path in paths.values()]
-    done = shared(tmp_path, "--configfile", "few.yaml", "--", *targets)
+    done = shared(tmp_path, "--", *targets)
     assert done.returncode == 0, done.stderr
     library = python("llamacpp").parents[1] / "llama.cpp/bin/libllama.so"
     known = {word: paths[word] for word in files} | {"pre_tokenizer": "llama-bpe", "context": 512}

@@ -3,8 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 READY := $(VENV)/ready
 TOOLCHAINS := hub convert llamacpp llamacpp-hf transformers llmcompressor mlx iree modelopt triton onnx genai openvino optimum-intel optimum rtx vllm rayserve slurm kubernetes ci
-# Two cores have time for three: tests wait for servers and clusters.
-JOBS ?= 3
+# Two cores have time for four, of which one waits for servers and clusters (tests/conftest.py).
+JOBS ?= 4
 .DEFAULT_GOAL := help
 define INSTALL
 from pathlib import Path

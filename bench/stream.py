@@ -3,7 +3,7 @@
     .venv/bin/python bench/stream.py                            1.4 GB in five shards, to five targets
     .venv/bin/python bench/stream.py --gigabytes 0.02 --kills 40 [--seed 1]
 
-    ... --ends _tp8.irpa .q8_0.gguf                             other targets
+    ... --ends _tp8.irpa.verified.json .q8_0.gguf               other targets
 
 A stand-in hub on loopback serves a random model.  All files must be equal, and all keys.  For each kill
 all processes of a stream get SIGKILL at a random moment; the next one must end with the same bytes, and
@@ -161,9 +161,11 @@ def keys(folder: Path) -> list[Path]:
     return sorted(path.relative_to(actions) for path in actions.glob("*/*"))
 
 
-def compared(place: Path, hub: Hub, weights: int, targets: list[str], window: float) -> dict:
-    """Both ways, and what they took; the contents that both gave."""
-    found = {}
+def compared(
+    place: Path, hub: Hub, weights: int, targets: list[str], window: float
+) -> tuple[dict, int]:
+    """Both ways, and what they took; the contents that both gave, and the bytes that the stream fetched."""
+    found, sent = {}, 0
     for way in ("snakemake", "stream"):
         (folder := place / way).mkdir()
         before, began = hub.sent, time.monotonic()
@@ -182,7 +184,7 @@ def compared(place: Path, hub: Hub, weights: int, targets: list[str], window: fl
     same = found["snakemake"] == found["stream"]
     count = sum("artifacts" in name for name in found["stream"])
     print(f"{count} files and {len(keys(place / 'stream'))} keys {'equal' if same else 'DIFFER'}")
-    return found["snakemake"] if same else {}
+    return (found["snakemake"] if same else {}), sent
 
 
 def killed(
@@ -239,22 +241,22 @@ def main() -> int:
         print(f"{weights / 1e6:,.0f} MB of weights in {options.shards} shards", flush=True)
         with Hub(place / "hub") as hub:
             targets = [f"artifacts/made{end}" for end in options.ends]
-            wanted = compared(place, hub, weights, targets, options.window)
+            wanted, sent = compared(place, hub, weights, targets, options.window)
             if not wanted:
                 return 1
-            return kills(place, hub, wanted, targets, weights, largest, options)
+            return kills(place, hub, wanted, targets, sent, largest, options)
 
 
 def kills(
-    place: Path, hub: Hub, wanted: dict, targets: list[str], weights: int, largest: int, options
+    place: Path, hub: Hub, wanted: dict, targets: list[str], asked: int, largest: int, options
 ) -> int:
     """So many streams that are killed and gone on with; 1 where one was not right."""
     rng, wrong, most = random.Random(options.seed), 0, 0
-    hub.faults["slow"] = options.seconds / (weights / 1e6)
+    hub.faults["slow"] = options.seconds / (asked / 1e6)
     for number in range(options.kills):
         when, lags, sent = rng.uniform(0, options.seconds), rng.random() < 0.5, hub.sent
         fault = killed(place, hub, wanted, targets, options.window, when, lags)
-        again = hub.sent - sent - weights
+        again = hub.sent - sent - asked
         most = max(most, again)
         wrong += bool(fault) or again > 1.05 * largest + 1e6
         if fault:

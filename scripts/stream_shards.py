@@ -7,6 +7,7 @@ place until that of each shard is the hub's.
 import os
 import struct
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -164,7 +165,8 @@ class Coming:
             shard = parts.pieces[lost[0]].shard
         for number, its in zip(found, kept, strict=True):
             if one := found[number]:
-                parts.report(number, Done(one.until, its, min(one.durable, its), stale=True))
+                kept_of = {"done": its, "durable": min(one.durable, its), "boot": memo.this_boot()}
+                parts.report(number, replace(one, stale=True, **kept_of))
         self.came, self.shards, self.freed = first, shard, {n for n in gone if n < first}
         self.held = {*range(first)} - self.freed
         self._tell()

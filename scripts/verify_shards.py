@@ -8,6 +8,7 @@ shard_irpa.py.  Every byte is compared; iree.runtime and sharktank load it.
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,8 +23,9 @@ from ingot.model.tensors.dtypes import FLOATS
 from ingot.parity import reading as reading_of
 from ingot.parity import verification
 from ingot.parity.adapted import sources as sources_of
+from ingot.parity.in_turn import in_turn
 from ingot.parity.reading import Reading
-from ingot.parity.values import Comparison, hold_tied, row_order
+from ingot.parity.values import Comparison, row_order, tied_check
 
 LAYER = {  # of model.layers.N -> of blk.N, the axis that the ranks split, whose heads are interleaved
     "self_attn.q_proj": ("attn_q", 0, "heads"),
@@ -105,7 +107,6 @@ def verify_shards(
     model, count = reading_of.read(reading), len(ranks)
     reading_of.hold_plain(root, model)
     sources = sources_of(checkpoint)
-    hold_tied(root, sources, model["tied"])
     wanted = dict(expected(model))
     entries = [described(root, ranks, rank, wanted, dtype.upper()) for rank in range(count)]
     the_root(root, wanted, model, count)
@@ -114,14 +115,19 @@ def verify_shards(
         for path, one in zip(ranks, entries, strict=True)
     ]
     comparison = Comparison(root)
-    for name, one in wanted.items():
+
+    def compare(name: str, one: Expected) -> None:
         held = [place_of(root, parts[rank], raw) for rank, raw in raw_names(name, one, count)]
         order = row_order(one.heads, model["head_dim"], one.shape)
 
-        def rows(first: int, last: int, held=held, axis=one.axis, order=order):
-            return merged(held, axis, order[first:last])
+        def rows(first: int, last: int):
+            return merged(held, one.axis, order[first:last])
 
         comparison.tensor(name, held[0].kind, sources[one.source], rows)
+
+    checks = [tied_check(root, sources, model["tied"])]
+    checks += [(partial(compare, *one), [sources[one[1].source]]) for one in wanted.items()]
+    in_turn(checks, comparison.counts)
     opened(root, ranks, entries, wanted, dtype)
     verification.write(
         record,

@@ -6,6 +6,7 @@ table.  A quantised weight is multiplied out by its scales, and must be within h
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -22,9 +23,10 @@ from ingot.parity import divergence, limits, trtllm_model, verification
 from ingot.parity import reading as reading_of
 from ingot.parity import texts as texts_of
 from ingot.parity.adapted import sources as sources_of
+from ingot.parity.in_turn import in_turn
 from ingot.parity.trtllm_model import Weight
 from ingot.parity.trtllm_weights import check_scales, multiplied, rows_of
-from ingot.parity.values import Comparison, chunks, hold_tied, stored, values
+from ingot.parity.values import Comparison, chunks, stored, tied_check, values
 
 MERGED = {  # tensor of a layer -> the checkpoint's that lie in it one below the other; split axis
     "input_layernorm": (["input_layernorm"], None),
@@ -103,18 +105,19 @@ def verify_trtllm(
     as_read(built, model)
     reading_of.hold_plain(trtllm_checkpoint_, model, ("attention_bias", "experts"))
     sources = sources_of(checkpoint)
-    hold_tied(trtllm_checkpoint_, sources, model["tied"])
     vocab = sources["model.embed_tokens.weight"].shape[0]
     comparison, padding, left = Comparison(trtllm_checkpoint_), 0, {*sources}
     if model["experts"]:
         as_stacked(built, model)
-    covered = set()
+    covered, checks = set(), [tied_check(trtllm_checkpoint_, sources, model["tied"])]
     for source, axis, pieces in merges(built, model["tied"], sources):
         if source not in sources:
             raise Refused(f"{trtllm_checkpoint_}: {source} is not in its source")
         covered |= {(piece.rank, piece.name) for piece in pieces}
-        compare(built, comparison, sources[source], axis, pieces)
+        one = sources[source]
+        checks.append((partial(compare, built, comparison, one, axis, pieces), [one]))
         left -= {source}
+    in_turn(checks, comparison.counts)
     left = {name for name in left if not name.endswith(UNREAD) and name != "lm_head.weight"}
     if left := sorted(left):
         raise Refused(f"{trtllm_checkpoint_}: {left[0]} is in no rank, expected it")
@@ -384,7 +387,7 @@ def compare(
                 f"{built.folder}: tensor {source.name} is {away.max():.3g} away from the source in "
                 f"{pieces[0].name}, expected half a step at most"
             )
-        comparison.largest = max(comparison.largest, float(away.max()))
+        comparison.differs_by(float(away.max()))
         comparison.counts["values_rounded"] += int((got != wanted).sum())
     comparison.counts["values"] += int(np.prod(source.shape))
     comparison.equal(False)

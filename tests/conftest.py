@@ -45,11 +45,12 @@ def settings_end_with_their_test():
     os.environ.update(before)
 
 
-# minutes, by one core or two
-LONGEST = (
-    "test_matrix", "test_benches", "test_tensor_parallel", "test_iree", "test_triton", "test_rayserve",
-    "test_serving",
-)  # fmt: skip
+FIRST = (  # of each process: one has those that wait more than they compute, the others what takes minutes
+    ("test_serving", "test_slurm", "test_rayserve", "test_doctor", "test_kubernetes", "test_remote"),
+    ("test_tensor_parallel", "test_onnx_family", "test_any_model"),
+    ("test_iree", "test_matrix", "test_adapter_models"),
+    ("test_verifier_faults", "test_benches", "test_family_records", "test_triton"),
+)
 
 CAN_MOUNT = (
     subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode == 0
@@ -58,10 +59,7 @@ needs_mounts = pytest.mark.skipif(not CAN_MOUNT, reason="this kernel allows no u
 
 
 def pytest_collection_modifyitems(items):
-    """What starts Snakemake, a server or torch takes seconds at least: no part of `make quick`.
-
-    What takes minutes comes first, so that at the end there is work for each process.
-    """
+    """What starts Snakemake, a server or torch takes seconds at least: no part of `make quick`."""
     for item in items:
         if (needs := item.get_closest_marker("root")) and os.geteuid():
             item.add_marker(pytest.mark.skip(reason=f"needs root: {needs.args[0]}"))
@@ -69,7 +67,27 @@ def pytest_collection_modifyitems(items):
         theirs = {"peers", "reading", "forked", "snakemake"} & used
         if theirs or {"pipeline", "servers", "cluster", "ci"} & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
+    items[:] = in_queues(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)))
+
+
+def in_queues(items, processes):
+    """The tests such that each process, which gets so many in a row, begins with its own of FIRST.
+
+    So there is work for each in the end, and none of them waits while nobody computes.
+    """
+    queues = [[] for _ in range(processes)]
+    own = {name: n % processes for n, names in enumerate(FIRST) for name in names}
+    order = [name for names in FIRST for name in names]
+    first = [item for item in items if item.path.stem in own]
+    for item in sorted(first, key=lambda item: order.index(item.path.stem)):
+        queues[own[item.path.stem]].append(item)
+    rest = [item for item in items if item.path.stem not in own]
+    for number, queue in enumerate(queues):  # as xdist cuts what is left for those that have none
+        left = len(rest) + sum(map(len, queues[number:]))
+        count = max(left // (processes - number) - len(queue), 0)
+        queue += rest[:count]
+        del rest[:count]
+    return [item for queue in queues for item in queue]
 
 
 def processor_times():

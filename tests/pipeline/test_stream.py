@@ -20,6 +20,10 @@ ENDS = (
     ".4bit.mlx", ".irpa",
 )  # fmt: skip
 TARGETS = [*(f"artifacts/small{end}" for end in ENDS), "artifacts/tuned.gguf"]
+LATER = (  # made of the ranks, and by an importance matrix of the GGUF file
+    "artifacts/small_tp2.irpa.verified.json", "artifacts/small_tp2.trtllm-ckpt.verified.json",
+    "artifacts/small.q4_k_m.gguf",
+)  # fmt: skip
 HEADERS = 1 << 16  # bytes that are asked for of each shard before all others, at most
 
 
@@ -120,6 +124,29 @@ def test_what_is_streamed_is_what_is_built_from_one_read(hub, stream, snakemake,
 
 
 @pytest.mark.slow
+def test_what_is_made_of_other_artifacts_is_streamed_in_a_second_read(
+    hub, stream, snakemake, tmp_path
+):
+    local = tmp_path / "w/models.local.yaml"
+    own = yaml.safe_load(local.read_text())
+    for name in ("w", "other"):
+        (tmp_path / name / "text.txt").write_text("words " * 1000)
+        own["models"]["small"]["imatrix"] = "text.txt"
+        (tmp_path / name / "models.local.yaml").write_text(yaml.safe_dump(own))
+    said = stream(*LATER)
+    assert said.count("3 artifacts from one read of 2 shards") == 2, said
+    asked = 2 * large(hub, tmp_path)
+    assert asked <= hub.sent <= asked + 4 * HEADERS + 100_000
+    assert not [*(tmp_path / "w/artifacts/small.hf").glob("model*.safetensors")]
+    hub_of = {"HF_ENDPOINT": hub.url, "HF_TOKEN": ""}
+    other = {"INGOT_STORE": str(tmp_path / "other-store")} | hub_of
+    done = snakemake(tmp_path / "other", "--", *LATER, environment=other)
+    assert done.returncode == 0, done.stderr
+    assert held(tmp_path / "w") == held(tmp_path / "other")
+    assert keys(tmp_path / "store") == keys(tmp_path / "other-store")
+
+
+@pytest.mark.slow
 def test_a_killed_stream_goes_on(hub, words, stream, gguf, tmp_path):
     two = TARGETS[:2]
     hub.faults["slow"] = 1.0  # second a megabyte: seven in all
@@ -163,13 +190,6 @@ def test_what_wants_the_whole_checkpoint_is_refused(stream, tmp_path):
     assert "reads the whole checkpoint at once" in said.splitlines()[-1]
     said = stream("artifacts/small.nvfp4.safetensors", fails=True)
     assert "quantize_safetensors reads the whole checkpoint at once" in said.splitlines()[-1]
-    local = tmp_path / "w/models.local.yaml"
-    own = yaml.safe_load(local.read_text())
-    (tmp_path / "w/text.txt").write_text("words " * 1000)
-    own["models"]["small"]["imatrix"] = "text.txt"
-    local.write_text(yaml.safe_dump(own))
-    said = stream("artifacts/small.gguf", "artifacts/small.q4_k_m.gguf", fails=True)
-    assert "needs artifacts/small.gguf first" in said.splitlines()[-1]
 
 
 @pytest.mark.slow

@@ -269,11 +269,11 @@ def test_the_table_names_the_gpus_that_a_build_needs():
            "disk": 0, "download": 0, "gpus": 1}  # fmt: skip
     ways = dict.fromkeys(("seconds", "memory", "disk", "kept", "download"), 0)
     build = {"up_to_date": [], "restored": [], "jobs": [row, {**row, "outputs": ["t"], "gpus": 4}],
-             "cores": 2, "keep": {"all": ways, "targets": ways}, "stream": {"disk": 5e9},
+             "cores": 2, "keep": {"all": ways, "targets": ways}, "stream": {"disk": 5e9, "reads": 2},
              "error": {"past_jobs": 0, "known": False}}  # fmt: skip
     text = "\n".join(plan_table.of_build(build))
     assert "a GPU for m.trtllm, 4 GPUs for t" in text
-    assert "disk, by `ingot stream`: at most 5 GB" in text
+    assert "disk, by `ingot stream`: at most 5 GB, and the weights are fetched 2 times" in text
 
 
 # Rules

@@ -29,14 +29,15 @@ READ = [*SHARDS, "artifacts/m.hf/config.json"]
 def test_the_disk_of_a_stream_is_that_of_its_outputs_and_of_the_pieces_in_between():
     jobs = [*FETCHED, job("safetensors_to_gguf", "artifacts/m.gguf", READ, size=7000)]
     jobs += [job("gguf_to_irpa", "artifacts/m.irpa", ["artifacts/m.gguf"], size=7100)]
-    assert streamed.disk(jobs) == 1 + 7000 + 7100 + streamed.WINDOW + 4000
+    most = 1 + 7000 + 7100 + streamed.WINDOW + 4000
+    assert streamed.forecast(jobs) == {"disk": most, "reads": 1}
     jobs[1:3] = [{**one, "action": "none"} for one in jobs[1:3]]
-    assert streamed.disk(jobs) is None, "the checkpoint is here"
+    assert streamed.forecast(jobs)["disk"] is None, "the checkpoint is here"
 
 
 def test_a_plan_says_nothing_of_a_stream_that_cannot_be():
     jobs = [*FETCHED, job("generate_reference", "artifacts/m.reference.npz", READ)]
-    assert streamed.disk(jobs) is None
+    assert streamed.forecast(jobs) == {"disk": None, "reads": None}
     with pytest.raises(Refused, match="generate_reference reads the whole checkpoint at once"):
         streamed.readers(jobs, streamed.shards(jobs))
 
@@ -54,3 +55,15 @@ def test_what_a_stream_waits_for_is_all_that_is_read_but_the_shards():
     jobs = [*FETCHED, writer, job("toolchain", "logs/mark")]
     found = stream.prerequisites(jobs, [writer], {*SHARDS})
     assert found == ["artifacts/m.hf/listing.json", "logs/mark"]
+
+
+def test_what_is_made_of_an_artifact_of_this_read_is_of_the_next():
+    ranks, record = "artifacts/m_tp2.irpa", "artifacts/m_tp2.irpa.verified.json"
+    jobs = [*FETCHED, job("shard_irpa", ranks, READ), job("verify_shards", record, [*READ, ranks])]
+    ready, later = streamed.readers(jobs, {*SHARDS})
+    assert ([one["rule"] for one in ready], [one["rule"] for one in later]) == (
+        ["shard_irpa"], ["verify_shards"],
+    )  # fmt: skip
+    assert streamed.forecast(jobs)["reads"] == 2
+    jobs[-2]["action"] = "none"
+    assert streamed.readers(jobs, {*SHARDS}) == ([jobs[-1]], [])

@@ -12,6 +12,11 @@ from ingot.model.checkpoint.safetensors import Tensor
 class Made(Tensor):
     """`shape` is [rows, columns] of its values."""
 
+    @property
+    def beside(self) -> list[Tensor]:
+        """What is read of the checkpoint beside the tensor itself."""
+        return []
+
     @abstractmethod
     def floats(self, first: int, last: int) -> np.ndarray:
         """Rows first..last, float32."""

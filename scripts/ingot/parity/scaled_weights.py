@@ -37,6 +37,10 @@ class Scaled(Made):
     scales: Tensor
     block: tuple[int, int]
 
+    @property
+    def beside(self) -> list[Tensor]:
+        return [self.scales]
+
     def floats(self, first: int, last: int) -> np.ndarray:
         rows = np.arange(first, last) // self.block[0]
         codes = np.memmap(self.path, np.uint8, "r", self.offset, self.shape)[first:last]

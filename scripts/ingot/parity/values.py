@@ -13,6 +13,7 @@ from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.tensors.dtypes import FLOATS
 from ingot.parity.adapted import Adapted
+from ingot.parity.in_turn import Check
 from ingot.parity.joined_experts import Joined
 from ingot.parity.made import Made
 
@@ -30,8 +31,11 @@ class Comparison:
     """Counts what was compared, and stops at the first value that is not the nearest."""
 
     def __init__(self, path: Path):
-        self.path, self.largest = path, 0.0
-        self.counts = {"tensors": 0, "tensors_equal": 0, "values": 0, "values_rounded": 0}
+        self.path = path
+        self.counts: dict[str, int | float] = {
+            "tensors": 0, "tensors_equal": 0, "values": 0, "values_rounded": 0,
+            "largest_difference": 0.0,
+        }  # fmt: skip
 
     def tensor(
         self,
@@ -65,10 +69,13 @@ class Comparison:
             if changed:
                 with np.errstate(invalid="ignore"):
                     away = np.abs(got - wanted)[np.isfinite(wanted)].max(initial=0)
-                self.largest = max(self.largest, float(away))
+                self.differs_by(float(away))
         self.counts["values"] += int(np.prod(source.shape))
         self.counts["values_rounded"] += off
         self.equal(off == 0)
+
+    def differs_by(self, much: float) -> None:
+        self.counts["largest_difference"] = max(self.counts["largest_difference"], much)
 
     def equal(self, whether: bool = True) -> None:
         self.counts["tensors"] += 1
@@ -76,23 +83,25 @@ class Comparison:
 
     def checks(self) -> dict:
         """What a record says."""
-        limit = "the nearest value of the dtype"
-        return {**self.counts, "largest_difference": self.largest, "limit": limit}
+        return {**self.counts, "limit": "the nearest value of the dtype"}
 
 
-def hold_tied(path: Path, sources: dict[str, Tensor], tied: bool) -> None:
-    """Refuse what was made without the head of a source that stores another one than its embedding."""
+def tied_check(path: Path, sources: dict[str, Tensor], tied: bool) -> Check:
+    """Refuses what was made without the head of a source that stores another one than its embedding."""
     names = ("model.embed_tokens.weight", "lm_head.weight")
-    if not tied or names[1] not in sources:
-        return
-    one, head = (sources[name] for name in names)
-    for first, last in chunks(one.shape):
-        if one.shape != head.shape or not np.array_equal(
-            values(one, first, last), values(head, first, last)
-        ):
-            raise Refused(
-                f"{path}: its source has a head of its own, expected that of the embedding"
-            )
+    both = [sources[name] for name in names] if tied and names[1] in sources else []
+
+    def check() -> None:
+        one, head = both
+        for first, last in chunks(one.shape):
+            if one.shape != head.shape or not np.array_equal(
+                values(one, first, last), values(head, first, last)
+            ):
+                raise Refused(
+                    f"{path}: its source has a head of its own, expected that of the embedding"
+                )
+
+    return (check if both else lambda: None), both
 
 
 def parts(source: Tensor) -> Iterator[tuple[int, int]]:

@@ -183,7 +183,7 @@ def of_build(jobs: list[dict], wanted: set[str], cores: int | None, past: Past) 
         "restored": restored,
         "up_to_date": here,
         "keep": totals,
-        "stream": {"disk": streamed.disk(jobs)},
+        "stream": streamed.forecast(jobs),
         "error": {
             "past_jobs": len(errors),
             "known": any(past.jobs(step) for step in steps),

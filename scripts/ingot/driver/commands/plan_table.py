@@ -40,7 +40,9 @@ def of_build(build: dict) -> Iterator[str]:
     for way, words in ((everything, "keeping all"), (rolling, "--config keep=targets")):
         yield f"disk, {words}: peak {size(way['disk'])}, {size(way['kept'])} in the end"
     if most := build["stream"]["disk"]:
-        yield f"disk, by `ingot stream`: at most {size(most)}"
+        reads = build["stream"]["reads"]
+        times = f", and the weights are fetched {reads} times" if reads > 1 else ""
+        yield f"disk, by `ingot stream`: at most {size(most)}{times}"
     error = build["error"]
     if error["past_jobs"]:
         yield (

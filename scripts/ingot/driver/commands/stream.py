@@ -3,8 +3,9 @@
     ingot stream artifacts/M_tp8.irpa artifacts/M.q4_k_m.gguf     both from one read of the hub
 
 The shards are fetched once, in pieces.  Everything asked for that is written from them is written from each
-piece as it comes; then the piece goes.  Stopped anywhere, it goes on at the shard that it was in.  Keys and
-bytes are those of a build by snakemake, which takes over at the end: records of verification are its part.
+piece as it comes; then the piece goes.  What also needs one of these artifacts takes a second read, such as
+the record of a rank set.  Stopped anywhere, it goes on at the shard that it was in.  Keys and bytes are
+those of a build by snakemake, which takes over at the end.
 """
 
 import contextlib
@@ -55,14 +56,19 @@ def run(root: Path, options: Namespace) -> None:
         return dry_run(root, wanted, own, **{DETAILS: "1"})
 
     jobs = asked()
-    if coming := streamed.shards(jobs):
-        if before := prerequisites(jobs, streamed.readers(jobs, coming), coming):
+    while coming := streamed.shards(jobs):
+        ready, _ = streamed.readers(jobs, coming)
+        if before := prerequisites(jobs, ready, coming):
             build(root, before, own, Path.cwd())
             jobs = asked()
         put_on_record([job for job in jobs if {*job["outputs"]} & coming])
         jobs = asked()
-        window = int(options.window * 1e6)
-        Stream(root, streamed.readers(jobs, coming), sorted(coming), window).run()
+        ready, later = streamed.readers(jobs, coming)
+        Stream(root, ready, sorted(coming), int(options.window * 1e6)).run()
+        if not later:
+            break
+        build(root, [job["outputs"][0] for job in ready], own, Path.cwd())
+        jobs = asked()
     build(root, wanted, own, Path.cwd())
 
 

@@ -7,9 +7,9 @@ from ingot.base.refused import Refused
 from ingot.driver.catalogue.formats.quantised import READ_TWICE
 
 WINDOW = 128_000_000  # bytes of pieces that are on the disk at once, unless told otherwise
-STEPS = (  # that go through a checkpoint in passes: Rows.passes
+STEPS = (  # that go through a checkpoint in passes: Rows.passes, in_turn
     "safetensors_to_gguf", "quantize_gguf", "shard_irpa", "safetensors_to_trtllm", "export_onnx",
-    "quantize_safetensors", "quantize_mlx",
+    "quantize_safetensors", "quantize_mlx", "verify_shards", "verify_trtllm",
 )  # fmt: skip
 
 Job = dict[str, Any]  # as a dry run tells of it
@@ -32,9 +32,11 @@ def shards(jobs: list[Job]) -> set[str]:
     return found
 
 
-def readers(jobs: list[Job], coming: set[str]) -> list[Job]:
-    """The jobs that read the shards.  Refused: one that wants the whole checkpoint at once, or twice, or
-    what another one writes."""
+def readers(jobs: list[Job], coming: set[str]) -> tuple[list[Job], list[Job]]:
+    """The jobs that read the shards: those that can now, and those that need what one of these writes.
+
+    Refused: a job that wants the whole checkpoint at once, or twice.
+    """
     found = [job for job in jobs if job["action"] == "run" and coming & {*job["inputs"]}]
     written = {path for job in found for path in job["outputs"]}
     for job in found:
@@ -44,12 +46,8 @@ def readers(jobs: list[Job], coming: set[str]) -> list[Job]:
                 f"{path}: {job['step']} reads the whole checkpoint at once, expected what is written from "
                 "each piece as it comes; leave it out, and ask snakemake for it"
             )
-        if first := way_to(job["inputs"], jobs) & written:
-            raise Refused(
-                f"{path}: needs {min(first)} first, which is made of the whole checkpoint; stream that, "
-                "then ask snakemake for this"
-            )
-    return found
+    later = [job for job in found if way_to(job["inputs"], jobs) & written]
+    return [job for job in found if job not in later], later
 
 
 def way_to(paths: list[str], jobs: list[Job]) -> set[str]:
@@ -61,16 +59,29 @@ def way_to(paths: list[str], jobs: list[Job]) -> set[str]:
     return {*found}
 
 
-def disk(jobs: list[Job]) -> int | None:
-    """The most bytes on the disk where the jobs are streamed; None where they cannot be, or need not."""
+def forecast(jobs: list[Job]) -> dict[str, int | None]:
+    """Of the jobs where they are streamed: `disk`, the most bytes of it, and `reads` of the shards.
+
+    None of both where they cannot be, or need not.
+    """
     try:
         coming = shards(jobs)
-        if not coming or not readers(jobs, coming):
-            return None
+        reads = rounds(jobs, coming)
     except Refused:
-        return None
+        reads = 0
+    if not reads:
+        return {"disk": None, "reads": None}
     sizes: dict[str, int] = {}
     for job in jobs:
         sizes |= (job.get("forecast") or {}).get("files", {}) if job["action"] == "run" else {}
     largest = max(sizes.get(path, 0) for path in coming)  # a piece is a part of a shard
-    return sum(size for path, size in sizes.items() if path not in coming) + WINDOW + largest
+    files = sum(size for path, size in sizes.items() if path not in coming)
+    return {"disk": files + WINDOW + largest, "reads": reads}
+
+
+def rounds(jobs: list[Job], coming: set[str]) -> int:
+    """How many reads of the shards the jobs take."""
+    ready, later = readers(jobs, coming)
+    if not later:
+        return min(len(ready), 1)
+    return 1 + rounds([job for job in jobs if job not in ready], coming)

@@ -51,10 +51,13 @@ class Arrivals:
         for piece in own:
             self.until[piece] = max(self.until[piece], turn)
 
-    def passes(self, outs: Collection[Any]) -> Iterator[None]:
+    def passes(
+        self, outs: Collection[Any], counts: dict[str, int | float] | None = None
+    ) -> Iterator[None]:
         """One turn a pass, each once its piece is here; in the end every shard holds what the hub says.
 
-        `outs` are the stream.Output that the writer fills: on the disk at the end of each shard.
+        `outs` are the stream.Output that the writer fills: on the disk at the end of each shard.  What it
+        adds to `counts` is kept: the process that goes on has them as they were then.
         """
         yield
         found = self.pieces.done(self.writer)
@@ -65,8 +68,10 @@ class Arrivals:
             )
         found = found or Done(self.until)
         found.stale = False
+        if counts is not None:
+            counts |= found.counts[str(found.done)] if found.done else {}
         self.pieces.report(self.writer, found)
-        all_of = self.pieces.pieces
+        all_of, ended = self.pieces.pieces, True
         for number in range(found.done, len(all_of)):
             pieces.wait_for(lambda number=number: self.pieces.come["pieces"] > number)
             self.now = number
@@ -76,5 +81,9 @@ class Arrivals:
             for out in outs if ends else ():
                 out.sync()
             found.durable = found.done if ends else found.durable
+            if counts is not None:
+                if not ended:
+                    found.counts.pop(str(number))
+                found.counts[str(found.done)], ended = {**counts}, ends
             self.pieces.report(self.writer, found, durable=ends)
         pieces.wait_for(lambda: self.pieces.come["whole"] == len(self.pieces.shards))

@@ -70,6 +70,8 @@ def entry_of(known: dict, name: str) -> dict:
 def plan(folder: Path, known: dict, entries: dict[str, dict], least: int) -> None:
     """The shards' headers, each in a file with holes for all else, and what the pieces are."""
     found: list[tuple[int, int, int]] = []
+    for path in (folder / "come", *folder.glob("writers/*")):  # of another plan
+        path.unlink(missing_ok=True)
     (folder / "shards").mkdir(parents=True, exist_ok=True)
     for number, (name, entry) in enumerate(entries.items()):
         path = folder / "shards" / name
@@ -237,7 +239,11 @@ class Sink:
                     pieces.wait_for(lambda: self.coming.room(number))  # noqa: B023
                 end = min(end, piece.first if self.at < piece.first else piece.last)
             some, view = view[: end - self.at], view[end - self.at :]
-            os.pwrite(self.file.fileno(), some, self.at)
+            if self.left and self.at >= self.coming.parts.pieces[self.left[0]].first:
+                os.pwrite(self.file.fileno(), some, self.at)
+            elif os.pread(self.file.fileno(), len(some), self.at) != some:
+                (self.coming.parts.where / "plan.json").unlink()
+                raise SpoiltError(f"{self.path.name}: its header is not the one that came first")
             self.at = end
             if self.left and end == piece.last:
                 self.coming.arrived(self.left.pop(0))

@@ -127,7 +127,7 @@ def verify_shards(
 
     checks = [tied_check(root, sources, model["tied"])]
     checks += [(partial(compare, *one), [sources[one[1].source]]) for one in wanted.items()]
-    in_turn(checks, comparison.counts)
+    in_turn(checks, comparison.counts, [root, *ranks])
     opened(root, ranks, entries, wanted, dtype)
     verification.write(
         record,

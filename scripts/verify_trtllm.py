@@ -117,7 +117,7 @@ def verify_trtllm(
         one = sources[source]
         checks.append((partial(compare, built, comparison, one, axis, pieces), [one]))
         left -= {source}
-    in_turn(checks, comparison.counts)
+    in_turn(checks, comparison.counts, sorted(trtllm_checkpoint_.iterdir()))
     left = {name for name in left if not name.endswith(UNREAD) and name != "lm_head.weight"}
     if left := sorted(left):
         raise Refused(f"{trtllm_checkpoint_}: {left[0]} is in no rank, expected it")

@@ -46,7 +46,14 @@ def settings_end_with_their_test():
 
 
 FIRST = (  # of each process: one has those that wait more than they compute, the others what takes minutes
-    ("test_serving", "test_slurm", "test_rayserve", "test_doctor", "test_kubernetes", "test_remote"),
+    (
+        "test_serving",
+        "test_slurm",
+        "test_rayserve",
+        "test_doctor",
+        "test_kubernetes",
+        "test_remote",
+    ),
     ("test_tensor_parallel", "test_onnx_family", "test_any_model"),
     ("test_iree", "test_matrix", "test_adapter_models"),
     ("test_verifier_faults", "test_benches", "test_family_records", "test_triton"),

@@ -1,12 +1,14 @@
 """Whose an output is: a step of a run that was overtaken puts nothing in place."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from ingot.base import claim
 from ingot.base.atomic import partial_of, replacing
 from ingot.base.refused import Refused
+from ingot.driver.cache.contents import stamps
 
 
 @pytest.fixture
@@ -96,3 +98,16 @@ def test_another_nodes_partial_is_an_earlier_try_once_a_run_has_claimed_the_outp
     claim.claim(path, {"run": "a" * 16})
     with partial_of(path):
         assert not left.exists(), "of a try that was killed, or of a run that was overtaken"
+
+
+def test_another_name_of_an_input_is_no_edit_and_an_edit_that_is_taken_back_is_one(tmp_path):
+    """The store links what a build reads, at any time."""
+    path = tmp_path / "m.gguf"
+    path.write_text("one")
+    job = SimpleNamespace(reads=[str(path)], ancient=lambda _: False)
+    before = stamps(job)
+    os.link(path, tmp_path / "link")
+    assert stamps(job) == before
+    path.write_text("two")
+    path.write_text("one")
+    assert stamps(job) != before

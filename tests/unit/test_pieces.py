@@ -15,6 +15,8 @@ from ingot.base.stream import Output
 from ingot.model.checkpoint.arrivals import Arrivals
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor
+from ingot.parity.in_turn import in_turn
+from ingot.parity.scaled_weights import Scaled
 from ingot.store import locks
 
 PLAN = {"shards": ["a", "b"], "pieces": [[0, 8, 20], [0, 20, 30], [1, 8, 50]]}
@@ -71,6 +73,72 @@ def test_a_writer_goes_on_behind_the_passes_that_it_is_done_with(folder):
     Pieces(folder).report("0", Done([0, 1, 2], 2, 2))
     found = Arrivals(folder, "0", tensors(folder))
     assert [found.now for _ in found.passes([])] == [None, 2]
+
+
+def test_a_writer_ends_once_every_shard_is_the_hubs(folder, monkeypatch):
+    def now(what):
+        if not (found := what()):
+            raise TimeoutError
+        return found
+
+    monkeypatch.setattr(pieces, "wait_for", now)
+    Pieces(folder).tell(3, 1, set())
+    with pytest.raises(TimeoutError):
+        [*Arrivals(folder, "0", tensors(folder)).passes([])]
+    assert Pieces(folder).done("0").done == 3, "it had all, and went no further"
+    Pieces(folder).tell(3, 2, set())
+    assert [*Arrivals(folder, "0", tensors(folder)).passes([])]
+
+
+@pytest.mark.parametrize("boot, whole, counted", [("", 2, 9), ("", 1, 5), ("another", 2, 5)])
+def test_a_verification_goes_on_with_what_it_had_counted_by_then(boot, whole, counted, folder):
+    """Of a shard that is not known to be whole, and after a crash, with what it had before that shard."""
+    counts = {"2": {"equal": 5}, "3": {"equal": 9}}
+    Pieces(folder).tell(3, whole, set())
+    done = Done([0, 1, 2], 3, 2, boot or memo.this_boot(), counts=counts)
+    Pieces(folder).report("0", done)
+    coming(folder).resume()
+    all_here(folder)
+    found = {"equal": 0}
+    passes = Arrivals(folder, "0", tensors(folder)).passes([], found)
+    next(passes)
+    next(passes, None)
+    assert found == {"equal": counted}
+
+
+def test_a_verification_of_another_file_begins_with_the_first_piece(folder, monkeypatch):
+    monkeypatch.setenv(pieces.FOLDER, str(folder))
+    monkeypatch.setenv(pieces.WRITER, "0")
+    all_here(folder)
+    artifact = folder / "artifact"
+    artifact.write_text("one")
+    found = {"equal": 0}
+    for _ in Arrivals(folder, "0", tensors(folder)).passes([], found, [artifact]):
+        found["equal"] += 1
+    assert [*Arrivals(folder, "0", tensors(folder)).passes([], {}, [artifact])] == [None]
+    artifact.write_text("another")
+    again = Arrivals(folder, "0", tensors(folder))
+    assert [again.now for _ in again.passes([], {}, [artifact])] == [None, 0, 1, 2]
+    artifact.write_text("a third")
+    Pieces(folder).tell(3, 2, {0})
+    with pytest.raises(Refused, match="is gone"):
+        [*Arrivals(folder, "0", tensors(folder)).passes([], {}, [artifact])]
+    assert Pieces(folder).done("0") is None, "the piece that is gone comes again"
+
+
+def test_a_check_waits_for_all_that_its_values_are_made_of(folder, monkeypatch):
+    monkeypatch.setenv(pieces.FOLDER, str(folder))
+    monkeypatch.setenv(pieces.WRITER, "0")
+    all_here(folder)
+    t, u, v, w = tensors(folder).values()
+    scaled = Scaled(t.name, "F8_E4M3", (3, 4), t.path, t.offset, t.nbytes, w, (1, 1))
+    done = []
+    checks = [(lambda n=n: done.append((n, Pieces(folder).done("0").done)), needs) for n, needs in (
+        ("plain", [u]), ("scales", [scaled]), ("both", [t, v]), ("none", []),
+    )]  # fmt: skip
+    in_turn(checks, {}, [])
+    assert done == [("none", 0), ("plain", 1), ("scales", 2), ("both", 2)]
+    assert Pieces(folder).done("0").until == [2, 1, 2]
 
 
 def test_a_writer_whose_file_is_gone_does_not_go_on_in_an_empty_one(folder, monkeypatch):
@@ -263,4 +331,8 @@ def test_a_spoilt_shard_is_not_begun_again_under_those_who_read_of_it(folder):
     with pytest.raises(stream_shards.SpoiltError, match="not what the hub says"):
         sink.truncate(0)
     assert (folder / "shards/a").read_bytes()[8:20] == b"y" * 12
+    other = stream_shards.Sink(found, 1)
+    with pytest.raises(stream_shards.SpoiltError, match="header is not the one that came first"):
+        other.write(b"other" * 10)
+    assert Pieces(folder).shards == [], "it is planned again"
     assert memo.this_boot() == Pieces(folder).come["boot"]

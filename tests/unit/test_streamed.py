@@ -1,5 +1,7 @@
 """What `ingot stream` takes, and what it says of the rest."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from ingot.base.refused import Refused
@@ -67,3 +69,31 @@ def test_what_is_made_of_an_artifact_of_this_read_is_of_the_next():
     assert streamed.forecast(jobs)["reads"] == 2
     jobs[-2]["action"] = "none"
     assert streamed.readers(jobs, {*SHARDS}) == ([jobs[-1]], [])
+
+
+def test_what_is_there_already_needs_no_read_of_its_own():
+    imatrix = job("compute_imatrix", "artifacts/m.imatrix", ["artifacts/m.gguf"], "none")
+    quantise = job("quantize_gguf", "artifacts/m.q4_k_m.gguf", [*READ, "artifacts/m.imatrix"])
+    jobs = [*FETCHED, job("safetensors_to_gguf", "artifacts/m.gguf", READ), imatrix, quantise]
+    assert streamed.forecast(jobs)["reads"] == 1
+    imatrix["action"] = "run"
+    assert streamed.forecast(jobs)["reads"] == 2
+
+
+def test_what_comes_on_no_record_is_not_streamed_for_ever(monkeypatch, tmp_path):
+    """The disk may be full, or an input have changed while it was read."""
+    ranks, record = "artifacts/m_tp2.irpa", "artifacts/m_tp2.irpa.verified.json"
+    jobs = [*FETCHED, job("shard_irpa", ranks, READ), job("verify_shards", record, [*READ, ranks])]
+    runs = []
+    nothing = lambda *_, **__: None  # noqa: E731
+    for name in ("build", "put_on_record"):
+        monkeypatch.setattr(stream, name, nothing)
+    monkeypatch.setattr(stream.schema, "load", nothing)
+    monkeypatch.setattr(stream.targets, "check", nothing)
+    monkeypatch.setattr(stream, "dry_run", lambda *_, **__: jobs)
+    fake = lambda root, ready, *_: SimpleNamespace(run=lambda more: runs.append((len(ready), more)))  # noqa: E731
+    monkeypatch.setattr(stream, "Stream", fake)
+    options = SimpleNamespace(target=[record], configfile=None, window=1)
+    with pytest.raises(Refused, match=f"{ranks}: written, but on no record"):
+        stream.run(tmp_path, options)
+    assert runs == [(1, 1)]

@@ -46,7 +46,8 @@ class Done:
 
     `until` says of each piece the last pass that reads it, -1 where none does.  `stale`: an earlier process
     said so, and this one may find that its file is gone: nothing is given up by such a report.  `counts` is
-    what it had found after so many passes: now, and at the end of each shard, at which it may go on again.
+    what it had found in the files `of` after so many passes: now, and at the end of each shard, at which it
+    may go on again.
     """
 
     until: list[int]
@@ -55,6 +56,7 @@ class Done:
     boot: str = field(default_factory=memo.this_boot)
     stale: bool = False
     counts: dict[str, dict[str, int | float]] = field(default_factory=dict)
+    of: list[list[int]] = field(default_factory=list)
 
     @property
     def kept(self) -> int:

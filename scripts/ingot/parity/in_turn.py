@@ -3,6 +3,7 @@
 import os
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 
 from ingot.base import pieces
 from ingot.model.checkpoint.arrivals import Arrivals
@@ -12,9 +13,11 @@ from ingot.parity.made import Made
 Check = tuple[Callable[[], None], list[Tensor]]  # what it does, and what it reads of the checkpoint
 
 
-def in_turn(checks: list[Check], counts: dict[str, int | float]) -> None:
-    """Do all checks, which add to `counts`.  In a stream a process may go on where a killed one was: then
-    `counts` begins with what that one had found."""
+def in_turn(checks: list[Check], counts: dict[str, int | float], files: list[Path]) -> None:
+    """Do all checks of `files`, which add to `counts`, zeros before.
+
+    In a stream a process goes on where one was killed, with its counts, unless a file is another one now.
+    """
     where = pieces.folder()
     if where is None:
         for check, _ in checks:
@@ -28,7 +31,7 @@ def in_turn(checks: list[Check], counts: dict[str, int | float]) -> None:
     for number, ((check, _), needs) in enumerate(zip(checks, read, strict=True)):
         arrivals.note(number, [one.name for one in needs])
         turns[arrivals.turns[number]].append(check)
-    for _ in arrivals.passes((), counts):
+    for _ in arrivals.passes((), counts, files):
         for check in turns[arrivals.now]:
             check()
 

@@ -26,6 +26,10 @@ class Joined(Made):
     every: slice  # of the outputs that the tensor has, those that are its own
     scales: Tensor | None = None
 
+    @property
+    def beside(self) -> list[Tensor]:
+        return [self.scales] if self.scales else []
+
     def floats(self, first: int, last: int) -> np.ndarray:
         """Rows first..last, float32."""
         if self.scales:

@@ -13,9 +13,9 @@ class Made(Tensor):
     """`shape` is [rows, columns] of its values."""
 
     @property
+    @abstractmethod
     def beside(self) -> list[Tensor]:
-        """What is read of the checkpoint beside the tensor itself."""
-        return []
+        """The tensors of the checkpoint that are read beside the one of its name."""
 
     @abstractmethod
     def floats(self, first: int, last: int) -> np.ndarray:

@@ -64,6 +64,10 @@ class OfHeads(Made):
     every: int
     turned: bool
 
+    @property
+    def beside(self) -> list[Tensor]:
+        return self.source.beside if isinstance(self.source, Made) else []
+
     def floats(self, first: int, last: int) -> np.ndarray:
         out, found = self.whole[1], []
         for head in range(first // out, -(-last // out)):

@@ -55,7 +55,8 @@ class Comparison:
                 equal = np.array_equal(got.view(np.uint16).reshape(bits.shape), bits)
                 if equal and (bits & 0x7FFF).max() <= INFINITY[kind]:  # NaN is equal to nothing
                     continue
-            wanted = values(source, first, last) + np.float32(plus)
+            wanted = values(source, first, last)
+            wanted = wanted + np.float32(plus) if plus else wanted
             got = as_float32(got, kind).reshape(wanted.shape)
             changed = int(np.count_nonzero(got != wanted))
             off += changed

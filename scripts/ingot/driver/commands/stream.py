@@ -56,18 +56,23 @@ def run(root: Path, options: Namespace) -> None:
         return dry_run(root, wanted, own, **{DETAILS: "1"})
 
     jobs = asked()
+    written: set[str] = set()
     while coming := streamed.shards(jobs):
         ready, _ = streamed.readers(jobs, coming)
+        if again := written & {job["outputs"][0] for job in ready}:
+            raise Refused(f"{min(again)}: written, but on no record; the lines above say why")
         if before := prerequisites(jobs, ready, coming):
             build(root, before, own, Path.cwd())
             jobs = asked()
         put_on_record([job for job in jobs if {*job["outputs"]} & coming])
         jobs = asked()
         ready, later = streamed.readers(jobs, coming)
-        Stream(root, ready, sorted(coming), int(options.window * 1e6)).run()
+        more = streamed.rounds(jobs, coming) - 1
+        Stream(root, ready, sorted(coming), int(options.window * 1e6)).run(more)
         if not later:
             break
-        build(root, [job["outputs"][0] for job in ready], own, Path.cwd())
+        written |= (made := {job["outputs"][0] for job in ready})
+        build(root, sorted(made), own, Path.cwd())
         jobs = asked()
     build(root, wanted, own, Path.cwd())
 
@@ -114,11 +119,12 @@ class Stream:
         self.folder = Path(coming[0]).parent / ".coming" / self.name
         environment.prepare(root / "scripts")
 
-    def run(self) -> None:
-        total = sum(entry["size"] for entry in self.entries.values())
+    def run(self, more: int) -> None:
+        """`more`: reads of the same shards that follow."""
+        total, count = sum(entry["size"] for entry in self.entries.values()), len(self.readers)
         print(
-            f"stream: {len(self.readers)} artifacts from one read of {len(self.coming)} shards, "
-            f"{size(total)}",
+            f"stream: {count} artifact{'s' * (count > 1)} from one read of {len(self.coming)} shards, "
+            f"{size(total)}" + f"; {more} more after it" * bool(more),
             file=sys.stderr,
         )
         with locks.locked(pieces.busy(self.name)) as self.lock:

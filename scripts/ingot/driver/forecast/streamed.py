@@ -37,7 +37,8 @@ def readers(jobs: list[Job], coming: set[str]) -> tuple[list[Job], list[Job]]:
 
     Refused: a job that wants the whole checkpoint at once, or twice.
     """
-    found = [job for job in jobs if job["action"] == "run" and coming & {*job["inputs"]}]
+    jobs = [job for job in jobs if job["action"] == "run"]
+    found = [job for job in jobs if coming & {*job["inputs"]}]
     written = {path for job in found for path in job["outputs"]}
     for job in found:
         path = job["outputs"][0]

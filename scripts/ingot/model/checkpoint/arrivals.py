@@ -8,7 +8,7 @@ from collections.abc import Collection, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ingot.base import pieces
+from ingot.base import claim, pieces
 from ingot.base.pieces import Done, Pieces
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import Tensor
@@ -52,21 +52,27 @@ class Arrivals:
             self.until[piece] = max(self.until[piece], turn)
 
     def passes(
-        self, outs: Collection[Any], counts: dict[str, int | float] | None = None
+        self,
+        outs: Collection[Any],
+        counts: dict[str, int | float] | None = None,
+        of: Collection[Path] = (),
     ) -> Iterator[None]:
         """One turn a pass, each once its piece is here; in the end every shard holds what the hub says.
 
         `outs` are the stream.Output that the writer fills: on the disk at the end of each shard.  What it
-        adds to `counts` is kept: the process that goes on has them as they were then.
+        adds to `counts`, zeros before, is kept: a process that goes on has them as they were then, if it
+        reads the same files `of`.
         """
         yield
-        found = self.pieces.done(self.writer)
+        found, these = self.pieces.done(self.writer), [claim.identity(path) for path in of]
+        found = found if found and found.of == these else None
         if found is None and self.pieces.come["freed"]:
+            pieces.forget()
             (self.pieces.where / "lost").touch()
             raise Refused(
                 f"{self.pieces.where}: what was written is gone, and pieces are; stream again"
             )
-        found = found or Done(self.until)
+        found = found or Done(self.until, of=these)
         found.stale = False
         if counts is not None:
             counts |= found.counts[str(found.done)] if found.done else {}

@@ -16,7 +16,7 @@ ENTRY = "name: Mine, shards: 2, architecture: LlamaForCausalLM, pre_tokenizer: l
 MINE = "models: {{mine: {{{}, " + ENTRY + "}}}}"
 SHARD = "c/model-00001-of-00002.safetensors"
 # before anything fails; of a slow machine how far a step is
-GOOD = re.compile(r"(Using workflow|plan|start|done|restore) |.+: +\d+ (s so far|%)")
+GOOD = re.compile(r"(Using workflow|plan|start|done|restore|run) |.+: +\d+ (s so far|%)")
 THEIRS = re.compile(
     r"RuleException|CalledProcessError|Traceback|WorkflowError|compgen|message: None"
 )

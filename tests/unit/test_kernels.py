@@ -1,10 +1,15 @@
 """What envs/convert/kernels.c computes is what numpy does; of merges, test_adapter.py shows it."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
+from ingot.model.checkpoint.merge import Merger
 from ingot.model.tensors import kernels
 from ingot.model.tensors.cast import Caster
+from ingot.model.tensors.int8 import Quantizer
 
 FINITE = np.arange(1 << 16, dtype=np.uint16)
 FINITE = FINITE[(FINITE & 0x7FFF) < 0x7F80]  # all others are refused before
@@ -58,6 +63,20 @@ def test_what_no_block_divides_is_cast_by_numpy(compiled):
     compiled()
     wide = (bits.astype(np.uint32) << 16).view(np.float32)
     assert Caster("BF16", "F16")(bits).tobytes() == wide.astype(np.float16).tobytes()
+
+
+@pytest.mark.parametrize("make", [
+    *(lambda pair=pair: Caster(*pair) for pair in (("BF16", "F16"), ("F32", "BF16"), ("BF16", "Q8_0"))),
+    Merger, Quantizer,
+])  # fmt: skip
+def test_what_owns_a_threads_buffers_goes_with_the_thread(make):
+    """A stream starts threads for each piece: buffers that waited for Python's collector took gigabytes."""
+    gc.disable()
+    try:
+        left = weakref.ref(make())
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_an_older_processor_has_numpy(monkeypatch, compiled, tmp_path):

@@ -70,14 +70,15 @@ class Caster:
         self.source, self.target = source, target
         self.overflowed = 0  # finite values that became infinite
         self.buffers: dict[str, np.ndarray] = {}
+        # unbound: a reference to itself would keep its buffers when its thread has ended
         self.method: Any = {
-            ("BF16", "F16"): self._bf16_to_f16,
-            ("F32", "F16"): self._to_f16,
-            ("BF16", "F32"): self._to_f32,
-            ("F16", "F32"): self._to_f32,
-            ("F32", "BF16"): self._to_bf16,
-            ("F16", "BF16"): self._to_bf16,
-        }.get((source, target), self._to_q8_0 if target == "Q8_0" else None)
+            ("BF16", "F16"): Caster._bf16_to_f16,
+            ("F32", "F16"): Caster._to_f16,
+            ("BF16", "F32"): Caster._to_f32,
+            ("F16", "F32"): Caster._to_f32,
+            ("F32", "BF16"): Caster._to_bf16,
+            ("F16", "BF16"): Caster._to_bf16,
+        }.get((source, target), Caster._to_q8_0 if target == "Q8_0" else None)
         name, self.kind = KERNELS.get((source, target), ("", np.uint8))
         self.kernel = kernels.of(name, "*n*") if name else None
 
@@ -87,7 +88,7 @@ class Caster:
             return bits
         if self.kernel and not bits.size % BLOCK:
             return self._compiled(self.kernel, np.ascontiguousarray(bits))
-        return self.method(bits.reshape(-1))
+        return self.method(self, bits.reshape(-1))
 
     def _compiled(self, kernel: Callable, bits: np.ndarray) -> np.ndarray:
         size = bits.size // BLOCK * 34 if self.target == "Q8_0" else bits.size

@@ -1,9 +1,13 @@
 """What `ingot stream` takes, and what it says of the rest."""
 
+import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from ingot.base import claim
+from ingot.base.atomic import replacing
 from ingot.base.refused import Refused
 from ingot.driver.commands import stream
 from ingot.driver.forecast import streamed
@@ -16,7 +20,7 @@ def job(rule, outputs, inputs=(), action="run", step=None, **files):
     sizes = {path: files.get("size", 100) for path in outputs}
     return {
         "rule": rule, "step": step or rule, "outputs": outputs, "inputs": [*inputs], "action": action,
-        "forecast": {"files": sizes},
+        "forecast": {"files": sizes}, "stamps": {},
     }  # fmt: skip
 
 
@@ -80,20 +84,61 @@ def test_what_is_there_already_needs_no_read_of_its_own():
     assert streamed.forecast(jobs)["reads"] == 2
 
 
-def test_what_comes_on_no_record_is_not_streamed_for_ever(monkeypatch, tmp_path):
-    """The disk may be full, or an input have changed while it was read."""
-    ranks, record = "artifacts/m_tp2.irpa", "artifacts/m_tp2.irpa.verified.json"
-    jobs = [*FETCHED, job("shard_irpa", ranks, READ), job("verify_shards", record, [*READ, ranks])]
-    runs = []
+@pytest.fixture
+def reads(monkeypatch, tmp_path):
+    """reads.of(jobs): what is read for where no read writes anything, and what Snakemake is asked for."""
+    found = SimpleNamespace(read=[], built=[])
     nothing = lambda *_, **__: None  # noqa: E731
-    for name in ("build", "put_on_record"):
-        monkeypatch.setattr(stream, name, nothing)
+    monkeypatch.setattr(stream, "build", lambda root, paths, *_: found.built.append(paths))
+    monkeypatch.setattr(stream, "put_on_record", nothing)
     monkeypatch.setattr(stream.schema, "load", nothing)
     monkeypatch.setattr(stream.targets, "check", nothing)
-    monkeypatch.setattr(stream, "dry_run", lambda *_, **__: jobs)
-    fake = lambda root, ready, *_: SimpleNamespace(run=lambda more: runs.append((len(ready), more)))  # noqa: E731
-    monkeypatch.setattr(stream, "Stream", fake)
-    options = SimpleNamespace(target=[record], configfile=None, window=1)
-    with pytest.raises(Refused, match=f"{ranks}: written, but on no record"):
-        stream.run(tmp_path, options)
-    assert runs == [(1, 1)]
+
+    def run(jobs):
+        def one(root, ready, *_):
+            return SimpleNamespace(run=lambda more: found.read.append((len(ready), more)))
+
+        monkeypatch.setattr(stream, "Stream", one)
+        monkeypatch.setattr(stream, "dry_run", lambda *_, **__: jobs)
+        stream.run(tmp_path, SimpleNamespace(target=[RECORD], configfile=None, window=1))
+
+    found.of = run
+    monkeypatch.setenv("INGOT_NOTES", "")  # put back in the end
+    monkeypatch.chdir(tmp_path)
+    return found
+
+
+RANKS, RECORD = "artifacts/m_tp2.irpa", "artifacts/m_tp2.irpa.verified.json"
+
+
+def test_what_comes_on_no_record_is_not_streamed_for_ever(reads):
+    """The disk may be full, or an input have changed while it was read."""
+    jobs = [*FETCHED, job("shard_irpa", RANKS, READ), job("verify_shards", RECORD, [*READ, RANKS])]
+    with pytest.raises(Refused, match=f"{RANKS}: written, but on no record"):
+        reads.of(jobs)
+    assert reads.read == [(1, 1)]
+
+
+def test_what_a_stopped_stream_had_written_is_taken_in_before_anything_is_fetched(reads, tmp_path):
+    path = tmp_path / RANKS
+    path.parent.mkdir()
+    one = {**job("shard_irpa", RANKS, READ), "key": "k", "stamps": {"a": "1"}}
+    os.environ["INGOT_NOTES"] = str(tmp_path / ".ingot/notes")
+    said = {"run": "stream-1", "key": "k", "inputs": {"a": "1"}, "streamed": True}
+
+    def written(**changes):
+        os.environ["INGOT_RUN"] = "stream-1"
+        claim.claim(RANKS, said | changes)
+        with replacing(Path(RANKS)) as partial:
+            partial.touch()
+        del os.environ["INGOT_RUN"]
+
+    written()
+    assert stream.finished(one) and not stream.finished({**one, "action": "none"})
+    assert not stream.finished({**one, "key": "of other inputs"})
+    reads.of([one])
+    assert reads.built == [[RANKS], [RECORD]] and not reads.read
+    path.write_text("by somebody else")
+    assert not stream.finished(one)
+    written(streamed=False)
+    assert not stream.finished(one)

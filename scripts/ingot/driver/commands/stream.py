@@ -55,11 +55,17 @@ def run(root: Path, options: Namespace) -> None:
     def asked() -> list[Job]:
         return dry_run(root, wanted, own, **{DETAILS: "1"})
 
+    environment.prepare(root / "scripts")
     jobs = asked()
-    written: set[str] = set()
-    while coming := streamed.shards(jobs):
+    read: set[str] = set()  # what the reads before were for
+    while True:
+        if done := [job["outputs"][0] for job in jobs if finished(job)]:
+            build(root, done, own, Path.cwd())
+            jobs = asked()
+        if not (coming := streamed.shards(jobs)):
+            break
         ready, _ = streamed.readers(jobs, coming)
-        if again := written & {job["outputs"][0] for job in ready}:
+        if again := read & {job["outputs"][0] for job in ready}:
             raise Refused(f"{min(again)}: written, but on no record; the lines above say why")
         if before := prerequisites(jobs, ready, coming):
             build(root, before, own, Path.cwd())
@@ -71,10 +77,21 @@ def run(root: Path, options: Namespace) -> None:
         Stream(root, ready, sorted(coming), int(options.window * 1e6)).run(more)
         if not later:
             break
-        written |= (made := {job["outputs"][0] for job in ready})
-        build(root, sorted(made), own, Path.cwd())
+        read |= {job["outputs"][0] for job in ready}
         jobs = asked()
     build(root, wanted, own, Path.cwd())
+
+
+def finished(job: Job) -> bool:
+    """Has a stream written what is on no record yet, of the inputs that it has now?"""
+    if job["action"] != "run":
+        return False
+    wanted = {"key": job.get("key"), "inputs": job["stamps"], "streamed": True}
+    claims = [(path, claim.claimed(path)) for path in job["outputs"]]
+    return all(
+        {**said, **wanted} == said and claim.untouched(path) and claim.given(path, said["run"])
+        for path, said in claims
+    )
 
 
 def prerequisites(jobs: list[Job], readers: list[Job], coming: set[str]) -> list[str]:
@@ -117,7 +134,6 @@ class Stream:
         keys = sorted(job["key"] for job in readers)
         self.name = digest.of_json([keys, self.entries])[:12]
         self.folder = Path(coming[0]).parent / ".coming" / self.name
-        environment.prepare(root / "scripts")
 
     def run(self, more: int) -> None:
         """`more`: reads of the same shards that follow."""

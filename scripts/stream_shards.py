@@ -24,6 +24,7 @@ from ingot.model.hub.listing import read_listing
 from ingot.model.tensors.dtypes import STORED
 
 PART = 4  # of the window a piece is this part, or a tensor where that is larger
+MOST = 4096  # pieces of a model, about: what is told of each is told of all, and experts are 40,000 tensors
 HEAD = 1 << 16  # bytes of a shard that are asked for first: most headers are shorter
 
 
@@ -32,18 +33,21 @@ def stream_shards(
     shards: Annotated[list[str], "names on the hub, in the order to fetch"],
     folder: Annotated[Path, "where the pieces come to"],
     writers: Annotated[list[str], "the names by which those report who read them"],
-    window: Annotated[int, "bytes of pieces that may be here at once"],
+    window: Annotated[
+        int, "bytes of pieces that may be here at once, or a thousandth of the model"
+    ],
     backoff: Annotated[float, "seconds before the first retry"] = 1.0,
 ) -> int:
     known = read_listing(listing)
     entries = {name: entry_of(known, name) for name in shards}
     Download.backoff = backoff
+    sizes = [entry["size"] for entry in entries.values()]
+    least, window = sized(window, sum(sizes))
     if Pieces(folder).shards != shards:
-        plan(folder, known, entries, window // PART)
+        plan(folder, known, entries, least)
     coming = Coming(Pieces(folder), writers, window)
     first = coming.resume()
     (folder / "ready").touch()
-    sizes = [entry["size"] for entry in entries.values()]
     whole = Progress(f"{known['hub']}, {len(shards)} shards", sum(sizes))
     whole.resume(sum(sizes[:first]))
     try:
@@ -65,6 +69,12 @@ def entry_of(known: dict, name: str) -> dict:
             "build it by snakemake"
         )
     return entry
+
+
+def sized(window: int, total: int) -> tuple[int, int]:
+    """The least bytes of a piece, and the window, of a model of `total` bytes."""
+    least = max(window // PART, total // MOST)
+    return least, max(window, PART * least)
 
 
 def plan(folder: Path, known: dict, entries: dict[str, dict], least: int) -> None:

@@ -71,6 +71,9 @@ def test_a_plan_of_a_model_that_is_not_here_fetches_its_config_alone(ingot, tmp_
     with Hub(tmp_path / "hub") as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         found = asked(ingot("plan", "artifacts/llama405b-instruct_tp8.shortfin", "--json"))
+        record = asked(
+            ingot("plan", "artifacts/llama405b-instruct_tp8.irpa.verified.json", "--json")
+        )
         bodies = {
             r[1].rpartition("/")[2] for r in hub.requests if r[0] == "GET" and "/resolve/" in r[1]
         }
@@ -80,6 +83,8 @@ def test_a_plan_of_a_model_that_is_not_here_fetches_its_config_alone(ingot, tmp_
     assert abs(shard["disk"] - 811.7e9) < 0.1e9
     assert abs(build["keep"]["all"]["download"] - 811.7e9) < 0.1e9
     assert build["keep"]["all"]["disk"] > 1.6e12
+    for one, reads in ((build, 1), (record["build"], 2)):  # the record is of another read
+        assert one["stream"]["reads"] == reads and one["stream"]["disk"] < 1.05 * shard["disk"]
     assert serve["asked_tp"] == 8 and serve["hardware"] == "gfx942"
     assert [row["tp"] for row in serve["layouts"]["shortfin"] if row["fits"]] == [8]
 

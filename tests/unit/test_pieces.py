@@ -320,6 +320,12 @@ def test_pieces_are_whole_tensors(tmp_path):
     assert [(first - start, last - start) for first, last in found] == [(0, 4), (4, 20), (20, 21)]
 
 
+def test_a_model_of_forty_thousand_experts_comes_in_some_thousand_pieces():
+    assert stream_shards.sized(128_000_000, 16_000_000_000) == (32_000_000, 128_000_000)
+    least, window = stream_shards.sized(128_000_000, 688_000_000_000)
+    assert 688_000_000_000 / least < 4100 and window == 4 * least < 688_000_000_000 / 1000
+
+
 def test_a_spoilt_shard_is_not_begun_again_under_those_who_read_of_it(folder):
     found = coming(folder)
     found.resume()

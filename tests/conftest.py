@@ -45,7 +45,8 @@ def settings_end_with_their_test():
     os.environ.update(before)
 
 
-FIRST = (  # of each process: one has those that wait more than they compute, the others what takes minutes
+# of each process: one has those that wait more than they compute, the others what takes minutes
+FIRST = (
     (
         "test_serving",
         "test_slurm",

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -148,7 +149,15 @@ def test_the_peak_of_rolling_disk_is_what_the_plan_said(clone, build, ingot, sto
     words = ("--cores", 1, "--json")
     said = asked(ingot("plan", *targets, *words, cwd=folder))["build"]["keep"]["targets"]
     options = ("--cores", 1, "--config", "keep=targets")
-    peak = measured(lambda: build(folder, *options, "--", *targets), store, folder / "artifacts")
+    peak = 0
+    for _ in range(3):  # of a busy machine the looks may be too far apart to see it
+        found = measured(
+            lambda: build(folder, *options, "--", *targets), store, folder / "artifacts"
+        )
+        if (peak := max(peak, found)) > 0.85 * said["disk"]:
+            break
+        for path in (store, *(folder / "artifacts").glob("demo*")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     assert abs(peak - said["disk"]) < 0.15 * said["disk"]
 
 

@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 READY := $(VENV)/ready
 TOOLCHAINS := hub convert llamacpp llamacpp-hf transformers llmcompressor mlx iree modelopt triton onnx genai openvino optimum-intel optimum rtx vllm rayserve slurm kubernetes ci
-# Two cores have time for four, of which one waits for servers and clusters (tests/conftest.py).
+# Two cores have time for four, of which one waits for servers and clusters (tests/doubles/queues.py).
 JOBS ?= 4
 .DEFAULT_GOAL := help
 define INSTALL

@@ -25,7 +25,7 @@ from ingot.parity import verification
 from ingot.parity.adapted import sources as sources_of
 from ingot.parity.in_turn import in_turn
 from ingot.parity.reading import Reading
-from ingot.parity.values import Comparison, row_order, tied_check
+from ingot.parity.values import Comparison, row_order, tied_checks
 
 LAYER = {  # of model.layers.N -> of blk.N, the axis that the ranks split, whose heads are interleaved
     "self_attn.q_proj": ("attn_q", 0, "heads"),
@@ -125,7 +125,7 @@ def verify_shards(
 
         comparison.tensor(name, held[0].kind, sources[one.source], rows)
 
-    checks = [tied_check(root, sources, model["tied"])]
+    checks = tied_checks(root, sources, model["tied"])
     checks += [(partial(compare, *one), [sources[one[1].source]]) for one in wanted.items()]
     in_turn(checks, comparison.counts, [root, *ranks])
     opened(root, ranks, entries, wanted, dtype)

@@ -26,7 +26,7 @@ from ingot.parity.adapted import sources as sources_of
 from ingot.parity.in_turn import in_turn
 from ingot.parity.trtllm_model import Weight
 from ingot.parity.trtllm_weights import check_scales, multiplied, rows_of
-from ingot.parity.values import Comparison, chunks, stored, tied_check, values
+from ingot.parity.values import Comparison, chunks, stored, tied_checks, values
 
 MERGED = {  # tensor of a layer -> the checkpoint's that lie in it one below the other; split axis
     "input_layernorm": (["input_layernorm"], None),
@@ -109,7 +109,7 @@ def verify_trtllm(
     comparison, padding, left = Comparison(trtllm_checkpoint_), 0, {*sources}
     if model["experts"]:
         as_stacked(built, model)
-    covered, checks = set(), [tied_check(trtllm_checkpoint_, sources, model["tied"])]
+    covered, checks = set(), tied_checks(trtllm_checkpoint_, sources, model["tied"])
     for source, axis, pieces in merges(built, model["tied"], sources):
         if source not in sources:
             raise Refused(f"{trtllm_checkpoint_}: {source} is not in its source")

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import checkpoints
+import queues
 import slurm
 from checkout import checkout
 from forking import Forking, ForkingSnakemake
@@ -45,21 +46,6 @@ def settings_end_with_their_test():
     os.environ.update(before)
 
 
-# of each process: one has those that wait more than they compute, the others what takes minutes
-FIRST = (
-    (
-        "test_serving",
-        "test_slurm",
-        "test_rayserve",
-        "test_doctor",
-        "test_kubernetes",
-        "test_remote",
-    ),
-    ("test_tensor_parallel", "test_onnx_family", "test_any_model"),
-    ("test_iree", "test_matrix", "test_adapter_models"),
-    ("test_verifier_faults", "test_benches", "test_family_records", "test_triton"),
-)
-
 CAN_MOUNT = (
     subprocess.run(["unshare", "-Urm", "true"], capture_output=True, check=False).returncode == 0
 )
@@ -75,27 +61,7 @@ def pytest_collection_modifyitems(items):
         theirs = {"peers", "reading", "forked", "snakemake"} & used
         if theirs or {"pipeline", "servers", "cluster", "ci"} & set(item.path.parts):
             item.add_marker(pytest.mark.slow)
-    items[:] = in_queues(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)))
-
-
-def in_queues(items, processes):
-    """The tests such that each process, which gets so many in a row, begins with its own of FIRST.
-
-    So there is work for each in the end, and none of them waits while nobody computes.
-    """
-    queues = [[] for _ in range(processes)]
-    own = {name: n % processes for n, names in enumerate(FIRST) for name in names}
-    order = [name for names in FIRST for name in names]
-    first = [item for item in items if item.path.stem in own]
-    for item in sorted(first, key=lambda item: order.index(item.path.stem)):
-        queues[own[item.path.stem]].append(item)
-    rest = [item for item in items if item.path.stem not in own]
-    for number, queue in enumerate(queues):  # as xdist cuts what is left for those that have none
-        left = len(rest) + sum(map(len, queues[number:]))
-        count = max(left // (processes - number) - len(queue), 0)
-        queue += rest[:count]
-        del rest[:count]
-    return [item for queue in queues for item in queue]
+    items[:] = queues.ordered(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)))
 
 
 def processor_times():

@@ -1,6 +1,7 @@
 """Whose an output is: a step of a run that was overtaken puts nothing in place."""
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -100,14 +101,22 @@ def test_another_nodes_partial_is_an_earlier_try_once_a_run_has_claimed_the_outp
         assert not left.exists(), "of a try that was killed, or of a run that was overtaken"
 
 
-def test_another_name_of_an_input_is_no_edit_and_an_edit_that_is_taken_back_is_one(tmp_path):
-    """The store links what a build reads, at any time."""
-    path = tmp_path / "m.gguf"
-    path.write_text("one")
-    job = SimpleNamespace(reads=[str(path)], ancient=lambda _: False)
-    before = stamps(job)
-    os.link(path, tmp_path / "link")
-    assert stamps(job) == before
-    path.write_text("two")
-    path.write_text("one")
-    assert stamps(job) != before
+def test_an_edit_that_is_taken_back_is_one_and_another_name_of_an_artifact_is_none(
+    tmp_path, monkeypatch
+):
+    """The store links artifacts at any time."""
+    monkeypatch.chdir(tmp_path)
+    names = ("artifacts/m.gguf", "code.py")
+    Path("artifacts").mkdir()
+    jobs = [SimpleNamespace(reads=[name], ancient=lambda _: False) for name in names]
+    for name in names:
+        Path(name).write_text("one")
+    before = [stamps(job) for job in jobs]
+    os.link(names[0], "link")
+    assert [stamps(job) for job in jobs] == before
+    times = Path(names[1]).stat()
+    for text in ("two", "one"):
+        for name in names:
+            Path(name).write_text(text)
+    os.utime(names[1], ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert all(stamps(job) != was for job, was in zip(jobs, before, strict=True))

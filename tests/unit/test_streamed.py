@@ -45,7 +45,7 @@ def test_a_plan_says_nothing_of_a_stream_that_cannot_be():
     jobs = [*FETCHED, job("generate_reference", "artifacts/m.reference.npz", READ)]
     assert streamed.forecast(jobs) == {"disk": None, "reads": None}
     with pytest.raises(Refused, match="generate_reference reads the whole checkpoint at once"):
-        streamed.readers(jobs, streamed.shards(jobs))
+        streamed.reads(jobs, streamed.shards(jobs))
 
 
 def test_weights_of_two_models_are_two_streams():
@@ -66,13 +66,11 @@ def test_what_a_stream_waits_for_is_all_that_is_read_but_the_shards():
 def test_what_is_made_of_an_artifact_of_this_read_is_of_the_next():
     ranks, record = "artifacts/m_tp2.irpa", "artifacts/m_tp2.irpa.verified.json"
     jobs = [*FETCHED, job("shard_irpa", ranks, READ), job("verify_shards", record, [*READ, ranks])]
-    ready, later = streamed.readers(jobs, {*SHARDS})
-    assert ([one["rule"] for one in ready], [one["rule"] for one in later]) == (
-        ["shard_irpa"], ["verify_shards"],
-    )  # fmt: skip
+    rules = [[one["rule"] for one in read] for read in streamed.reads(jobs, {*SHARDS})]
+    assert rules == [["shard_irpa"], ["verify_shards"]]
     assert streamed.forecast(jobs)["reads"] == 2
     jobs[-2]["action"] = "none"
-    assert streamed.readers(jobs, {*SHARDS}) == ([jobs[-1]], [])
+    assert streamed.reads(jobs, {*SHARDS}) == [[jobs[-1]]]
 
 
 def test_what_is_there_already_needs_no_read_of_its_own():

@@ -14,6 +14,7 @@ import platform
 import re
 import resource
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,15 @@ def given(path: Path | str, run: str) -> bool:
         return not note or (note.get("run") == run and note.get("file") == identity(path))
     except OSError:
         return False
+
+
+def finished(paths: Iterable[Path | str], wanted: dict[str, Any]) -> bool:
+    """Did the run whose claims say what is `wanted` put there all that stands at `paths`?"""
+    claims = [(path, claimed(path)) for path in paths]
+    return all(
+        said and {**said, **wanted} == said and untouched(path) and given(path, said["run"])
+        for path, said in claims
+    )
 
 
 def _note(path: Path | str) -> Path | None:

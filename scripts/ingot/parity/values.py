@@ -87,13 +87,14 @@ class Comparison:
         return {**self.counts, "limit": "the nearest value of the dtype"}
 
 
-def tied_check(path: Path, sources: dict[str, Tensor], tied: bool) -> Check:
-    """Refuses what was made without the head of a source that stores another one than its embedding."""
+def tied_checks(path: Path, sources: dict[str, Tensor], tied: bool) -> list[Check]:
+    """What refuses a file made without the head of a source that stores another one than its embedding."""
     names = ("model.embed_tokens.weight", "lm_head.weight")
-    both = [sources[name] for name in names] if tied and names[1] in sources else []
+    if not tied or names[1] not in sources:
+        return []
+    one, head = (sources[name] for name in names)
 
     def check() -> None:
-        one, head = both
         for first, last in chunks(one.shape):
             if one.shape != head.shape or not np.array_equal(
                 values(one, first, last), values(head, first, last)
@@ -102,7 +103,7 @@ def tied_check(path: Path, sources: dict[str, Tensor], tied: bool) -> Check:
                     f"{path}: its source has a head of its own, expected that of the embedding"
                 )
 
-    return (check if both else lambda: None), both
+    return [(check, [one, head])]
 
 
 def parts(source: Tensor) -> Iterator[tuple[int, int]]:

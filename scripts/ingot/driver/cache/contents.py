@@ -4,7 +4,7 @@ import contextlib
 import os
 from typing import Any
 
-from ingot.base import claim, digest
+from ingot.base import claim, digest, memo
 from ingot.driver.cache import key
 from ingot.driver.cache.shared import Shared
 from ingot.driver.cache.sources import NotBuiltYet, Sources, UnknownInput
@@ -14,9 +14,15 @@ from ingot.store.records import Record, Store
 
 
 def stamps(job: Job) -> dict[str, str]:
-    """Which inputs a job has: an edit that is taken back is an edit, one more name of a file is none."""
-    paths = [path for path in job.reads if not job.ancient(path)]
-    return {path: str(claim.identity(path)) for path in paths if os.path.exists(path)}
+    """Which inputs a job has: an edit that is taken back is an edit.
+
+    One more name of an artifact is none: the store links them at any time, which changes their ctime.
+    """
+    paths = [path for path in job.reads if not job.ancient(path) and os.path.exists(path)]
+    return {
+        path: str((claim.identity if path.startswith("artifacts/") else memo.stamp_of)(path))
+        for path in paths
+    }
 
 
 class Contents:

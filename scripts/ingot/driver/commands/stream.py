@@ -62,9 +62,10 @@ def run(root: Path, options: Namespace) -> None:
         if done := [job["outputs"][0] for job in jobs if finished(job)]:
             build(root, done, own, Path.cwd())
             jobs = asked()
-        if not (coming := streamed.shards(jobs)):
+        coming = streamed.shards(jobs)
+        if not (reads := streamed.reads(jobs, coming)):
             break
-        ready, _ = streamed.readers(jobs, coming)
+        ready = reads[0]
         if again := read & {job["outputs"][0] for job in ready}:
             raise Refused(f"{min(again)}: written, but on no record; the lines above say why")
         if before := prerequisites(jobs, ready, coming):
@@ -72,9 +73,8 @@ def run(root: Path, options: Namespace) -> None:
             jobs = asked()
         put_on_record([job for job in jobs if {*job["outputs"]} & coming])
         jobs = asked()
-        ready, later = streamed.readers(jobs, coming)
-        more = streamed.rounds(jobs, coming) - 1
-        Stream(root, ready, sorted(coming), int(options.window * 1e6)).run(more)
+        ready, *later = streamed.reads(jobs, coming) or [[]]
+        Stream(root, ready, sorted(coming), int(options.window * 1e6)).run(len(later))
         if not later:
             break
         read |= {job["outputs"][0] for job in ready}
@@ -87,11 +87,7 @@ def finished(job: Job) -> bool:
     if job["action"] != "run":
         return False
     wanted = {"key": job.get("key"), "inputs": job["stamps"], "streamed": True}
-    claims = [(path, claim.claimed(path)) for path in job["outputs"]]
-    return all(
-        {**said, **wanted} == said and claim.untouched(path) and claim.given(path, said["run"])
-        for path, said in claims
-    )
+    return claim.finished(job["outputs"], wanted)
 
 
 def prerequisites(jobs: list[Job], readers: list[Job], coming: set[str]) -> list[str]:

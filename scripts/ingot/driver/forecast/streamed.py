@@ -32,23 +32,25 @@ def shards(jobs: list[Job]) -> set[str]:
     return found
 
 
-def readers(jobs: list[Job], coming: set[str]) -> tuple[list[Job], list[Job]]:
-    """The jobs that read the shards: those that can now, and those that need what one of these writes.
+def reads(jobs: list[Job], coming: set[str]) -> list[list[Job]]:
+    """The jobs of each read of the shards: one that needs what another writes is of a later read.
 
     Refused: a job that wants the whole checkpoint at once, or twice.
     """
     jobs = [job for job in jobs if job["action"] == "run"]
-    found = [job for job in jobs if coming & {*job["inputs"]}]
-    written = {path for job in found for path in job["outputs"]}
-    for job in found:
+    left, found = [job for job in jobs if coming & {*job["inputs"]}], []
+    for job in left:
         path = job["outputs"][0]
         if job["step"] not in STEPS or path.endswith(READ_TWICE):
             raise Refused(
                 f"{path}: {job['step']} reads the whole checkpoint at once, expected what is written from "
                 "each piece as it comes; leave it out, and ask snakemake for it"
             )
-    later = [job for job in found if way_to(job["inputs"], jobs) & written]
-    return [job for job in found if job not in later], later
+    while left:
+        written = {path for job in left for path in job["outputs"]}
+        found.append([job for job in left if not way_to(job["inputs"], jobs) & written])
+        left = [job for job in left if job not in found[-1]]
+    return found
 
 
 def way_to(paths: list[str], jobs: list[Job]) -> set[str]:
@@ -67,22 +69,14 @@ def forecast(jobs: list[Job]) -> dict[str, int | None]:
     """
     try:
         coming = shards(jobs)
-        reads = rounds(jobs, coming)
+        count = len(reads(jobs, coming))
     except Refused:
-        reads = 0
-    if not reads:
+        count = 0
+    if not count:
         return {"disk": None, "reads": None}
     sizes: dict[str, int] = {}
     for job in jobs:
         sizes |= (job.get("forecast") or {}).get("files", {}) if job["action"] == "run" else {}
     largest = max(sizes.get(path, 0) for path in coming)  # a piece is a part of a shard
     files = sum(size for path, size in sizes.items() if path not in coming)
-    return {"disk": files + WINDOW + largest, "reads": reads}
-
-
-def rounds(jobs: list[Job], coming: set[str]) -> int:
-    """How many reads of the shards the jobs take."""
-    ready, later = readers(jobs, coming)
-    if not later:
-        return min(len(ready), 1)
-    return 1 + rounds([job for job in jobs if job not in ready], coming)
+    return {"disk": files + WINDOW + largest, "reads": count}

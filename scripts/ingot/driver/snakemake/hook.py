@@ -265,14 +265,10 @@ class Session:
             if job in self.contents.graph.forced or job in self.adopted:
                 continue
             key = self.contents.known_key(job)
-            claims = [claim.claimed(path) for path in job.writes]
-            wanted = {"key": key, "inputs": stamps(job)} if key and all(claims) else {}
-            if wanted and all(
-                {**one, **wanted} == one and claim.untouched(path) and claim.given(path, one["run"])
-                for path, one in zip(job.writes, claims, strict=True)
-            ):
+            if key and claim.finished(job.writes, {"key": key, "inputs": stamps(job)}):
                 how = "built here before and on no record"
-                how = "written by ingot stream" if claims[0].get("streamed") else how
+                if claim.claimed(job.writes[0]).get("streamed"):
+                    how = "written by ingot stream"
                 print(f"{job.writes[0]}: {how}, taken in", file=sys.stderr)
                 self.ingest.finished(job)
                 self.adopted.add(job)

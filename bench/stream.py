@@ -41,11 +41,14 @@ EACH = 0.05  # seconds between two looks at disk and memory
 PATIENCE = 3600  # seconds
 
 
-def model(folder: Path, gigabytes: float, shards: int) -> int:
-    """ORG/NAME of a random model on the hub, and a catalogue; the bytes of its weights."""
+def model(folder: Path, gigabytes: float, shards: int, stages: int = 1) -> int:
+    """ORG/NAME of a random model on the hub, and a catalogue; the bytes of its weights.
+
+    `stages` divides its layers.
+    """
     sizes = SIZES if gigabytes > 0.5 else SIZES | SMALL
     one = sizes["hidden_size"] * (2.75 * sizes["hidden_size"] + 3 * sizes["intermediate_size"])
-    layers = max(2, round(gigabytes * 1e9 / 2 / one))
+    layers = stages * max(2 // stages, round(gigabytes * 1e9 / 2 / one / stages))
     config = checkpoints.llama_config(**sizes, num_hidden_layers=layers)
     (place := folder / "hub/org/made").mkdir(parents=True)
     checkpoints.write_json(place / "config.json", config)

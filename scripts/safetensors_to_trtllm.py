@@ -6,7 +6,7 @@ are bit for bit those of NVIDIA's ModelOpt 0.47.0, but for routers, which that r
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from math import prod
 from pathlib import Path
@@ -19,6 +19,7 @@ from ingot.base.atomic import replacing
 from ingot.base.options import Architecture, step
 from ingot.base.refused import Refused
 from ingot.formats.tensorrt import trtllm
+from ingot.model.checkpoint import wanted
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.rows import Rows
 from ingot.model.config import read_config
@@ -32,11 +33,13 @@ def safetensors_to_trtllm(
     mapping: trtllm.Mapping,
     dtype: Annotated[str, "to write", sorted(trtllm.DTYPES)] = "f16",
     architecture: Architecture = None,
+    only: wanted.Only = (),
+    described: wanted.Described = "",
 ) -> None:
     config = read_config(checkpoint["config.json"], architecture, trtllm.CAN)
     if reason := trtllm.why_not(config, mapping):
         raise Refused(f"{checkpoint['config.json']}: {reason}")
-    cuts = trtllm.cuts(config, mapping)
+    cuts, ranks = trtllm.cuts(config, mapping), wanted.ranks(trtllm_checkpoint, only, mapping.world)
     with (
         Rows(checkpoint, config, trtllm_checkpoint.name) as rows,
         replacing(trtllm_checkpoint) as partial,
@@ -45,23 +48,50 @@ def safetensors_to_trtllm(
         rows.check({cut.source: cut.shape for cut in cuts})
         partial.mkdir(exist_ok=True)
         document = trtllm.document(config, mapping, dtype)
-        outs, offsets, hashed = [], [], {}
-        for rank in range(mapping.world):
+        text = json.dumps(document, indent=2) + "\n"
+        if only:
+            wanted.hold(trtllm_checkpoint / "config.json", text.encode(), described)
+            wanted.tell(rows, needs(cuts, mapping, ranks))
+        outs, offsets = {}, {}
+        for rank in ranks:
             tensors = trtllm.shapes(trtllm.of_stage(cuts, rank // mapping.tp))
             layout = trtllm.file_layout(tensors, document["dtype"])
             path = partial / f"rank{rank}.safetensors"
-            outs.append(stream.Output(path, layout.size, trtllm_checkpoint / path.name))
-            stack.callback(outs[-1].close)
-            outs[-1].put(layout.head, 0)
-            offsets.append(layout.entries)
-        for _ in rows.passes(*outs):
+            outs[rank] = stream.Output(path, layout.size, trtllm_checkpoint / path.name)
+            stack.callback(outs[rank].close)
+            outs[rank].put(layout.head, 0)
+            offsets[rank] = layout.entries
+        for _ in rows.passes(*outs.values()):
             work = jobs(rows, cuts, dtype, mapping, outs, offsets)
-            stream.in_threads(work, [rows.turns, *(out.turns for out in outs)])
+            stream.in_threads(work, [rows.turns, *(out.turns for out in outs.values())])
         rows.finish()
-        for rank, out in enumerate(outs):
-            hashed[f"rank{rank}.safetensors"] = out.finish()
-        (partial / "config.json").write_text(json.dumps(document, indent=2) + "\n")
+        hashed = {f"rank{rank}.safetensors": out.finish() for rank, out in outs.items()}
+        (partial / "config.json").write_text(text)
         sealed.seal(partial, hashed)
+
+
+def parts(
+    cuts: list[trtllm.Cut], mapping: trtllm.Mapping, ranks: Collection[int]
+) -> Iterator[tuple[trtllm.Cut, int, int, list[int]]]:
+    """First row, end row, and those of the ranks that hold it, of each part of a tensor."""
+    for cut in cuts:
+        found = [(0, cut.shape[0], list(range(mapping.tp)))]
+        if cut.axis == 0:
+            found = list(trtllm.places(cut, mapping.tp))
+        for begin, end, local in found:
+            its = [rank for one in local if (rank := mapping.rank(cut.stage, one)) in ranks]
+            if its:
+                yield cut, begin, end, its
+
+
+def needs(
+    cuts: list[trtllm.Cut], mapping: trtllm.Mapping, ranks: Collection[int]
+) -> Iterator[wanted.Part]:
+    """What the ranks are made of."""
+    for cut, begin, end, its in parts(cuts, mapping, ranks):
+        columns = [(rank % mapping.tp, mapping.tp) for rank in its]
+        for part in columns if cut.axis == 1 else [(0, 1)]:
+            yield cut.source, begin, end, *part
 
 
 def jobs(
@@ -77,27 +107,22 @@ def jobs(
 
     def columns(read, count, ranks: list[int], tickets: list[int], places: list[int]) -> None:
         bits = np.frombuffer(read(), np.uint8).reshape(count, tp, -1)
-        for part, (rank, ticket, place) in enumerate(zip(ranks, tickets, places, strict=True)):
-            data = np.ascontiguousarray(bits[:, part]).reshape(-1)
+        for rank, ticket, place in zip(ranks, tickets, places, strict=True):
+            data = np.ascontiguousarray(bits[:, rank % tp]).reshape(-1)
             outs[rank].write(ticket, data, place)
 
-    for cut in cuts:
+    for cut, begin, end, ranks in parts(cuts, mapping, outs):
         kind = TYPES[trtllm.stored(cut.name, said)]
         spec = TensorSpec(cut.source, cut.name, cut.shape, kind)
         row = prod(cut.columns()) * kind.size
-        parts = [(0, cut.shape[0], list(range(tp)))]
-        if cut.axis == 0:
-            parts = list(trtllm.places(cut, tp))
-        for begin, end, local in parts:
-            ranks = [mapping.rank(cut.stage, rank) for rank in local]
-            for first, count, read in rows.blocks(spec, begin, end):
-                place = (cut.start + first - begin) * row
-                places = [offsets[rank][cut.name] + place for rank in ranks]
-                tickets = [outs[rank].ticket() for rank in ranks]
-                if cut.axis == 1:
-                    yield functools.partial(columns, read, count, ranks, tickets, places)
-                else:
-                    yield functools.partial(whole, read, ranks, tickets, places)
+        for first, count, read in rows.blocks(spec, begin, end):
+            place = (cut.start + first - begin) * row
+            places = [offsets[rank][cut.name] + place for rank in ranks]
+            tickets = [outs[rank].ticket() for rank in ranks]
+            if cut.axis == 1:
+                yield functools.partial(columns, read, count, ranks, tickets, places)
+            else:
+                yield functools.partial(whole, read, ranks, tickets, places)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,12 @@ from ingot.base.options import step
 from ingot.base.pieces import Done, Pieces
 from ingot.base.progress import Progress
 from ingot.base.refused import Refused
+from ingot.base.stream import write_exactly
 from ingot.model.checkpoint.safetensors import HEADER_LIMIT, read_header
 from ingot.model.hub.client import Retry
 from ingot.model.hub.download import Download
 from ingot.model.hub.listing import read_listing
+from ingot.model.hub.ranges import Ranges
 from ingot.model.tensors.dtypes import STORED
 
 PART = 4  # of the window a piece is this part, or a tensor where that is larger
@@ -37,6 +39,7 @@ def stream_shards(
         int, "bytes of pieces that may be here at once, or a thousandth of the model"
     ],
     backoff: Annotated[float, "seconds before the first retry"] = 1.0,
+    some: Annotated[bool, "the bytes alone that the one writer says it wants"] = False,
 ) -> int:
     known = read_listing(listing)
     entries = {name: entry_of(known, name) for name in shards}
@@ -48,6 +51,9 @@ def stream_shards(
     coming = Coming(Pieces(folder), writers, window)
     first = coming.resume()
     (folder / "ready").touch()
+    if some:
+        Few(coming, known, folder).fetch(first, backoff)
+        return 0
     whole = Progress(f"{known['hub']}, {len(shards)} shards", sum(sizes))
     whole.resume(sum(sizes[:first]))
     try:
@@ -219,6 +225,58 @@ class Coming:
 
     def _tell(self) -> None:
         self.parts.tell(self.came, self.shards, self.freed)
+
+
+class Few:
+    """Those bytes of the shards that a writer wants; of which no hash tells, so that it has to."""
+
+    def __init__(self, coming: Coming, known: dict, folder: Path):
+        self.coming, self.known, self.ranges = coming, known, Ranges()
+        wanted = pieces.wait_for(lambda: pieces.read(folder / "wanted", None))["spans"]
+        self.wanted = {
+            name: [one[1:] for one in wanted if one[0] == name] for name in coming.parts.shards
+        }
+        self.sizes = {
+            name: sum(c * often for _, c, often, _ in its) for name, its in self.wanted.items()
+        }
+        self.progress = Progress(
+            f"{known['hub']}, the bytes of its ranks", sum(self.sizes.values())
+        )
+
+    def fetch(self, first: int, backoff: float) -> None:
+        """Those of the shards from number `first` on, piece by piece."""
+        names = self.coming.parts.shards
+        self.progress.resume(sum(self.sizes[name] for name in names[:first]))
+        for number, name in list(enumerate(names))[first:]:
+            self._shard(number, name, Retry(name, backoff))
+            self.coming.whole(number)
+        whole = sum(self.known["files"][name]["size"] for name in names)
+        print(
+            f"{self.known['hub']}: {sum(self.sizes.values()) / 1e6:,.1f} of {whole / 1e6:,.1f} MB wanted, "
+            f"{self.ranges.came / 1e6:,.1f} MB came in {self.ranges.requests} requests",
+            file=sys.stderr,
+        )
+
+    def _shard(self, shard: int, name: str, retry: Retry) -> None:
+        parts, entry = self.coming.parts, self.known["files"][name]
+        source = Download(self.known, name, entry, entry["sha256"], Nothing(), self.progress)
+        with parts.shard(shard).open("r+b", buffering=0) as file:
+
+            def write(data: memoryview, offset: int) -> None:
+                write_exactly(file.fileno(), data, offset)
+
+            for number in range(parts.first_of(shard), parts.first_of(shard + 1)):
+                piece = parts.pieces[number]
+                found = [  # what is wanted of a tensor lies in one piece
+                    (first + n * far, first + n * far + count)
+                    for first, count, often, far in self.wanted[name]
+                    if piece.first <= first < piece.last
+                    for n in range(often)
+                ]
+                pieces.wait_for(lambda number=number: self.coming.room(number))
+                self.ranges.fetch(source, found, write, retry)
+                self.progress.add(sum(last - first for first, last in found))
+                self.coming.arrived(number)
 
 
 class Sink:

@@ -156,6 +156,11 @@ def verify_trtllm(
             "ranks": built.mapping.world,
             "rows_of_padding": padding,
         },
+        config_sha256=verification.digest(trtllm_checkpoint_ / "config.json"),
+        ranks_sha256=[
+            verification.digest(trtllm_checkpoint_ / f"rank{rank}.safetensors")
+            for rank in range(built.mapping.world)
+        ],
         versions=verification.versions("numpy"),
     )
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 LARGE = (".safetensors", ".bin", ".gguf", ".irpa")
+MARK = "00000000000000000042"  # between the parts of an answer
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -261,29 +262,39 @@ def handler_of(hub: Hub):
         def body(self, path, headers=None):
             if self.command == "GET" and (status := hub.armed("status")):
                 return self.refuse(status, "", **({"Retry-After": 0} if status == 429 else {}))
-            data, first = path.read_bytes(), 0
-            size = len(data)
             asked = self.headers.get("Range")
+            if asked and not asked.startswith("bytes=0-") and (status := hub.armed("busy")):
+                return self.refuse(status, "", **{"Retry-After": 1})
+            if asked and "," in asked and not hub.armed("norange"):
+                if not hub.armed("single"):
+                    return self.ranges(path, asked)
+                asked = None  # as object stores: the whole file
+            size = path.stat().st_size
+            first, last = 0, size - 1
             if asked and not hub.armed("norange"):
                 begin, _, end = asked.removeprefix("bytes=").partition("-")
-                first, data = int(begin), data[: int(end) + 1] if end else data
+                first, last = int(begin), min(int(end or last), last)
+            with path.open("rb") as file:
+                file.seek(first)
+                data = file.read(last + 1 - first)
             if self.command == "GET":
-                if hub.armed("flip"):
+                if hub.armed("flip") and not first:
                     data = bytes([data[0] ^ 1]) + data[1:]
                 if path.suffix in LARGE and not asked and hub.armed("spoilt"):
                     data = data[:-1] + bytes([data[-1] ^ 1])
                 data += bytes(hub.armed("longer") or 0)
-            self.status = 206 if first or len(data) < size else 200
+            last = first + len(data) - 1
+            self.status = 206 if first or last + 1 < size else 200
             self.send_response(self.status)
             if self.status == 206:
-                self.send_header("Content-Range", f"bytes {first}-{len(data) - 1}/{size}")
-            for name, value in {"Content-Length": len(data) - first, **(headers or {})}.items():
+                self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+            for name, value in {"Content-Length": len(data), **(headers or {})}.items():
                 self.send_header(name, str(value))
             self.end_headers()
             if self.command == "HEAD":
                 return
             cut = hub.armed("cut")
-            self.pour(data[first:] if cut is None else data[first : first + cut])
+            self.pour(data[:cut])
             if cut is not None:
                 self.close_connection = True
                 if hub.faults.get("reset"):  # RST instead of FIN, once the client has read it all
@@ -291,6 +302,22 @@ def handler_of(hub: Hub):
                     linger = struct.pack("ii", 1, 0)
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
                     self.connection.close()
+
+        def ranges(self, path, asked):
+            """RFC 9110, 15.3.7.2: each range in a part of its own."""
+            body, size = b"", path.stat().st_size
+            file = path.open("rb")
+            for one in asked.removeprefix("bytes=").split(","):
+                first, last = map(int, one.split("-"))
+                said = f"Content-Range: bytes {first}-{last}/{size}"
+                head = f"\r\n--{MARK}\r\nContent-Type: binary/octet-stream\r\n{said}\r\n\r\n"
+                file.seek(first)
+                body += head.encode() + file.read(last + 1 - first)
+            file.close()
+            if hub.armed("spoilt"):
+                body = body[:-1] + bytes([body[-1] ^ 1])
+            kind = {"Content-Type": f"multipart/byteranges; boundary={MARK}"}
+            self.send(206, kind, body + f"\r\n--{MARK}--\r\n".encode())
 
         def pour(self, data):
             pause = hub.faults.get("slow", 0)  # seconds a megabyte

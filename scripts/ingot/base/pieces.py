@@ -7,6 +7,7 @@ shards/<name>   a shard's header and the pieces that are here; holes for all els
 come            how many pieces came, which are gone again, how many shards are whole: of the hub's hash
 writers/<name>  what that writer is done with, and until when it needs each piece
 lost            a writer found that its file is gone: what it reported is worth nothing
+wanted          the bytes that a writer of some ranks needs, where no others come
 
 Each is written under another name and renamed, so that a reader sees one state.  A process may be killed
 at any time: what it had reported is what the next goes on from.
@@ -173,6 +174,15 @@ class Pieces:
         """Holes for all that a shard's file lacks of its size."""
         if spans := [one.last for one in self.pieces if one.shard == shard]:
             os.truncate(self.shard(shard), max(spans))
+
+
+def want(spans: list[list]) -> None:
+    """Say which bytes of the shards are needed; who fetches some alone waits for that.
+
+    Each is a shard, the first byte, how many; how often, and how far it is from one to the next.
+    """
+    if coming := folder():
+        write(coming / "wanted", {"spans": spans}, durable=True)
 
 
 def wait_for(what) -> Any:

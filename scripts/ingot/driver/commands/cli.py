@@ -21,7 +21,7 @@ from ingot.driver.catalogue import site, spelling
 ROOT = Path(__file__).resolve().parents[4]
 GROUPS = {
     "a model and its artifacts": (
-        "cast", "stream", "add", "targets", "fit", "plan", "explain", "status", "report", "numbers",
+        "cast", "stream", "rank", "add", "targets", "fit", "plan", "explain", "status", "report", "numbers",
         "speed", "show", "ask", "demo",
     ),
     "the store": ("store",),

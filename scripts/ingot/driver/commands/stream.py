@@ -123,8 +123,12 @@ def put_on_record(fetches: list[Job]) -> None:
 class Stream:
     """The steps that read one checkpoint, side by side with what fetches it."""
 
-    def __init__(self, root: Path, readers: list[Job], coming: list[str], window: int):
+    def __init__(
+        self, root: Path, readers: list[Job], coming: list[str], window: int, some: bool = False
+    ):
+        """`some`: of one reader, which says the bytes that it wants."""
         self.root, self.readers, self.coming, self.window = root, readers, coming, window
+        self.some = some
         entries = read_listing(Path(coming[0]).with_name("listing.json"))["files"]
         self.entries = {Path(path).name: entries[Path(path).name] for path in coming}
         keys = sorted(job["key"] for job in readers)
@@ -134,13 +138,15 @@ class Stream:
     def run(self, more: int) -> None:
         """`more`: reads of the same shards that follow."""
         total, count = sum(entry["size"] for entry in self.entries.values()), len(self.readers)
+        read = "some bytes" if self.some else "one read"
         print(
-            f"stream: {count} artifact{'s' * (count > 1)} from one read of {len(self.coming)} shards, "
+            f"stream: {count} artifact{'s' * (count > 1)} from {read} of {len(self.coming)} shards, "
             f"{size(total)}" + f"; {more} more after it" * bool(more),
             file=sys.stderr,
         )
         with locks.locked(pieces.busy(self.name)) as self.lock:
-            self._remove_older()
+            if not self.some:  # which goes on beside others of this checkpoint
+                self._remove_older()
             self.folder.mkdir(parents=True, exist_ok=True)
             tries, whole = 0, 0
             while why := self._once():
@@ -216,7 +222,7 @@ class Stream:
                 python, self.root / "scripts/stream_shards.py",
                 "--listing", Path(self.coming[0]).with_name("listing.json"),
                 "--shards", *names, "--folder", self.folder, "--writers", *writers,
-                "--window", str(self.window),
+                "--window", str(self.window), *["--some"] * self.some,
             ],
             env=os.environ | {"INGOT_PARENT": str(os.getpid())}, pass_fds=(self.lock.fileno(),),
         )  # fmt: skip

@@ -24,7 +24,14 @@ TOKEN = "put a token with read access into HF_TOKEN, or run `hf auth login`"
 
 
 class BrokenTransferError(Exception):
-    """A body that was cut, too long, or of the wrong content: worth another try."""
+    """A body that was cut, too long, or of the wrong content: worth another try.
+
+    `response`, where one came, says when.
+    """
+
+    def __init__(self, reason: str, response: Any = None):
+        super().__init__(reason)
+        self.response = response
 
 
 class Retry:

@@ -63,11 +63,10 @@ class Download:
         session.install()
         return Retry(f"{self.known['hub']}/{self.name}", self.backoff).run(ask)
 
-    @contextmanager
-    def _answer(self, span: str) -> Iterator[Any]:
-        """The hub's answer for a range of the file's bytes; all of them where `span` is empty."""
+    def address(self) -> tuple[str, dict[str, str]]:
+        """Where the file's bytes are now, and what a request for them says; checked against the listing."""
         from huggingface_hub import get_hf_file_metadata, get_token, hf_hub_url
-        from huggingface_hub.utils import build_hf_headers, get_session
+        from huggingface_hub.utils import build_hf_headers
 
         url = hf_hub_url(self.known["hub"], self.name, revision=self.known["revision"])
         with no_longer_than(SILENCE):
@@ -76,12 +75,13 @@ class Download:
         # the token is for the hub alone, not for the host that a large file lies on
         same = urlsplit(head.location)[:2] == urlsplit(url)[:2]  # scheme and host
         headers = build_hf_headers(token=(get_token() or False) if same else False)
-        headers["Accept-Encoding"] = "identity"
-        if span:
-            headers["Range"] = span
-        with get_session().stream(
-            "GET", head.location, headers=headers, follow_redirects=True, timeout=30
-        ) as answer:
+        return head.location, {**headers, "Accept-Encoding": "identity"}
+
+    @contextmanager
+    def _answer(self, span: str) -> Iterator[Any]:
+        """The hub's answer for a range of the file's bytes; all of them where `span` is empty."""
+        where, headers = self.address()
+        with asked(where, headers | ({"Range": span} if span else {})) as answer:
             yield answer
 
     def _try(self) -> None:
@@ -141,6 +141,14 @@ class Download:
         self.done = 0
         self.hash = hasher(self.entry)
         self.progress.resume(0)
+
+
+def asked(where: str, headers: dict[str, str]) -> Any:
+    """The answer to a GET, as a context, whose body is read as it comes."""
+    from huggingface_hub.utils import get_session
+
+    session = get_session()
+    return session.stream("GET", where, headers=headers, follow_redirects=True, timeout=30)
 
 
 def hold_status(answer) -> None:

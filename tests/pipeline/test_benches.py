@@ -23,6 +23,7 @@ BENCHES = {
     "families": (["--gigabytes", "0.05", "--only", "Qwen3-MoE", "Gemma 3"], "All bytes equal"),
     "fuzz": (["--seconds", "1", "--reader", "GGUF"], "GGUF"),
     "io_faults": (["--calls", "1", "--moments", "0"], "1"),
+    "iree_passes": (["--devices", "2", "--blocks", "2", "4"], "Total"),
     "kills": (
         ["--target", "artifacts/demo_tp8.irpa", "--times", "6"],
         "6 ended right, 6 with a clean",

@@ -1,13 +1,20 @@
-"""Byte ranges of a hub file: what is asked for, and which answers are taken."""
+"""Byte ranges of a hub file: which a rank needs, what is asked for, and which answers are taken."""
 
 import contextlib
+import hashlib
 import random
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+import shard_irpa
 from ingot.base.refused import Refused
+from ingot.driver.commands.rank import Set
+from ingot.formats.iree.tensor_parallel import Cut
+from ingot.model.checkpoint import wanted
 from ingot.model.hub import ranges
 from ingot.model.hub.client import BrokenTransferError
 
@@ -188,3 +195,49 @@ def test_what_never_comes_does_not_keep_what_can(server):
 def test_a_long_range_comes_in_several_requests(server):
     fetched(server, [(5, len(FILE) - 7)])
     assert [last - first for _, [(first, last)] in server.asked] == [2 << 20, (1 << 20) - 12]
+
+
+def test_a_rank_needs_its_rows_or_its_part_of_each_row():
+    """Of three matrices of six rows and four columns, at bytes 10, 106 and 202."""
+    whole = np.arange(24, dtype=np.uint32).reshape(6, 4)
+    tensors = {
+        name: SimpleNamespace(
+            shape=(6, 4), nbytes=96, offset=10 + 96 * n, path=Path("a/s.safetensors")
+        )
+        for n, name in enumerate(("R", "C", "W"))
+    }
+    cuts = [Cut("r", "F32", (6, 4), 0), Cut("c", "F32", (6, 4), 1), Cut("w", "F32", (6, 4), None)]
+    rows = SimpleNamespace(tensors=tensors, coming=SimpleNamespace(place=tensors))
+    file = bytes(10) + whole.tobytes() * 3
+    for rank, parts in ((0, [whole[:3], whole[:, :2], whole]), (1, [whole[3:], whole[:, 2:]])):
+        needs = shard_irpa.needs(cuts, {"r": "R", "c": "C", "w": "W"}, 2, [rank])
+        for (_, first, count, often, far), part in zip(
+            wanted.spans(rows, needs), parts, strict=True
+        ):
+            found = [file[first + n * far : first + n * far + count] for n in range(often)]
+            assert b"".join(found) == part.tobytes()
+
+
+def test_a_set_is_named_by_its_ending():
+    irpa, trtllm = (
+        Set("artifacts/M_tp8.irpa", Path("to")),
+        Set("a/M_tp2.f32.trtllm-ckpt", Path("to")),
+    )
+    assert [str(irpa.rank(3)), str(irpa.about())] == ["to/M_tp8.rank3.irpa", "to/M_tp8.irpa"]
+    folder = "to/M_tp2.f32.trtllm-ckpt"
+    assert str(trtllm.rank(1)) == f"{folder}/rank1.safetensors"
+    assert str(trtllm.about()) == f"{folder}/config.json"
+    with pytest.raises(Refused, match="expected a set of ranks"):
+        Set("artifacts/M.gguf", Path("to"))
+
+
+def test_what_describes_another_set_is_refused(tmp_path):
+    known = hashlib.sha256(b"root").hexdigest()
+    wanted.hold(tmp_path / "M_tp2.irpa", b"root", known)
+    wanted.hold(tmp_path / "M_tp2.irpa", b"root", "")
+    with pytest.raises(Refused, match=r"M_tp2\.irpa: its SHA-256 would be .*, the record says"):
+        wanted.hold(tmp_path / "M_tp2.irpa", b"other", known)
+    with pytest.raises(Refused, match="no rank 2, expected 0 to 1"):
+        wanted.ranks(tmp_path, [2], 2)
+    with pytest.raises(Refused, match="expected it of `ingot rank` alone"):
+        wanted.ranks(tmp_path, [1], 2)

@@ -228,7 +228,7 @@ class Coming:
 
 
 class Few:
-    """Those bytes of the shards that a writer wants; of which no hash tells, so that it has to."""
+    """Those bytes of the shards that a writer wants.  No hash covers them: what is written is checked."""
 
     def __init__(self, coming: Coming, known: dict, folder: Path):
         self.coming, self.known, self.ranges = coming, known, Ranges()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -95,9 +96,9 @@ def asked(hub):
 
 
 def stands(folder):
-    """What is there, but for locks."""
+    """What is there, but for locks, and what says by which stream something comes."""
     found = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".busy"]
-    return {str(path.relative_to(folder)) for path in found}
+    return {str(path.relative_to(folder)) for path in found if path.name != "of"}
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -139,7 +140,7 @@ def test_what_is_right_already_is_not_fetched_again(built, node, tmp_path):
     assert {one: digest.read(tmp_path / "ranks" / one) for one in FILES} == whole
     hub.requests.clear()
     assert "ranks/small_tp2.rank1.irpa" in node(*words)
-    (coming := tmp_path / "ranks/.small_tp2.irpa.coming").mkdir()
+    (coming := tmp_path / f"ranks/.small_tp2.irpa.{platform.node()}.coming").mkdir()
     for one in FILES[:2]:  # as one leaves them that is killed before it puts them in place
         (tmp_path / "ranks" / one).rename(coming / one)
     node(*words)
@@ -175,7 +176,11 @@ def test_other_bytes_than_the_records_are_not_kept(built, node, tmp_path):
     said = node("artifacts/small_tp2.irpa", "1", fails=True)
     assert "rank1.irpa: its bytes are not those of artifacts/small_tp2.irpa.verified.json" in said
     assert not stands(tmp_path / "ranks")
-    assert "as artifacts/" in node("artifacts/small_tp2.irpa", "1")
+    hub.faults["nan"] = [True, 1]
+    said = node("artifacts/small_tp2.irpa", "1", fails=True)
+    assert "the checkpoint is damaged" in said
+    assert "as artifacts/" in node("artifacts/small_tp2.irpa", "1"), "all has come again"
+    assert not [*tmp_path.glob("artifacts/*.hf/.coming")]
 
 
 def test_a_record_of_another_set_is_refused_before_anything_is_fetched(built, node, tmp_path):
@@ -226,6 +231,7 @@ def test_a_killed_one_goes_on(built, node, tmp_path):
     before = asked(hub)[2]
     hub.requests.clear()
     node("artifacts/small_tp2.irpa", "1")
+    assert not [*tmp_path.glob("artifacts/*.hf/.coming")]
     path = file_of("small_tp2.irpa", 1)
     assert digest.read(tmp_path / "ranks" / path) == digest.read(there / "artifacts" / path)
     size = (there / "artifacts" / path).stat().st_size

@@ -5,6 +5,9 @@ hub's list has no hash of a part of a file, so each rank's digest is compared wi
 set, made where that was built: the set's .verified.json, which is trusted.  Stopped, it goes on.
 """
 
+import contextlib
+import platform
+import re
 import shlex
 import shutil
 import sys
@@ -25,8 +28,8 @@ from ingot.driver.forecast import streamed
 from ingot.driver.forecast.streamed import Job
 from ingot.store import locks
 
-# by the set's ending: what cuts it, the option that names what it writes, a rank's file, and of which
-# file, with its field of the record, the others follow
+# by the set's ending: the step that cuts it, its option for what it writes, a rank's file; the file that
+# describes the set, and the field of the record that has its digest
 SETS = {
     ".irpa": ("shard_irpa", "--root", "{stem}.rank{rank}.irpa", "{name}", "sha256"),
     ".trtllm-ckpt": (
@@ -34,7 +37,9 @@ SETS = {
         "{name}/config.json", "config_sha256",
     ),
 }  # fmt: skip
-WINDOW = 8 * streamed.WINDOW  # bytes of pieces, of which some are here
+WINDOW = 8 * streamed.WINDOW  # bytes of pieces, of which a rank's share is on the disk
+OF = "of"  # beside what comes: the folder of the stream that it comes by
+STREAM = re.compile(r"/.+/\.coming/[0-9a-f]{12}")  # such a folder: nothing else is removed
 
 
 class Set:
@@ -60,8 +65,8 @@ class Set:
 
     @property
     def coming(self) -> Path:
-        """The folder in which its ranks are written, until they are known to be right."""
-        return self.where / f".{self.target.name}.coming"
+        """The folder in which its ranks are written, until they are known to be right; each node's own."""
+        return self.where / f".{self.target.name}.{platform.node()}.coming"
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -87,17 +92,18 @@ def run(root: Path, options: Namespace) -> None:
     record = {} if options.unverified else recorded(its, path, ranks)
     environment.prepare(root / "scripts")
     its.where.mkdir(parents=True, exist_ok=True)
-    with locks.locked(its.where / f".{its.target.name}.busy"):
+    with locks.locked(its.where / f".{its.target.name}.busy") as lock:
         hold_others(its, path, record)
         if record:  # what a run had written that was stopped then
             put(its, [rank for rank in ranks if not here(its, rank, record)], record)
         if left := [rank for rank in ranks if not here(its, rank, record)]:
-            fetch(root, options, its, left, record)
+            fetch(root, options, its, left, record, lock.fileno())
             left = put(its, left, record)
-        shutil.rmtree(its.coming, ignore_errors=True)
+        forget(its)
     if left:
         raise Refused(
-            f"{its.rank(left[0])}: its bytes are not those of {path}, expected them; not kept: run it again"
+            f"{its.rank(left[0])}: its bytes are not those of {path}, expected them; not kept: run it "
+            "again; if that says the same, the record is of other weights"
         )
     said = f"as {path} says" if record else "checked by nothing"
     for rank in ranks:
@@ -146,10 +152,24 @@ def hold_others(its: Set, path: Path, record: dict[str, Any]) -> None:
             )
 
 
+def came_by(its: Set) -> str:
+    """The folder of the stream by which the ranks that are not in place come; or nothing."""
+    with contextlib.suppress(OSError):
+        return (its.coming / OF).read_text()
+    return ""
+
+
+def forget(its: Set) -> None:
+    """Remove the ranks that are not in place, and what has come of their weights."""
+    if STREAM.fullmatch(found := came_by(its)):
+        remove(Path(found))
+    remove(its.coming)
+
+
 def fetch(
-    root: Path, options: Namespace, its: Set, ranks: list[int], record: dict[str, Any]
+    root: Path, options: Namespace, its: Set, ranks: list[int], record: dict[str, Any], lock: int
 ) -> None:
-    """Write ranks into the folder of those that come."""
+    """Write ranks into the folder of those that come.  The steps hold the lock, too, till they end."""
     job, shards = planned(root, options, its)
     name = digest.of_json([job["key"], ranks, str(its.where.absolute())])
     place = its.coming / its.target.name
@@ -160,11 +180,13 @@ def fetch(
         outputs += [its.rank(rank, its.coming) for rank in ranks]
     command = f"{job['command'].strip()} {shlex.join(map(str, words))}"
     own = {"command": command, "outputs": [*map(str, outputs)], "key": name, "stamps": {}}
+    reader = {**job, **own, "benchmark": None}
+    stream = Stream(root, [reader], sorted(shards), WINDOW, some=True, held=(lock,))
+    said = str(stream.folder.absolute())
+    if came_by(its) != said:  # of other ranks, or of another version
+        forget(its)
     its.coming.mkdir(exist_ok=True)
-    stream = Stream(root, [{**job, **own, "benchmark": None}], sorted(shards), WINDOW, some=True)
-    for path in its.coming.iterdir():  # of other ranks, or of another version
-        if f".stream-{stream.name}." not in path.name and path not in outputs:
-            remove(path)
+    (its.coming / OF).write_text(said)
     stream.run(0)
 
 
@@ -198,6 +220,12 @@ def put(its: Set, ranks: list[int], record: dict[str, Any]) -> list[int]:
     Each is read again: the step that wrote it does not judge it.
     """
     about, left = its.about(), []
+    new = its.about(its.coming)
+    if not record and about.is_file() and new.is_file() and digest.read(about) != digest.read(new):
+        raise Refused(
+            f"{about}: of another set, expected ranks of one set in a folder; move it, or name another "
+            "folder by --to"
+        )
     for rank in ranks:
         came, place = its.rank(rank, its.coming), its.rank(rank)
         wanted = {came: rank, its.about(its.coming): None}

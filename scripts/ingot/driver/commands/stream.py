@@ -124,11 +124,17 @@ class Stream:
     """The steps that read one checkpoint, side by side with what fetches it."""
 
     def __init__(
-        self, root: Path, readers: list[Job], coming: list[str], window: int, some: bool = False
+        self,
+        root: Path,
+        readers: list[Job],
+        coming: list[str],
+        window: int,
+        some: bool = False,
+        held: tuple[int, ...] = (),
     ):
-        """`some`: of one reader, which says the bytes that it wants."""
+        """`some`: of one reader, which says the bytes that it wants; `held`: locks that steps hold, too."""
         self.root, self.readers, self.coming, self.window = root, readers, coming, window
-        self.some = some
+        self.some, self.held = some, held
         entries = read_listing(Path(coming[0]).with_name("listing.json"))["files"]
         self.entries = {Path(path).name: entries[Path(path).name] for path in coming}
         keys = sorted(job["key"] for job in readers)
@@ -138,10 +144,12 @@ class Stream:
     def run(self, more: int) -> None:
         """`more`: reads of the same shards that follow."""
         total, count = sum(entry["size"] for entry in self.entries.values()), len(self.readers)
-        read = "some bytes" if self.some else "one read"
+        read = f"one read of {len(self.coming)} shards, {size(total)}"
+        if self.some:
+            read = f"a part of each of {len(self.coming)} shards, which have {size(total)}"
         print(
-            f"stream: {count} artifact{'s' * (count > 1)} from {read} of {len(self.coming)} shards, "
-            f"{size(total)}" + f"; {more} more after it" * bool(more),
+            f"stream: {count} artifact{'s' * (count > 1)} from {read}"
+            + f"; {more} more after it" * bool(more),
             file=sys.stderr,
         )
         with locks.locked(pieces.busy(self.name)) as self.lock:
@@ -185,7 +193,9 @@ class Stream:
                 for path, process, said in readers:
                     if process.poll() and lost.exists():
                         return f"{path}: what was written of it is gone"
-                    if process.poll():
+                    if status := process.poll():
+                        if self.some and status > 0:  # no hash covers what it read: all comes again
+                            (self.folder / "plan.json").unlink(missing_ok=True)
                         raise Refused(f"{path}: {last_line(said)}")
             return ""
         finally:
@@ -210,7 +220,7 @@ class Stream:
         with said.open("wb") as file:
             environ = os.environ | told | {"INGOT_RUN": self._run}
             # a stream that follows a killed one waits for its steps to end
-            held = (self.lock.fileno(),)
+            held = (self.lock.fileno(), *self.held)
             process = subprocess.Popen(command, env=environ, stderr=file, pass_fds=held)
         return job["outputs"][0], process, said
 
@@ -224,7 +234,8 @@ class Stream:
                 "--shards", *names, "--folder", self.folder, "--writers", *writers,
                 "--window", str(self.window), *["--some"] * self.some,
             ],
-            env=os.environ | {"INGOT_PARENT": str(os.getpid())}, pass_fds=(self.lock.fileno(),),
+            env=os.environ | {"INGOT_PARENT": str(os.getpid())},
+            pass_fds=(self.lock.fileno(), *self.held),
         )  # fmt: skip
 
     def _written(self, job: Job) -> bool:

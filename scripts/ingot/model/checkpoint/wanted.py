@@ -8,6 +8,7 @@ from typing import Annotated
 from ingot.base import pieces
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.rows import Rows
+from ingot.model.checkpoint.safetensors import Tensor
 
 Only = Annotated[list[int], "write these ranks alone: a stream brings what they need"]
 Described = Annotated[str, "SHA-256 of what describes the set: refused at once where it is another"]
@@ -37,9 +38,8 @@ def hold(path: Path, content: bytes, described: str) -> None:
 def tell(rows: Rows, parts: Iterable[Part]) -> None:
     """Say which bytes are read, before the first pass: of floats, since no set is made of others."""
     parts = [*parts]
-    widths = {name: one.nbytes // one.shape[0] for name, one in rows.tensors.items()}
-    read = {(name, first, end) for name, first, end, *_ in parts}
-    rows.progress.total = sum((end - first) * widths[name] for name, first, end in read)
+    read = {(rows.tensors[name], first, end) for name, first, end, *_ in parts}
+    rows.progress.total = sum((end - first) * width(one) for one, first, end in read)
     pieces.want([*spans(rows, parts)])
 
 
@@ -48,8 +48,12 @@ def spans(rows: Rows, parts: Iterable[Part]) -> Iterator[Span]:
     for name, first, end, part, of in parts:
         if name in rows.coming.place:
             tensor = rows.tensors[name]
-            row = tensor.nbytes // tensor.shape[0]
-            width = row // of
-            begin = tensor.offset + first * row + part * width
-            whole = [width, end - first, row] if of > 1 else [(end - first) * row, 1, 0]
+            row = width(tensor)
+            begin = tensor.offset + first * row + part * row // of
+            whole = [row // of, end - first, row] if of > 1 else [(end - first) * row, 1, 0]
             yield [tensor.path.name, begin, *whole]
+
+
+def width(tensor: Tensor) -> int:
+    """The bytes of a row."""
+    return tensor.nbytes // tensor.shape[0]

@@ -26,7 +26,7 @@ TOKEN = "put a token with read access into HF_TOKEN, or run `hf auth login`"
 class BrokenTransferError(Exception):
     """A body that was cut, too long, or of the wrong content: worth another try.
 
-    `response`, where one came, says when.
+    `response`: the answer whose Retry-After says when to try again.
     """
 
     def __init__(self, reason: str, response: Any = None):

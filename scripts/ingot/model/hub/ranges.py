@@ -23,7 +23,8 @@ GAP = 1 << 16  # bytes that come in less time than a request of its own takes
 MANY = 100  # ranges of a request: a server takes some 8 kB of header
 MOST = 2 << 20  # bytes that a request asks for
 ROOM = 1 << 10  # bytes of headers of each part of an answer, at most
-ENDED = (401, 403, 410)  # HTTP statuses of an address whose time is over
+ENDED = (401, 403, 410)  # HTTP statuses of an address whose time is over: the hub gives another
+ENOUGH = 3  # tries in a row that failed, before each range is asked for alone
 
 
 class OddError(Exception):
@@ -51,14 +52,16 @@ class Ranges:
     def _all(
         self, source: Download, batches: dict[Batch, None], write: Write, retry: Retry
     ) -> None:
-        """One try for what is left of the batches, which go as they come."""
-        fresh, count = source.name not in self.addresses, len(batches)
-        if fresh:
+        """One try for what is left of the batches, which go as they come.
+
+        It returns with some left once the server has turned out not to answer for many ranges.
+        """
+        if source.name not in self.addresses:
             self.addresses[source.name] = source.address()
 
         def one(batch: Batch) -> None:
             try:
-                self._one(source, batch, write, fresh and len(batches) == count)
+                self._one(source, batch, write)
             except BaseException:
                 with self.lock:  # to the end: those that can come reset the count of failures
                     batches[batch] = batches.pop(batch)
@@ -67,31 +70,27 @@ class Ranges:
                 batches.pop(batch)
             retry.progressed()
 
+        many = [batch for batch in batches if len(batch) > 1]
         try:
-            many = [batch for batch in batches if len(batch) > 1]
             if self.several is None and many:  # by one request: an answer may be the whole file
-                try:
-                    one(many[0])
-                    self.several = True
-                except OddError:
-                    self.several = False
-                    return
+                one(many[0])
+                self.several = True
             in_threads([functools.partial(one, batch) for batch in [*batches]], count=AT_ONCE)
-        except OddError as error:
+        except (OddError, BrokenTransferError) as error:
             self.addresses.pop(source.name)
-            raise BrokenTransferError(str(error)) from None
-        except BaseException:
-            self.addresses.pop(source.name)
-            raise
+            odd = isinstance(error, OddError) or retry.failures >= ENOUGH
+            if odd and many and self.several is not False:
+                self.several = False
+                return
+            raise BrokenTransferError(str(error), getattr(error, "response", None)) from None
 
-    def _one(self, source: Download, batch: Batch, write: Write, fresh: bool) -> None:
-        """Fetch one batch.  `fresh`: nothing has come by this address yet."""
+    def _one(self, source: Download, batch: Batch, write: Write) -> None:
         name = f"{source.known['hub']}/{source.name}"
         address, headers = self.addresses[source.name]
         span = ",".join(f"{first}-{end - 1}" for first, end in batch)
         with asked(address, headers | {"Range": f"bytes={span}"}) as answer:
             status = answer.status_code
-            if status in HEALS or (status in ENDED and not fresh):
+            if status in (*HEALS, *ENDED):
                 raise BrokenTransferError(f"HTTP {status}", answer if status in HEALS else None)
             if len(batch) == 1 and status == 200:
                 raise Refused(
@@ -99,7 +98,9 @@ class Ranges:
                     "whole set by `ingot stream`"
                 )
             if len(batch) == 1 and status != 206:
-                raise Refused(f"{name}: HTTP {status} for a range, expected 206; try later")
+                raise Refused(
+                    f"{name}: HTTP {status} for a range, expected 206; is HF_ENDPOINT a hub?"
+                )
             kind = answer.headers.get("Content-Type", "")
             many = kind.lower().startswith("multipart/byteranges")
             if len(batch) > 1 and (status != 206 or not many):

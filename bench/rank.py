@@ -54,8 +54,11 @@ def run(folder: Path, hub: Hub, *words: str) -> str:
     return done.stderr
 
 
-def measured(place: Path, hub: Hub, layouts: list[str]) -> int:
-    """1 where a rank is not that of the set."""
+def measured(place: Path, hub: Hub, layouts: list[str], cases: list[tuple[bool, bool]]) -> int:
+    """1 where a rank is not that of the set.
+
+    Each case: is it the last rank, or the first; does the server answer for one range alone, or for many?
+    """
     own = ["--configfile", str(place / "mine.yaml")]
     (there := place / "there").mkdir()
     records = [f"artifacts/{name}.verified.json" for name in layouts]
@@ -63,7 +66,8 @@ def measured(place: Path, hub: Hub, layouts: list[str]) -> int:
     wrong = 0
     for name in layouts:
         pattern, last = LAYOUTS[name]
-        for rank, single in ((0, False), (last, False), (last, True)):
+        for at_end, single in cases:
+            rank = last if at_end else 0
             folder = place / f"{name}-{rank}-{single}"
             folder.mkdir()
             hub.faults["single"] = single
@@ -126,6 +130,7 @@ def main() -> int:
     parser.add_argument("--gigabytes", type=float, default=1.4)
     parser.add_argument("--shards", type=int, default=5)
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=list(LAYOUTS))
+    parser.add_argument("--last", action="store_true", help="the last rank alone, by many ranges")
     parser.add_argument("--plan", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=os.environ.get("INGOT_BENCH_DIR")) as name:
@@ -141,7 +146,8 @@ def main() -> int:
         (place / "mine.yaml").write_text(yaml.safe_dump(catalogue))
         print(f"{weights / 1e6:,.0f} MB of weights in {options.shards} shards", flush=True)
         with Hub(place / "hub") as hub:
-            return measured(place, hub, options.layouts)
+            more = [] if options.last else [(False, False), (True, True)]
+            return measured(place, hub, options.layouts, [(True, False), *more])
 
 
 if __name__ == "__main__":

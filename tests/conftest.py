@@ -190,7 +190,8 @@ def snakemake(command):
 @pytest.fixture(scope="session")
 def told(snakemake, tmp_path_factory):
     """told(store) puts there what transformers says of the demo: made once for all such tests."""
-    wanted = [f"artifacts/demo.{name}" for name in ("reference.npz", "scores.npy")]
+    names = ("reading.json", "reference.npz", "scores.npy")
+    wanted = [f"artifacts/demo.{name}" for name in names]
 
     def fill(place):
         with once(tmp_path_factory, "told") as (template, done):

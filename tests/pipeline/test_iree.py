@@ -344,10 +344,11 @@ def test_tied_and_biased_models_go_from_path_to_a_verified_bundle(snakemake, tmp
     assert "attention_bias is true, which .trtllm-ckpt cannot express" in refused.stderr
 
 
-def test_no_artifact_depends_on_a_models_name(demo, snakemake, tmp_path):
+def test_no_artifact_depends_on_a_models_name(demo, snakemake, told, tmp_path):
     """Files given by role are not named in an action's key: another name must give the same bytes."""
     entry = yaml.safe_load((ROOT / "models.yaml").read_text())["models"]["demo"]
     shutil.copytree(DEMO, tmp_path / "elsewhere")
+    told(tmp_path / ".store")
     twin = {"models": {"twin": {**entry, "path": "elsewhere"}}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(twin))
     kinds = (".gguf.verified.json", ".irpa.verified.json", "_tp1.vmfb", "_tp1.shortfin")

@@ -10,6 +10,7 @@ import hashlib
 import json
 import socket
 import struct
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +20,14 @@ from urllib.parse import unquote, urlsplit
 LARGE = (".safetensors", ".bin", ".gguf", ".irpa")
 MARK = "00000000000000000042"  # between the parts of an answer
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Server(ThreadingHTTPServer):
+    """Says nothing of a client that was killed."""
+
+    def handle_error(self, request, client_address):
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class Hub:
@@ -31,7 +40,7 @@ class Hub:
         self.committed: dict[str, bytes] = {}  # by path
         self.created: list[dict] = []  # repositories, as they were asked for
         self.lock = threading.Lock()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(self))
+        self.server = Server(("127.0.0.1", 0), handler_of(self))
         self.server.daemon_threads = True
         self.port = self.server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"

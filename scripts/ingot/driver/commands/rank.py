@@ -19,10 +19,10 @@ from ingot.base import digest, memo, sealed
 from ingot.base.atomic import remove
 from ingot.base.fields import read_json
 from ingot.base.refused import Refused
-from ingot.driver.cache.dry_run import DETAILS, build, dry_run
+from ingot.driver.cache.dry_run import DETAILS, dry_run
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.rules import environment
-from ingot.driver.commands.stream import Stream, prerequisites, put_on_record
+from ingot.driver.commands.stream import Stream, with_keys
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import streamed
 from ingot.driver.forecast.streamed import Job
@@ -100,6 +100,8 @@ def run(root: Path, options: Namespace) -> None:
             fetch(root, options, its, left, record, lock.fileno())
             left = put(its, left, record)
         forget(its)
+        if its.about().parent != its.where and its.about().is_file():  # a folder
+            sealed.seal(its.about().parent)
     if left:
         raise Refused(
             f"{its.rank(left[0])}: its bytes are not those of {path}, expected them; not kept: run it "
@@ -194,62 +196,49 @@ def planned(root: Path, options: Namespace, its: Set) -> tuple[Job, set[str]]:
     """The job that writes the set, and the shards that it reads, which are not here."""
     own = options.configfile
 
-    def asked() -> tuple[list[Job], Job]:
-        jobs = dry_run(root, [options.target], own, **{DETAILS: "1"})
-        return jobs, next(one for one in jobs if options.target in one["outputs"])
+    def asked() -> list[Job]:
+        return dry_run(root, [options.target], own, **{DETAILS: "1"})
 
-    jobs, job = asked()
+    def writer(jobs: list[Job]) -> Job:
+        return next(one for one in jobs if options.target in one["outputs"])
+
+    jobs = asked()
+    job, shards = writer(jobs), streamed.shards(jobs)
     if job["step"] != its.step:
         raise Refused(f"{options.target}: {job['step']} makes it, expected what cuts a checkpoint")
-    shards = streamed.shards(jobs)
     if job["action"] != "run" or not shards & {*job["inputs"]}:
         raise Refused(
             f"{options.target}: nothing of it is to be fetched, since it or its checkpoint is here or in "
             "the store; build it by snakemake"
         )
-    if before := prerequisites(jobs, [job], shards):
-        build(root, before, own, Path.cwd())
-        jobs, job = asked()
-    put_on_record([one for one in jobs if {*one["outputs"]} & shards])
-    return asked()[1], shards
+    return writer(with_keys(root, own, asked, jobs, [job], shards)), shards
 
 
 def put(its: Set, ranks: list[int], record: dict[str, Any]) -> list[int]:
-    """What came and is right, in its own place: what describes the set before a rank; the ranks left.
+    """What came and is right, in its own place: what describes the set before any rank; the ranks left.
 
     Each is read again: the step that wrote it does not judge it.
     """
-    about, left = its.about(), []
-    new = its.about(its.coming)
-    if not record and about.is_file() and new.is_file() and digest.read(about) != digest.read(new):
+    about, came = its.about(), its.about(its.coming)
+    if not came.is_file() or (record and digest.read(came) != record[its.field]):
+        return ranks
+    if not record and about.is_file() and digest.read(about) != digest.read(came):
         raise Refused(
             f"{about}: of another set, expected ranks of one set in a folder; move it, or name another "
             "folder by --to"
         )
+    left = []
     for rank in ranks:
-        came, place = its.rank(rank, its.coming), its.rank(rank)
-        wanted = {came: rank, its.about(its.coming): None}
-        if not all(
-            path.is_file() and as_said(its, path, one, record) for path, one in wanted.items()
-        ):
+        path, place = its.rank(rank, its.coming), its.rank(rank)
+        before = path.stat() if path.is_file() else None
+        if not before or (record and digest.read(path) != record["ranks_sha256"][rank]):
             left.append(rank)
             continue
         about.parent.mkdir(exist_ok=True)
         new = about.with_name(f".{about.name}.new")
-        shutil.copyfile(its.about(its.coming), new)
+        shutil.copyfile(came, new)
         new.replace(about)
-        came.replace(place)
+        path.replace(place)
         if record:  # a rename changes its ctime
-            memo.remember(memo.stamp_of(place), f"sha256:{record['ranks_sha256'][rank]}")
-    if about.parent != its.where and about.is_file():
-        sealed.seal(about.parent)
+            memo.vouch(place, before, f"sha256:{record['ranks_sha256'][rank]}")
     return left
-
-
-def as_said(its: Set, path: Path, rank: int | None, record: dict[str, Any]) -> bool:
-    """Has a file the bytes that the record says of this rank, or of what describes the set?"""
-    if not record:
-        return True
-    return digest.read(path) == (
-        record[its.field] if rank is None else record["ranks_sha256"][rank]
-    )

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 from ingot.base import claim, digest, pieces, processes
@@ -68,11 +69,7 @@ def run(root: Path, options: Namespace) -> None:
         ready = reads[0]
         if again := read & {job["outputs"][0] for job in ready}:
             raise Refused(f"{min(again)}: written, but on no record; the lines above say why")
-        if before := prerequisites(jobs, ready, coming):
-            build(root, before, own, Path.cwd())
-            jobs = asked()
-        put_on_record([job for job in jobs if {*job["outputs"]} & coming])
-        jobs = asked()
+        jobs = with_keys(root, own, asked, jobs, ready, coming)
         ready, *later = streamed.reads(jobs, coming) or [[]]
         Stream(root, ready, sorted(coming), int(options.window * 1e6)).run(len(later))
         if not later:
@@ -88,6 +85,22 @@ def finished(job: Job) -> bool:
         return False
     wanted = {"key": job.get("key"), "inputs": job["stamps"], "streamed": True}
     return claim.finished(job["outputs"], wanted)
+
+
+def with_keys(
+    root: Path,
+    own: str | None,
+    asked: Callable[[], list[Job]],
+    jobs: list[Job],
+    readers: list[Job],
+    coming: set[str],
+) -> list[Job]:
+    """The jobs `asked` for again, once all that readers read beside the shards is here: with their keys."""
+    if before := prerequisites(jobs, readers, coming):
+        build(root, before, own, Path.cwd())
+        jobs = asked()
+    put_on_record([job for job in jobs if {*job["outputs"]} & coming])
+    return asked()
 
 
 def prerequisites(jobs: list[Job], readers: list[Job], coming: set[str]) -> list[str]:

@@ -180,13 +180,14 @@ def joined(ranges: Iterable[Range], gap: int) -> Iterator[Range]:
 def batched(ranges: Iterable[Range], several: bool) -> Iterator[Batch]:
     """What each request asks for: at most MOST bytes; many ranges, or one with the gaps that it spans."""
     batch: list[Range] = []
+    size = 0
     for first, end in joined(ranges, 0 if several else GAP):
         for start in range(first, end, MOST):
             one = (start, min(start + MOST, end))
-            size = sum(b - a for a, b in batch)
-            if batch and (not several or len(batch) == MANY or size + one[1] - one[0] > MOST):
+            size += one[1] - one[0]
+            if batch and (not several or len(batch) == MANY or size > MOST):
                 yield tuple(batch)
-                batch = []
+                batch, size = [], one[1] - one[0]
             batch.append(one)
     if batch:
         yield tuple(batch)

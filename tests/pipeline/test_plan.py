@@ -14,6 +14,8 @@ import yaml
 import checkpoints
 from conftest import IRPA, ROOT
 from fake_hub import Hub
+from ingot.base import digest
+from ingot.driver.release import on_record
 from ingot.store.records import Store
 
 GIB = 1 << 30
@@ -140,6 +142,28 @@ def test_keep_targets_takes_nothing_that_was_there_before(clone, build, store):
     build(second, "--config", "keep=targets", "--", IRPA)
     assert before <= blobs(store)
     assert (first / "artifacts/demo.gguf").stat().st_size > 1e6
+
+
+def test_what_the_store_would_copy_is_in_artifacts_alone(clone, build, store, monkeypatch):
+    """onnx reads no file of two names, so that the store had a second one of an ONNX folder's weights."""
+    folder, target = clone("a"), "artifacts/demo.int8.onnx"
+    build(folder, "--config", "keep=targets", "--", target)
+    data = max((folder / target).iterdir(), key=lambda path: path.stat().st_size)
+    blob = store / "blobs/sha256" / digest.read(data)
+    assert not [path for path in blob.parent.iterdir() if path.stat().st_size >= 1 << 20]
+    for words in ((), ("--config", "keep=targets")):
+        assert "Nothing to be done" in build(folder, *words, "--", target)
+    (folder / ".ingot/notes").rename(folder / "notes")  # by which its step was known
+    data.write_bytes(data.read_bytes()[:-1] + b"x")
+    said = build(folder, "--", target)
+    assert "left the store" in said and list((folder / "artifacts").glob("*.yours-*")), said
+    assert blob.exists()
+    blob.unlink()
+    monkeypatch.chdir(folder)
+    on_record.OnRecord(ROOT, Store(), [target]).bring(target)
+    assert digest.read(blob) == blob.name and data.stat().st_nlink == 1
+    shutil.rmtree(folder / target)
+    assert "restore" in build(folder, "--", target)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from ingot.base.entry import lives
 
 ENDS = (
     ".gguf", "_tp2.irpa", ".q4_k_m.gguf", "_tp2.trtllm-ckpt", ".int8.onnx", ".fp8.safetensors",
-    ".4bit.mlx", ".irpa",
+    ".4bit.mlx", ".onnx", ".irpa",
 )  # fmt: skip
 TARGETS = [*(f"artifacts/small{end}" for end in ENDS), "artifacts/tuned.gguf"]
 LATER = (  # made of the ranks, and by an importance matrix of the GGUF file
@@ -105,7 +105,7 @@ def large(hub, tmp_path):
 @pytest.mark.slow
 def test_what_is_streamed_is_what_is_built_from_one_read(hub, stream, snakemake, tmp_path):
     said = stream(*TARGETS)
-    assert "8 artifacts from one read of 2 shards" in said, "M.irpa is made of M.gguf"
+    assert "9 artifacts from one read of 2 shards" in said, "M.irpa is made of M.gguf"
     asked = large(hub, tmp_path)
     assert asked <= hub.sent <= asked + 2 * HEADERS + 100_000, "small files and headers beside"
     there = {path.name for path in (tmp_path / "w/artifacts/small.hf").iterdir()}
@@ -121,6 +121,10 @@ def test_what_is_streamed_is_what_is_built_from_one_read(hub, stream, snakemake,
     assert keys(tmp_path / "store") == keys(tmp_path / "other-store")
     sent = hub.sent
     assert "Nothing to be done" in stream(*TARGETS) and hub.sent == sent
+    files = (tmp_path / "w/artifacts/small.onnx").iterdir()
+    twice = {digest.read(path) for path in files if path.stat().st_size > 1 << 20}
+    blobs = {path.name for path in (tmp_path / "store/blobs/sha256").iterdir()}
+    assert twice and not twice & blobs
 
 
 @pytest.mark.slow

@@ -179,6 +179,16 @@ def test_what_a_bundle_links_is_not_freed():
     assert schedule(jobs, {"m.shortfin"}, 1, rolling=True).kept == 101
 
 
+def test_what_the_store_has_a_copy_of_counts_twice_unless_the_disk_is_short():
+    def jobs():
+        return [Task("m.onnx", [], {"m.onnx": 100}, 1, 1, copied=True)]
+
+    assert [schedule(jobs(), {"m.onnx"}, 1, rolling).kept for rolling in (False, True)] == [
+        200,
+        100,
+    ]
+
+
 def test_rolling_disk_keeps_all_that_a_target_comes_with():
     """The ranks of a set, of which the command line names the root."""
     jobs = [

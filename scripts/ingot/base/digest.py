@@ -140,14 +140,22 @@ def link(source: Path, target: Path) -> None:
             memo.vouch(target, before, digest, kind)
 
 
-def copy(source: Path, target: Path, digest: str | None = None) -> None:
+class TwiceError(Exception):
+    """A copy would take the bytes of its source again."""
+
+
+def copy(source: Path, target: Path, digest: str | None = None, twice: bool = True) -> None:
     """A file of its own: it shares the blocks of `source` where the file system can and `digest` is known
-    of it; else copied, hashing as it goes, and an OSError when that is not `digest`."""
+    of it; else copied, hashing as it goes, and an OSError when that is not `digest`.
+
+    TwiceError where it would be copied and its bytes may not lie there `twice`."""
     if digest and memo.known(source) == digest and cloned(source, target):
         if f"sha256:{read(target)}" != digest:
             target.unlink()
             raise OSError(f"{source}: does not hold what it did")
         return
+    if not twice:
+        raise TwiceError(str(source))
     found = hashlib.sha256()
     with source.open("rb") as reader, target.open("wb") as writer:
         while data := reader.read(CHUNK):

@@ -81,22 +81,28 @@ class Blobs:
         late = {f"sha256:{name}" for name, _, when in aside if int(when) / 1e9 >= began}
         return [name for name in names if name in late]
 
-    def put(self, path: Path, name: str, linked: bool = True) -> None:
-        """Make the file at `path`, which holds `name`, a blob: by a link if it can be, else a copy."""
+    def put(self, path: Path, name: str, linked: bool = True, twice: bool = True) -> None:
+        """Make the file at `path`, which holds `name`, a blob: by a link if it can be, else a copy.
+
+        Where its bytes may not lie on the disk `twice`, and a copy cannot share them, there is no blob.
+        """
         if self.has(name):
             return
         blob, before = self.blob(name), path.stat()
-        with self.temporary(blob) as partial:
-            try:
-                if not linked:
-                    raise OSError("a copy is wanted")
-                os.link(path, partial)
-                partial.chmod(0o444)  # not before: where no link can be made, the file's times stay
-            except OSError:  # across file systems, or where there are no links
-                digest.copy(path, partial, name)
-                partial.chmod(0o444)
-                before = partial.stat()
-        memo.vouch(blob, before, name)
+        with contextlib.suppress(digest.TwiceError):
+            with self.temporary(blob) as partial:
+                try:
+                    if not linked:
+                        raise OSError("a copy is wanted")
+                    os.link(path, partial)
+                    partial.chmod(
+                        0o444
+                    )  # not before: where no link can be made, the file's times stay
+                except OSError:  # across file systems, or where there are no links
+                    digest.copy(path, partial, name, twice)
+                    partial.chmod(0o444)
+                    before = partial.stat()
+            memo.vouch(blob, before, name)
 
     def put_bytes(self, text: bytes) -> str:
         name = f"sha256:{hashlib.sha256(text).hexdigest()}"
@@ -121,10 +127,14 @@ class Blobs:
 
     # Files and folders in and out
 
-    def take(self, path: Path) -> dict:
-        """Take in what a step wrote at `path`, and leave a link in its place."""
+    def take(self, path: Path, twice: bool = True) -> dict:
+        """Take in what a step wrote at `path`, and leave a link in its place.
+
+        Where not `twice`, a large file of a folder that can be no link, nor share its bytes, is in the
+        folder alone.
+        """
         if path.is_dir():
-            return self._take_folder(path)
+            return self._take_folder(path, twice)
         name = digest.of(path)
         before = path.stat()
         self.put(path.resolve(), name)
@@ -132,7 +142,7 @@ class Blobs:
         memo.vouch(path, before, name)  # its other name went, so its ctime changed
         return {"kind": "file", "digest": name, "size": before.st_size}
 
-    def _take_folder(self, folder: Path) -> dict:
+    def _take_folder(self, folder: Path, twice: bool) -> dict:
         name, entries = digest.tree(folder)
         size, shared = 0, _shared(entries)
         for entry in entries:
@@ -141,7 +151,8 @@ class Blobs:
                 before = path.stat()
                 entry["size"] = before.st_size
                 size += entry["size"]
-                self.put(path, entry["digest"], linked=shared(entry))
+                large = entry["size"] >= SMALL
+                self.put(path, entry["digest"], shared(entry), twice or not large)
                 memo.vouch(path, before, entry["digest"])  # a link changes its ctime
         return {"kind": "folder", "digest": name, "size": size, "entries": entries}
 

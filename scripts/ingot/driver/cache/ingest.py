@@ -28,9 +28,13 @@ QUIET = 2.0  # seconds of waiting for the disk at the end of a run; longer is sa
 class Ingest:
     """Takes in what the jobs of one run wrote."""
 
-    def __init__(self, contents: Contents, costs: Costs, asked: Callable[[Job], dict]):
+    def __init__(
+        self, contents: Contents, costs: Costs, asked: Callable[[Job], dict], short: bool = False
+    ):
+        """`short`: the disk is, so that what stands in artifacts/ is not copied."""
         self.contents, self.store, self.costs = contents, contents.store, costs
         self.asked = asked  # of a cluster, for a job: empty where there is none
+        self.short = short
         self.blobs: dict[str, list[str]] = {}  # path: the files that it is, or holds
         self.fresh: set[str] = set()  # of them, those that this run brought into the store
         self.disk: threading.Thread | None = None
@@ -64,13 +68,17 @@ class Ingest:
             contents.keys.pop(job, None)
             if contents.writable:
                 with contents.held():
-                    outputs = [self._take(path) for path in job.writes]
+                    # a shared cache is sent what the store has
+                    twice = bool(contents.shared.remote) or not (self.short or streamed)
+                    outputs = [self._take(path, twice) for path in job.writes]
                     parts = {part: _file(outputs[0], part) for part in job.parts}
                     records = {job: self._record(job, outputs, self._cost(job, outputs))}
                     for part, output in parts.items():
                         contents.graph.needs[part] = contents.graph.needs.get(job, {})
                         records[part] = self._record(part, [output], {})
                 note_folder(self.store, [record.key for record in records.values()])
+                if not all(map(self.store.whole, outputs)):
+                    self._only_here(job)
                 for path in filter(os.path.isfile, job.writes):  # a folder's names another digest
                     aside.drop_record(self.store, Path(path + RECORD), contents.made[path])
                 for one, record in records.items():
@@ -128,10 +136,10 @@ class Ingest:
                 self.store.persist_files(record)
             self.syncing.task_done()
 
-    def _take(self, path: str) -> dict:
+    def _take(self, path: str, twice: bool) -> dict:
         self.blobs[path] = blobs(path)
         self.fresh.update(b for b in self.blobs[path] if not self.store.blob(b).exists())
-        taken = self.store.take(Path(path))
+        taken = self.store.take(Path(path), twice)
         if taken["digest"] != self.contents.made[path]:
             raise OSError(f"{path} changed while it was stored")
         return {**taken, "title": os.path.basename(path)}

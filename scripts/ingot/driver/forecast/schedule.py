@@ -1,7 +1,8 @@
 """What a build will take: the jobs one after another on so many cores, and the disk meanwhile.
 
 A file counts in full from the start of the job that writes it, once for artifacts/ and the store
-together.  With `keep=targets` an intermediate goes when its last reader is done.
+together, or twice where the store has a copy.  With `keep=targets` it has none, and an intermediate goes
+when its last reader is done.
 """
 
 import math
@@ -29,6 +30,7 @@ class Task:
     download: int = 0
     threads: int = 1
     links: bool = False  # what it writes holds links of what it reads, as a bundle does
+    copied: bool = False  # the store has a copy of what it writes, if all is kept
 
 
 @dataclass
@@ -109,7 +111,7 @@ def schedule(
             found.started[task.name] = now
             found.download += task.download
             for path, size in task.files.items():
-                here[chart_of(path)] += size
+                here[chart_of(path)] += size * (2 if task.copied and not rolling else 1)
             found.memory = max(found.memory, memory)
             mark()
         now, _, task = heappop(running)
@@ -148,7 +150,7 @@ def tasks_of(described: list[dict[str, Any]]) -> Iterator[Task]:
         left = later
         for one in ready:
             there.update(one["outputs"])
-            cost = one["forecast"]
+            cost, rows = one["forecast"], [row for path in one["outputs"] if (row := row_of(path))]
             yield Task(
                 one["outputs"][0],
                 [path for path in one["inputs"] if path in made],
@@ -156,7 +158,8 @@ def tasks_of(described: list[dict[str, Any]]) -> Iterator[Task]:
                 cost["seconds"],
                 cost["memory"],
                 cost["download"],
-                links=any(row.links for path in one["outputs"] if (row := row_of(path))),
+                links=any(row.links for row in rows),
+                copied=any(row.copied for row in rows),
             )
 
 

@@ -161,15 +161,25 @@ class OnRecord:
     def artifact(self, target: str, folder: Path) -> Artifact:
         """The target with its verification record, which is written into `folder` as it was.
 
-        Not what stands in the working folder: that may have been edited.
+        Not what stands in the working folder, which may have been edited; but what the store lacks of it
+        comes from there, where it is what the record says.
         """
         record, said = self.record(target), self.output(target + RECORD)
         assert record
+        self.bring(target)
         written = folder / said["title"]
         if not self.store.has(said["digest"]):
             raise Refused(f"{said['title']}: not in the store any more; verify it again")
         written.write_bytes(self.store.blob(said["digest"]).read_bytes())
         return Artifact(self.store, record, self.output(target), written, self.outputs(target))
+
+    def bring(self, target: str) -> None:
+        """Put into the store what it lacks of a folder, as built on a disk that was short."""
+        for entry in self.output(target).get("entries", ()):
+            path, name = self.cwd / target / entry["path"], entry.get("digest", "")
+            lacks = name and not self.store.has(name) and path.is_file()
+            if lacks and digest.of(path) == name:
+                self.store.put(path, name, linked=False)
 
 
 def portable(value: Any) -> Any:

@@ -215,7 +215,8 @@ class Session:
         self.costs = Costs(self.catalogue, self.root, past, folders, settled=dry)
         self.cluster = cluster.Cluster(self.costs, by_user) if cluster.used() else None
         asks = self.cluster.asked if self.cluster else lambda _: {}
-        self.ingest = Ingest(self.contents, self.costs, asks)
+        short = self.catalogue["keep"] == "targets"
+        self.ingest = Ingest(self.contents, self.costs, asks, short)
         self.run = self.run or secrets.token_hex(8)
         self.status.run = self.run
         os.environ["INGOT_RUN"] = self.run  # of each step, on whichever machine

@@ -148,6 +148,7 @@ ROWS = (
         whole="an ONNX graph holds the whole model",
         variants=lambda catalogue, tp: VARIANTS,
         record=VALUES + "ONNX Runtime and onnxruntime-genai",
+        copied=True,
     ),
     row(
         name="openvino",
@@ -173,6 +174,7 @@ ROWS = (
         | {"verify_torchpipe": table.run_through(Cost(3, 100, 200, 1300))},
         whole="torchpipe's graphs hold the whole model",
         record="the checkpoint, value by value; transformers in float32: tokens, by ONNX Runtime",
+        copied=True,
     ),
     row(
         name="rtx",

@@ -92,6 +92,7 @@ class Format:
     chart: str = "other"  # a key of CHART
     chart_of_ranks: str = ""  # the same of targets with _tpN, where it differs
     links: bool = False  # a folder that holds hard links of what it is made of
+    copied: bool = False  # the store has a copy of it, not a link, unless the disk is short
     gpus: dict[str, Callable[[dict, int], int]] = field(default_factory=dict)  # step: (entry, tp)
     devices: str = "hardware"  # the catalogue's table of what it is built for
     servers: tuple[str, ...] = ("shortfin", "vllm")  # whose layouts `ingot plan` shows

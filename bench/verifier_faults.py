@@ -54,6 +54,7 @@ TARGETS = {  # what is damaged, and the record of it
 }
 BESIDE = {  # what else a kind's verification reads
     "irpa": ["demo.gguf.verified.json"],
+    **{kind: ["demo.digests.json"] for kind in ("ranks", "trtllm-ckpt", "trtllm-quantised")},
     "vmfb": ["demo_tp1.f32.config.json"],
     "shortfin": ["demo_tp1.f32.config.json", "demo_tp1.vmfb"],
     "triton": ["demo_tp1.trtllm"],
@@ -85,8 +86,9 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
     checkpoint, reading = ("--checkpoint", DEMO), ("--reading", place / "demo.reading.json")
     ranks = rank_files(artifact, 2)
     told = (*checkpoint, *reading)
+    digests = ("--digests", place / "demo.digests.json", *reading)
     gguf = ("llamacpp", "verify_gguf.py", *told, *HEADER, *peers, "--gguf", artifact)
-    trtllm = ("verify_trtllm.py", *told, "--tp=2", "--trtllm-checkpoint", artifact)
+    trtllm = ("verify_trtllm.py", *digests, "--tp=2", "--trtllm-checkpoint", artifact)
     program = ("--config", place / "demo_tp1.f32.config.json", "--parameters", place / "demo.irpa")
     tokenizer = [DEMO / "tokenizer.json", DEMO / "tokenizer_config.json"]
     small = ("--tokenizer", DEMO / "config.json", DEMO / "generation_config.json", *tokenizer)
@@ -102,10 +104,10 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
             "--gguf-record", place / "demo.gguf.verified.json", "--irpa", artifact,
         ),
         "ranks": (
-            "iree", "verify_shards.py", *told, "--dtype=f16", "--root", artifact, "--ranks", *ranks
+            "iree", "verify_shards.py", *digests, "--dtype=f16", "--root", artifact, "--ranks", *ranks
         ),
         "trtllm-ckpt": ("convert", *trtllm),
-        "trtllm-quantised": ("transformers", *trtllm, "--quant=int4_awq", *peers[2:]),
+        "trtllm-quantised": ("transformers", *trtllm, "--quant=int4_awq", *checkpoint, *peers[2:]),
         **{
             scheme: (
                 "transformers", "verify_safetensors.py", *checkpoint, *small, *peers,

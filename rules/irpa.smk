@@ -92,7 +92,7 @@ for tp in SIZES[1:]:
             lock=lock("iree"),
             env=env("iree"),
             reading="artifacts/{model}.reading.json",
-            weights=inputs.weights,
+            digests="artifacts/{model}.digests.json",
             root=archives("{model}", tp)[0],
             ranks=archives("{model}", tp)[1:],
         output:
@@ -106,7 +106,7 @@ for tp in SIZES[1:]:
         shell:
             """
             {PYTHON[iree]:q} {input.code[0]:q} \
-                --checkpoint {input.weights:q} \
+                --digests {input.digests:q} \
                 --reading {input.reading:q} \
                 --dtype {params.dtype:q} \
                 --root {input.root:q} \

@@ -1,4 +1,6 @@
-"""What verifications compare with: artifacts/M.reading.json, M.reference.npz, M.texts.json and M.scores.npy."""
+"""What verifications compare with: artifacts/M.reading.json, M.reference.npz, M.texts.json and M.scores.npy, by
+transformers; M[.DTYPE].digests.json, of the weights.
+"""
 
 
 rule read_config:
@@ -101,5 +103,29 @@ rule score_corpus:
             --checkpoint {input.config:q} {input.weights:q} \
             --texts {input.texts:q} \
             --scores {output:q} \
+            >{log:q}
+        """
+
+
+rule digest_weights:
+    input:
+        code=code("digest_weights.py"),
+        lock=lock("convert"),
+        env=env("convert"),
+        weights=inputs.weights,
+    output:
+        "artifacts/{model}{dtype}.digests.json",
+    log:
+        "logs/digest_weights/{model}{dtype}.log",
+    benchmark:
+        "logs/digest_weights/{model}{dtype}.tsv"
+    params:
+        dtype=inputs.dtype,
+    shell:
+        """
+        {PYTHON[convert]:q} {input.code[0]:q} \
+            --checkpoint {input.weights:q} \
+            --dtype {params.dtype:q} \
+            --digests {output:q} \
             >{log:q}
         """

@@ -112,7 +112,7 @@ rule verify_trtllm:
         lock=lock("convert"),
         env=env("convert"),
         reading="artifacts/{model}.reading.json",
-        weights=inputs.weights,
+        digests="artifacts/{model}{variant}.digests.json",
         checkpoint="artifacts/{model}_tp{tp}{variant}.trtllm-ckpt",
     output:
         "artifacts/{model}_tp{tp}{variant}.trtllm-ckpt.verified.json",
@@ -129,7 +129,7 @@ rule verify_trtllm:
     shell:
         """
         {PYTHON[convert]:q} {input.code[0]:q} \
-            --checkpoint {input.weights:q} \
+            --digests {input.digests:q} \
             --reading {input.reading:q} \
             --dtype {params.dtype:q} \
             --tp {wildcards.tp} \
@@ -148,6 +148,7 @@ rule verify_quantised:
         env=env("transformers"),
         config=inputs.config_json,
         reading="artifacts/{model}.reading.json",
+        digests="artifacts/{model}.digests.json",
         weights=inputs.weights,
         checkpoint="artifacts/{model}_tp{tp}.{variant}.trtllm-ckpt",
         texts="artifacts/{model}.texts.json",
@@ -169,6 +170,7 @@ rule verify_quantised:
         """
         {PYTHON[transformers]:q} {input.code[0]:q} \
             --checkpoint {input.config:q} {input.weights:q} \
+            --digests {input.digests:q} \
             --reading {input.reading:q} \
             --dtype {params.dtype:q} \
             --quant {wildcards.variant:q} \

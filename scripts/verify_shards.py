@@ -1,31 +1,28 @@
 """Merge a tensor-parallel set's ranks, compare them with the checkpoint, and open it.  Runs in envs/iree.
 
-Every value of every tensor, the q and k rows back in the checkpoint's order.  What the set must hold is
-written down here again, by transformers' reading of config.json: no table, name or number is shared with
-shard_irpa.py.  Every byte is compared; iree.runtime and sharktank load it.
+Every tensor, the q and k rows back in the checkpoint's order, with what digest_weights.py says of its own.
+What the set must hold is written down here again, by transformers' reading of config.json: no table, name
+or number is shared with shard_irpa.py.  Every byte is compared; iree.runtime and sharktank load it.
 """
 
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
 from ingot.base.console import stderr_to_log
-from ingot.base.options import ReadingFile, RecordFile, step
+from ingot.base.options import DigestsFile, ReadingFile, RecordFile, step
 from ingot.base.refused import Refused
 from ingot.formats.iree import consumers, irpa
-from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.tensors.dtypes import FLOATS
+from ingot.parity import digests as digests_of
 from ingot.parity import reading as reading_of
 from ingot.parity import verification
-from ingot.parity.adapted import sources as sources_of
-from ingot.parity.in_turn import in_turn
 from ingot.parity.reading import Reading
-from ingot.parity.values import Comparison, row_order, tied_checks
+from ingot.parity.values import Comparison, row_order
 
 LAYER = {  # of model.layers.N -> of blk.N, the axis that the ranks split, whose heads are interleaved
     "self_attn.q_proj": ("attn_q", 0, "heads"),
@@ -96,7 +93,7 @@ def properties(model: Reading, ranks: int) -> dict:
 
 
 def verify_shards(
-    checkpoint: Checkpoint,
+    digests: DigestsFile,
     reading: ReadingFile,
     dtype: Annotated[str, "of the matrices", ["f16", "bf16", "f32"]],
     root: Annotated[Path, "the set's root archive"],
@@ -106,7 +103,8 @@ def verify_shards(
     sha256 = verification.digest(root)
     model, count = reading_of.read(reading), len(ranks)
     reading_of.hold_plain(root, model)
-    sources = sources_of(checkpoint)
+    sources = digests_of.read(digests)
+    digests_of.hold_tied(root, sources, model["tied"])
     wanted = dict(expected(model))
     entries = [described(root, ranks, rank, wanted, dtype.upper()) for rank in range(count)]
     the_root(root, wanted, model, count)
@@ -115,25 +113,22 @@ def verify_shards(
         for path, one in zip(ranks, entries, strict=True)
     ]
     comparison = Comparison(root)
-
-    def compare(name: str, one: Expected) -> None:
+    for name, one in wanted.items():
+        if one.source not in sources:
+            raise Refused(f"{root}: {one.source} is not in its source")
         held = [place_of(root, parts[rank], raw) for rank, raw in raw_names(name, one, count)]
         order = row_order(one.heads, model["head_dim"], one.shape)
 
-        def rows(first: int, last: int):
-            return merged(held, one.axis, order[first:last])
+        def rows(first: int, last: int, held=held, axis=one.axis, order=order) -> np.ndarray:
+            return merged(held, axis, order[first:last])
 
-        comparison.tensor(name, held[0].kind, sources[one.source], rows)
-
-    checks = tied_checks(root, sources, model["tied"])
-    checks += [(partial(compare, *one), [sources[one[1].source]]) for one in wanted.items()]
-    in_turn(checks, comparison.counts, [root, *ranks])
+        digests_of.compare(comparison, name, held[0].kind, sources[one.source], rows)
     opened(root, ranks, entries, wanted, dtype)
     verification.write(
         record,
         root,
         sha256,
-        "the checkpoint, value by value, the ranks merged; loaded by iree.runtime and sharktank",
+        "the checkpoint, each tensor by SHA-256, the ranks merged; loaded by iree.runtime and sharktank",
         {**comparison.checks(), "ranks": count},
         ranks_sha256=[verification.digest(path) for path in ranks],
         versions=verification.versions("numpy", "iree-base-runtime", "sharktank"),

@@ -1,32 +1,33 @@
 """Merge the ranks of a TensorRT-LLM checkpoint and compare them with their source.  Runs in envs/convert.
 
-Every value of every tensor in every rank, copies and padding too.  Written without the converter's
-table.  A quantised weight is multiplied out by its scales, and must be within half a step.
+Every tensor in every rank, copies and padding too, with what digest_weights.py says of the source's.
+Written without the converter's table.  A quantised weight is multiplied out by its scales, and must be
+within half a step of the checkpoint's.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
-from ingot.base.options import Limits, ReadingFile, RecordFile, step
+from ingot.base.options import DigestsFile, Limits, ReadingFile, RecordFile, step
 from ingot.base.refused import Refused
 from ingot.formats.tensorrt import checkpoint as trtllm_checkpoint
 from ingot.formats.tensorrt.checkpoint import TrtllmCheckpoint
 from ingot.formats.tensorrt.trtllm import Mapping
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor
+from ingot.parity import digests as digests_of
 from ingot.parity import divergence, limits, trtllm_model, verification
 from ingot.parity import reading as reading_of
 from ingot.parity import texts as texts_of
 from ingot.parity.adapted import sources as sources_of
-from ingot.parity.in_turn import in_turn
+from ingot.parity.digests import Digested
 from ingot.parity.trtllm_model import Weight
 from ingot.parity.trtllm_weights import check_scales, multiplied, rows_of
-from ingot.parity.values import Comparison, chunks, stored, tied_checks, values
+from ingot.parity.values import Comparison, chunks, stored, values
 
 MERGED = {  # tensor of a layer -> the checkpoint's that lie in it one below the other; split axis
     "input_layernorm": (["input_layernorm"], None),
@@ -89,11 +90,12 @@ class Asked:
 
 
 def verify_trtllm(
-    checkpoint: Checkpoint,
+    digests: DigestsFile,
     reading: ReadingFile,
     trtllm_checkpoint_: Annotated[Path, "the directory to verify"],
     record: RecordFile,
     asked: Asked,
+    checkpoint: Checkpoint | None = None,
     texts: Annotated[Path | None, "by encode_texts.py, of a quantised one"] = None,
     scores: Annotated[Path | None, "by score_corpus.py: runs it, in envs/transformers"] = None,
     limit: Limits = (),
@@ -104,20 +106,25 @@ def verify_trtllm(
     as_asked(built, asked)
     as_read(built, model)
     reading_of.hold_plain(trtllm_checkpoint_, model, ("attention_bias", "experts"))
-    sources = sources_of(checkpoint)
+    if built.quant and not checkpoint:
+        raise Refused("--checkpoint: missing, expected it of what is quantised")
+    sources = digests_of.read(digests)
+    digests_of.hold_tied(trtllm_checkpoint_, sources, model["tied"])
+    exact = sources_of(checkpoint) if built.quant else {}
     vocab = sources["model.embed_tokens.weight"].shape[0]
     comparison, padding, left = Comparison(trtllm_checkpoint_), 0, {*sources}
     if model["experts"]:
         as_stacked(built, model)
-    covered, checks = set(), tied_checks(trtllm_checkpoint_, sources, model["tied"])
+    covered = set()
     for source, axis, pieces in merges(built, model["tied"], sources):
         if source not in sources:
             raise Refused(f"{trtllm_checkpoint_}: {source} is not in its source")
         covered |= {(piece.rank, piece.name) for piece in pieces}
-        one = sources[source]
-        checks.append((partial(compare, built, comparison, one, axis, pieces), [one]))
+        if quantised(built, pieces[0].name):
+            compare_quantised(built, comparison, exact[source], axis, pieces)
+        else:
+            compare(built, comparison, sources[source], axis, pieces)
         left -= {source}
-    in_turn(checks, comparison.counts, sorted(trtllm_checkpoint_.iterdir()))
     left = {name for name in left if not name.endswith(UNREAD) and name != "lm_head.weight"}
     if left := sorted(left):
         raise Refused(f"{trtllm_checkpoint_}: {left[0]} is in no rank, expected it")
@@ -134,25 +141,25 @@ def verify_trtllm(
         if rest.any():
             raise Refused(f"{trtllm_checkpoint_}: padding of {name} is not zero in rank {rank}")
         padding += len(rest)
-    quantised = {}
+    more = {}
     if built.quant:
         algorithm = built.document["quantization"]["quant_algo"]
-        quantised = {"quant_algo": algorithm, "limit": "half a step of the quantised weight"}
+        more = {"quant_algo": algorithm, "limit": "half a step of the quantised weight"}
     if scores:
         logits = trtllm_model.logits_of(
             checkpoint["config.json"], built, weights(built, sources, model["tied"])
         )
         numbers = divergence.measure(trtllm_checkpoint_, texts_of.read(texts), scores, logits)
         known = limits.numbers(algorithm.lower(), limits.pairs(limit or []))
-        quantised["numbers"] = divergence.held(trtllm_checkpoint_, numbers, known)
+        more["numbers"] = divergence.held(trtllm_checkpoint_, numbers, known)
     verification.write(
         record,
         trtllm_checkpoint_,
         sha256,
-        "the checkpoint, value by value, the ranks merged; its numbers, by transformers",
+        "the checkpoint, each tensor by SHA-256, the ranks merged; its numbers, by transformers",
         {
             **comparison.checks(),
-            **quantised,
+            **more,
             "ranks": built.mapping.world,
             "rows_of_padding": padding,
         },
@@ -225,7 +232,7 @@ def frequencies(base: float, size: int, scaling: dict) -> np.ndarray:
 
 
 def merges(
-    built: TrtllmCheckpoint, tied: bool, sources: dict[str, Tensor]
+    built: TrtllmCheckpoint, tied: bool, sources: dict[str, Digested]
 ) -> Iterator[tuple[str, int | None, list[Piece]]]:
     """Each source tensor, the axis it is split along, and the pieces that make up one copy of it."""
     c, m, vocab = built.config, built.mapping, sources["model.embed_tokens.weight"].shape[0]
@@ -303,15 +310,14 @@ def as_stacked(built: TrtllmCheckpoint, model: reading_of.Reading) -> None:
                 )
 
 
-def weights(built: TrtllmCheckpoint, sources: dict[str, Tensor], tied: bool) -> Iterator[Weight]:
+def weights(built: TrtllmCheckpoint, sources: dict[str, Digested], tied: bool) -> Iterator[Weight]:
     """Every tensor of the source, multiplied out of the ranks' parts of it."""
     for source, axis, pieces in merges(built, tied, sources):
-        layer = pieces[0].name.removesuffix(".weight")
-        quantised = built.quant is not None and layer.endswith(trtllm_checkpoint.LINEAR)
+        layer, codes = pieces[0].name.removesuffix(".weight"), quantised(built, pieces[0].name)
 
-        def rows(piece: Piece, first: int, last: int, layer=layer, quantised=quantised):
+        def rows(piece: Piece, first: int, last: int, layer=layer, codes=codes):
             tensors = built.ranks[piece.rank]
-            if quantised:
+            if codes:
                 return multiplied(built.quant, tensors, layer, first, last)[0]
             return rows_of(tensors[piece.name], first, last)
 
@@ -352,26 +358,42 @@ def padded(built: TrtllmCheckpoint, vocab: int) -> Iterator[tuple[int, str, int]
                 yield first + rank, name, used
 
 
-def compare(
-    built, comparison: Comparison, source: Tensor, axis: int | None, pieces: list[Piece]
-) -> None:
-    """Compare one copy of a source with it."""
-    quantised = built.quant is not None and pieces[0].name.removesuffix(".weight").endswith(
+def quantised(built: TrtllmCheckpoint, name: str) -> bool:
+    """Does a rank hold the tensor `name` as codes and scales?"""
+    return built.quant is not None and name.removesuffix(".weight").endswith(
         trtllm_checkpoint.LINEAR
     )
-    if not quantised:
-        kind = built.ranks[pieces[0].rank][pieces[0].name].dtype
 
-        def held(piece: Piece, first: int, last: int) -> np.ndarray:
-            tensor = built.ranks[piece.rank][piece.name]
-            lines = (int(np.prod(tensor.shape[:-1])), tensor.shape[-1])
-            return stored(replace(tensor, shape=lines) if tensor.shape[1:] else tensor, first, last)
 
-        def plain(first: int, last: int) -> np.ndarray:
-            return merged(axis, pieces, first, last, held)
+def compare(
+    built: TrtllmCheckpoint,
+    comparison: Comparison,
+    source: Digested,
+    axis: int | None,
+    pieces: list[Piece],
+) -> None:
+    """Compare one copy of a source with it."""
+    kind = built.ranks[pieces[0].rank][pieces[0].name].dtype
 
-        comparison.tensor(source.name, kind, source, plain)
-        return
+    def held(piece: Piece, first: int, last: int) -> np.ndarray:
+        tensor = built.ranks[piece.rank][piece.name]
+        lines = (int(np.prod(tensor.shape[:-1])), tensor.shape[-1])
+        return stored(replace(tensor, shape=lines) if tensor.shape[1:] else tensor, first, last)
+
+    def rows(first: int, last: int) -> np.ndarray:
+        return merged(axis, pieces, first, last, held)
+
+    digests_of.compare(comparison, source.name, kind, source, rows)
+
+
+def compare_quantised(
+    built: TrtllmCheckpoint,
+    comparison: Comparison,
+    source: Tensor,
+    axis: int | None,
+    pieces: list[Piece],
+) -> None:
+    """The same of a weight that the ranks hold as codes and scales."""
     layer = pieces[0].name.removesuffix(".weight")
     for rank in {piece.rank for piece in pieces}:
         check_scales(built.quant, built.ranks[rank], layer)

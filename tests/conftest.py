@@ -376,6 +376,22 @@ def reading(ok, tmp_path_factory):
 
 
 @pytest.fixture
+def digests(ok, tmp_path_factory):
+    """digests(folder, dtype) are the options of what its weights are in a dtype, by the real step."""
+
+    def run(folder, dtype="f16"):
+        files = [(str(path), path.stat().st_mtime_ns) for path in sorted(Path(folder).iterdir())]
+        told = hashlib.sha256(repr([dtype, files]).encode()).hexdigest()[:16]
+        with once(tmp_path_factory, f"digests-{told}") as (place, done):
+            if not done:
+                found = ("--checkpoint", folder, "--dtype", dtype, "--digests", place / "d.json")
+                ok("convert", "digest_weights.py", *found)
+        return ["--digests", place / "d.json"]
+
+    return run
+
+
+@pytest.fixture
 def tiny(interpreter, tmp_path):
     """tiny("qwen3") is a small random checkpoint of that family, as transformers saves it."""
 

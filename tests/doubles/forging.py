@@ -44,7 +44,7 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
     record = ["--record", folder / "record.json"]
     checkpoint = ["--checkpoint", source]
     peers = [word for name in ("reference", "texts", "scores") for word in peers[name]]
-    gguf = ["--gguf", folder / "m.gguf"]
+    gguf, digests = ["--gguf", folder / "m.gguf"], ["--digests", folder / "d.json"]
     if kind in ("gguf", "irpa"):
         # rounded, a random router chooses other experts
         routed = ("Qwen3-MoE", "Mixtral", "gpt-oss", "DeepSeek")
@@ -64,11 +64,13 @@ def steps(one: Forgery, kind: str, folder: Path, peers: dict) -> Iterator[tuple[
         root, ranks = folder / "r.irpa", [folder / f"r.rank{rank}.irpa" for rank in range(2)]
         made = [*checkpoint, "--dtype", "f16", "--root", root, "--ranks", *ranks]
         yield "convert", "shard_irpa.py", [*made, "--tp", "2"]
-        yield "iree", "verify_shards.py", [*made, *reading, *record]
+        yield "convert", "digest_weights.py", [*checkpoint, "--dtype", "f16", *digests]
+        yield "iree", "verify_shards.py", [*made[2:], *digests, *reading, *record]
     if kind == "trtllm-ckpt":
         made = [*checkpoint, "--tp", "2", "--trtllm-checkpoint", folder / "t"]
         yield "convert", "safetensors_to_trtllm.py", made
-        yield "convert", "verify_trtllm.py", [*made, *reading, *record]
+        yield "convert", "digest_weights.py", [*checkpoint, "--dtype", "f16", *digests]
+        yield "convert", "verify_trtllm.py", [*made[2:], *digests, *reading, *record]
     if kind in SCHEMES or kind in CALIBRATED or kind in MLX:
         small = [source / name for name in SMALL if (source / name).exists()]
         made = [*checkpoint, "--tokenizer", *small]

@@ -20,10 +20,7 @@ ENDS = (
     ".4bit.mlx", ".onnx", ".irpa",
 )  # fmt: skip
 TARGETS = [*(f"artifacts/small{end}" for end in ENDS), "artifacts/tuned.gguf"]
-LATER = (  # made of the ranks, and by an importance matrix of the GGUF file
-    "artifacts/small_tp2.irpa.verified.json", "artifacts/small_tp2.trtllm-ckpt.verified.json",
-    "artifacts/small.q4_k_m.gguf",
-)  # fmt: skip
+RECORDS = [f"artifacts/small_tp2.{name}.verified.json" for name in ("irpa", "trtllm-ckpt")]
 HEADERS = 1 << 16  # bytes that are asked for of each shard before all others, at most
 
 
@@ -104,14 +101,17 @@ def large(hub, tmp_path):
 
 @pytest.mark.slow
 def test_what_is_streamed_is_what_is_built_from_one_read(hub, stream, snakemake, tmp_path):
-    said = stream(*TARGETS)
-    assert "9 artifacts from one read of 2 shards" in said, "M.irpa is made of M.gguf"
+    wanted = [*TARGETS, *RECORDS]
+    said = stream(*wanted)
+    assert "10 artifacts from one read of 2 shards" in said, (
+        "M.irpa is made of M.gguf, records of digests"
+    )
     asked = large(hub, tmp_path)
     assert asked <= hub.sent <= asked + 2 * HEADERS + 100_000, "small files and headers beside"
     there = {path.name for path in (tmp_path / "w/artifacts/small.hf").iterdir()}
     assert not [name for name in there if "safetensors" in name and "index" not in name], there
     done = snakemake(
-        tmp_path / "other", "--", *TARGETS,
+        tmp_path / "other", "--", *wanted,
         environment={
             "INGOT_STORE": str(tmp_path / "other-store"), "HF_ENDPOINT": hub.url, "HF_TOKEN": "",
         },
@@ -120,7 +120,7 @@ def test_what_is_streamed_is_what_is_built_from_one_read(hub, stream, snakemake,
     assert held(tmp_path / "w") == held(tmp_path / "other")
     assert keys(tmp_path / "store") == keys(tmp_path / "other-store")
     sent = hub.sent
-    assert "Nothing to be done" in stream(*TARGETS) and hub.sent == sent
+    assert "Nothing to be done" in stream(*wanted) and hub.sent == sent
     files = (tmp_path / "w/artifacts/small.onnx").iterdir()
     twice = {digest.read(path) for path in files if path.stat().st_size > 1 << 20}
     blobs = {path.name for path in (tmp_path / "store/blobs/sha256").iterdir()}
@@ -137,15 +137,16 @@ def test_what_is_made_of_other_artifacts_is_streamed_in_a_second_read(
         (tmp_path / name / "text.txt").write_text("words " * 1000)
         own["models"]["small"]["imatrix"] = "text.txt"
         (tmp_path / name / "models.local.yaml").write_text(yaml.safe_dump(own))
-    said = stream(*LATER)
-    assert "3 artifacts from one read of 2 shards, 6.99 MB; 1 more after it" in said, said
-    assert said.count("3 artifacts from one read of 2 shards, 6.99 MB\n") == 1, said
+    target = "artifacts/small.q4_k_m.gguf"  # by an importance matrix, of the GGUF file
+    said = stream(target)
+    assert "1 artifact from one read of 2 shards, 6.99 MB; 1 more after it" in said, said
+    assert said.count("1 artifact from one read of 2 shards, 6.99 MB\n") == 1, said
     asked = 2 * large(hub, tmp_path)
     assert asked <= hub.sent <= asked + 4 * HEADERS + 100_000
     assert not [*(tmp_path / "w/artifacts/small.hf").glob("model*.safetensors")]
     hub_of = {"HF_ENDPOINT": hub.url, "HF_TOKEN": ""}
     other = {"INGOT_STORE": str(tmp_path / "other-store")} | hub_of
-    done = snakemake(tmp_path / "other", "--", *LATER, environment=other)
+    done = snakemake(tmp_path / "other", "--", target, environment=other)
     assert done.returncode == 0, done.stderr
     assert held(tmp_path / "w") == held(tmp_path / "other")
     assert keys(tmp_path / "store") == keys(tmp_path / "other-store")
@@ -180,13 +181,16 @@ def test_a_killed_stream_goes_on(hub, words, stream, gguf, tmp_path):
 
 
 @pytest.mark.slow
-def test_bytes_that_are_not_the_hubs_are_in_no_artifact(hub, stream, gguf, tmp_path):
+def test_bytes_that_are_not_the_hubs_are_in_no_artifact(hub, stream, gguf, digests, tmp_path):
+    two = (TARGETS[0], "artifacts/small.digests.json")
     hub.faults["spoilt"] = True
-    said = stream(TARGETS[0], fails=True)
+    said = stream(*two, fails=True)
     assert "not what the hub says, 3 times" in said.splitlines()[-1]
-    assert TARGETS[0] not in held(tmp_path / "w")
+    assert not held(tmp_path / "w").keys() & {*two}
     hub.faults["spoilt"] = [True, 1]
-    assert "not what the hub says; again" in stream(TARGETS[0])
+    assert "not what the hub says; again" in stream(*two)
+    _, found = digests(tmp_path / "hub/org/small")
+    assert (tmp_path / "w" / two[1]).read_bytes() == found.read_bytes()
     assert (tmp_path / "w" / TARGETS[0]).read_bytes() == gguf().read_bytes()
 
 

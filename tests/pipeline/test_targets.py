@@ -61,7 +61,9 @@ CHAINS = {
     "llama405b_tp1.vmfb": {"fetch_listing", "fetch_file", "export_mlir", "compile_vmfb"},
     "llama2-7b-chat.gguf": {"fetch_listing", "fetch_file", "safetensors_to_gguf"},
     "demo_tp4.irpa": {"shard_irpa_tp4"},
-    "demo_tp2.irpa.verified.json": {"read_config", "shard_irpa_tp2", "verify_shards_tp2"},
+    "demo_tp2.irpa.verified.json": {
+        "read_config", "digest_weights", "shard_irpa_tp2", "verify_shards_tp2",
+    },
     "demo_tp2.trtllm-ckpt": {"safetensors_to_trtllm"},
     "demo_tp2.fp8.trtllm": {"quantize_trtllm", "build_engine"},
     "demo_tp2.sm80.triton": {"safetensors_to_trtllm", "build_engine", "assemble_triton"},

@@ -80,10 +80,12 @@ def test_the_set_is_that_of_sharktanks_own_tool_from_both_sources(kind, tp, ok, 
         assert (tmp_path / "checkpoint_" / name).read_bytes() == wanted, name
 
 
-def test_the_record_says_that_the_merged_ranks_are_the_checkpoint(ok, reading, step, tmp_path):
+def test_the_record_says_that_the_merged_ranks_are_the_checkpoint(
+    ok, reading, digests, step, tmp_path
+):
     shard(ok, 4, tmp_path / "m.irpa", "--checkpoint", DEMO)
     ranks = tensor_parallel.rank_files(tmp_path / "m.irpa", 4)
-    told = ("--checkpoint", DEMO, *reading(DEMO), "--dtype", "f16")
+    told = (*digests(DEMO), *reading(DEMO), "--dtype", "f16")
     words = (*told, "--root", tmp_path / "m.irpa", "--ranks", *ranks, "--record")
     ok("iree", "verify_shards.py", *words, tmp_path / "record.json")
     checks = json.loads((tmp_path / "record.json").read_bytes())["checks"]
@@ -103,11 +105,11 @@ def test_the_record_says_that_the_merged_ranks_are_the_checkpoint(ok, reading, s
     ("bf16", 1, "is ('F16', (1024, 512)), expected ('BF16', (1024, 512))"),  # the set of another dtype
 ])  # fmt: skip
 def test_a_set_that_is_not_the_one_asked_for_is_refused(
-    dtype, turned, said, ok, reading, step, tmp_path
+    dtype, turned, said, ok, reading, digests, step, tmp_path
 ):
     shard(ok, 2, tmp_path / "m.irpa", "--checkpoint", DEMO)
     ranks = tensor_parallel.rank_files(tmp_path / "m.irpa", 2)[::turned]
-    told = ("--checkpoint", DEMO, *reading(DEMO), "--dtype", dtype)
+    told = (*digests(DEMO, dtype), *reading(DEMO), "--dtype", dtype)
     words = (*told, "--root", tmp_path / "m.irpa", "--ranks", *ranks)
     done = step("iree", "verify_shards.py", *words, "--record", tmp_path / "r.json")
     assert done.returncode == 1 and said in done.stderr

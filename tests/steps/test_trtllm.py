@@ -85,11 +85,13 @@ def convert(run, checkpoint, out, *flags):
 
 
 @pytest.fixture
-def verify(reading):
+def verify(reading, digests):
     """verify(run, checkpoint, built, record, *asked): `asked` is what its maker was asked for."""
 
     def verified(run, checkpoint, built, record, *asked, toolchain="convert"):
-        words = ("--checkpoint", checkpoint, *reading(checkpoint), "--trtllm-checkpoint", built)
+        dtype = asked[asked.index("--dtype") + 1] if "--dtype" in asked else "f16"
+        words = (*digests(checkpoint, dtype), *reading(checkpoint), "--trtllm-checkpoint", built)
+        words = (*words, *(("--checkpoint", checkpoint) if "--quant" in asked else ()))
         return run(toolchain, "verify_trtllm.py", *words, "--record", record, *asked)
 
     return verified

@@ -15,6 +15,7 @@ from ingot.base.stream import Output
 from ingot.model.checkpoint.arrivals import Arrivals
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor
+from ingot.parity.digests import Found
 from ingot.parity.in_turn import in_turn
 from ingot.parity.scaled_weights import Scaled
 from ingot.store import locks
@@ -90,53 +91,40 @@ def test_a_writer_ends_once_every_shard_is_the_hubs(folder, monkeypatch):
     assert [*Arrivals(folder, "0", tensors(folder)).passes([])]
 
 
-@pytest.mark.parametrize("boot, whole, counted", [("", 2, 9), ("", 1, 5), ("another", 2, 5)])
-def test_a_verification_goes_on_with_what_it_had_counted_by_then(boot, whole, counted, folder):
-    """Of a shard that is not known to be whole, and after a crash, with what it had before that shard."""
-    counts = {"2": {"equal": 5}, "3": {"equal": 9}}
-    Pieces(folder).tell(3, whole, set())
-    done = Done([0, 1, 2], 3, 2, boot or memo.this_boot(), counts=counts)
-    Pieces(folder).report("0", done)
-    coming(folder).resume()
-    all_here(folder)
-    found = {"equal": 0}
-    passes = Arrivals(folder, "0", tensors(folder)).passes([], found)
-    next(passes)
-    next(passes, None)
-    assert found == {"equal": counted}
-
-
-def test_a_verification_of_another_file_begins_with_the_first_piece(folder, monkeypatch):
+@pytest.fixture
+def writer(folder, monkeypatch):
+    """This process is writer "0" of the stream."""
     monkeypatch.setenv(pieces.FOLDER, str(folder))
     monkeypatch.setenv(pieces.WRITER, "0")
-    all_here(folder)
-    artifact = folder / "artifact"
-    artifact.write_text("one")
-    found = {"equal": 0}
-    for _ in Arrivals(folder, "0", tensors(folder)).passes([], found, [artifact]):
-        found["equal"] += 1
-    assert [*Arrivals(folder, "0", tensors(folder)).passes([], {}, [artifact])] == [None]
-    artifact.write_text("another")
-    again = Arrivals(folder, "0", tensors(folder))
-    assert [again.now for _ in again.passes([], {}, [artifact])] == [None, 0, 1, 2]
-    artifact.write_text("a third")
-    Pieces(folder).tell(3, 2, {0})
-    with pytest.raises(Refused, match="is gone"):
-        [*Arrivals(folder, "0", tensors(folder)).passes([], {}, [artifact])]
-    assert Pieces(folder).done("0") is None, "the piece that is gone comes again"
 
 
-def test_a_check_waits_for_all_that_its_values_are_made_of(folder, monkeypatch):
-    monkeypatch.setenv(pieces.FOLDER, str(folder))
-    monkeypatch.setenv(pieces.WRITER, "0")
+def test_what_a_killed_one_found_is_known_to_the_next(folder, writer):
+    Pieces(folder).report("0", Done([0, 1, 2], 1))
+    found = Found()
+    assert Pieces(folder).done("0") is None, (
+        "nothing lies there: what was reported is worth nothing"
+    )
+    found.add("t", {"a": 1})
+    found.add("u", {"a": 2})
+    found.add("t", {"a": 3})  # of a shard that was spoilt on its way, and came again
+    found.sync()
+    Pieces(folder).report("0", Done([0, 1, 2], 2))
+    found.file.truncate(found.path.stat().st_size - 3)  # killed as it wrote
+    again = Found()
+    assert again.tensors == {"t": {"a": 1}, "u": {"a": 2}} and Pieces(folder).done("0").done == 2
+    again.add("v", {"a": 4})
+    assert Found().tensors == {**again.tensors, "v": {"a": 4}}
+
+
+def test_a_look_waits_for_all_that_its_values_are_made_of(folder, writer):
     all_here(folder)
     t, u, v, w = tensors(folder).values()
     scaled = Scaled(t.name, "F8_E4M3", (3, 4), t.path, t.offset, t.nbytes, w, (1, 1))
     done = []
-    checks = [(lambda n=n: done.append((n, Pieces(folder).done("0").done)), needs) for n, needs in (
+    looks = [(lambda n=n: done.append((n, Pieces(folder).done("0").done)), needs) for n, needs in (
         ("plain", [u]), ("scales", [scaled]), ("both", [t, v]), ("none", []),
     )]  # fmt: skip
-    in_turn(checks, {}, [])
+    in_turn(looks, [], 1)
     assert done == [("none", 0), ("plain", 1), ("scales", 2), ("both", 2)]
     assert Pieces(folder).done("0").until == [2, 1, 2]
 

@@ -30,6 +30,8 @@ FETCHED = [
     job("fetch_file", "artifacts/m.hf/config.json", LISTING["outputs"], "none", size=1),
 ]  # fmt: skip
 READ = [*SHARDS, "artifacts/m.hf/config.json"]
+IMATRIX = job("compute_imatrix", "artifacts/m.imatrix", ["artifacts/m.gguf"])
+QUANTISED = job("quantize_gguf", "artifacts/m.q4_k_m.gguf", [*READ, "artifacts/m.imatrix"])
 
 
 def test_the_disk_of_a_stream_is_that_of_its_outputs_and_of_the_pieces_in_between():
@@ -64,19 +66,17 @@ def test_what_a_stream_waits_for_is_all_that_is_read_but_the_shards():
 
 
 def test_what_is_made_of_an_artifact_of_this_read_is_of_the_next():
-    ranks, record = "artifacts/m_tp2.irpa", "artifacts/m_tp2.irpa.verified.json"
-    jobs = [*FETCHED, job("shard_irpa", ranks, READ), job("verify_shards", record, [*READ, ranks])]
+    jobs = [*FETCHED, job("safetensors_to_gguf", "artifacts/m.gguf", READ), IMATRIX, QUANTISED]
     rules = [[one["rule"] for one in read] for read in streamed.reads(jobs, {*SHARDS})]
-    assert rules == [["shard_irpa"], ["verify_shards"]]
+    assert rules == [["safetensors_to_gguf"], ["quantize_gguf"]]
     assert streamed.forecast(jobs)["reads"] == 2
-    jobs[-2]["action"] = "none"
+    jobs[-3:-1] = [{**one, "action": "none"} for one in jobs[-3:-1]]
     assert streamed.reads(jobs, {*SHARDS}) == [[jobs[-1]]]
 
 
 def test_what_is_there_already_needs_no_read_of_its_own():
-    imatrix = job("compute_imatrix", "artifacts/m.imatrix", ["artifacts/m.gguf"], "none")
-    quantise = job("quantize_gguf", "artifacts/m.q4_k_m.gguf", [*READ, "artifacts/m.imatrix"])
-    jobs = [*FETCHED, job("safetensors_to_gguf", "artifacts/m.gguf", READ), imatrix, quantise]
+    imatrix = {**IMATRIX, "action": "none"}
+    jobs = [*FETCHED, job("safetensors_to_gguf", "artifacts/m.gguf", READ), imatrix, QUANTISED]
     assert streamed.forecast(jobs)["reads"] == 1
     imatrix["action"] = "run"
     assert streamed.forecast(jobs)["reads"] == 2
@@ -111,7 +111,7 @@ RANKS, RECORD = "artifacts/m_tp2.irpa", "artifacts/m_tp2.irpa.verified.json"
 
 def test_what_comes_on_no_record_is_not_streamed_for_ever(reads):
     """The disk may be full, or an input have changed while it was read."""
-    jobs = [*FETCHED, job("shard_irpa", RANKS, READ), job("verify_shards", RECORD, [*READ, RANKS])]
+    jobs = [*FETCHED, job("shard_irpa", RANKS, READ), job("quantize_gguf", RECORD, [*READ, RANKS])]
     with pytest.raises(Refused, match=f"{RANKS}: written, but on no record"):
         reads.of(jobs)
     assert reads.read == [(1, 1)]

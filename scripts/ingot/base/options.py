@@ -27,6 +27,7 @@ EMPTY = inspect.Parameter.empty
 Architecture = Annotated[str | None, "what config.json must say"]
 TokenizerFiles = Annotated[list[Path], "its small files"]
 ReadingFile = Annotated[Path, "by read_config.py"]
+DigestsFile = Annotated[Path, "by digest_weights.py, in the dtype of the matrices"]
 ReferenceFile = Annotated[Path, "by generate_reference.py"]
 TextsFile = Annotated[Path, "by encode_texts.py"]
 ScoresFile = Annotated[Path, "by score_corpus.py"]

@@ -46,9 +46,7 @@ class Done:
     """What a writer is done with: so many passes, of which `durable` are on the disk.
 
     `until` says of each piece the last pass that reads it, -1 where none does.  `stale`: an earlier process
-    said so, and this one may find that its file is gone: nothing is given up by such a report.  `counts` is
-    what it had found in the files `of` after so many passes: now, and at the end of each shard, at which it
-    may go on again.
+    said so, and this one may find that its file is gone: nothing is given up by such a report.
     """
 
     until: list[int]
@@ -56,8 +54,6 @@ class Done:
     durable: int = 0
     boot: str = field(default_factory=memo.this_boot)
     stale: bool = False
-    counts: dict[str, dict[str, int | float]] = field(default_factory=dict)
-    of: list[list[int]] = field(default_factory=list)
 
     @property
     def kept(self) -> int:

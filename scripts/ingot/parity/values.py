@@ -13,7 +13,6 @@ from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.tensors.dtypes import FLOATS
 from ingot.parity.adapted import Adapted
-from ingot.parity.in_turn import Check
 from ingot.parity.joined_experts import Joined
 from ingot.parity.made import Made
 
@@ -71,9 +70,13 @@ class Comparison:
                 with np.errstate(invalid="ignore"):
                     away = np.abs(got - wanted)[np.isfinite(wanted)].max(initial=0)
                 self.differs_by(float(away))
-        self.counts["values"] += int(np.prod(source.shape))
-        self.counts["values_rounded"] += off
-        self.equal(off == 0)
+        self.add(source.shape, off)
+
+    def add(self, shape: tuple[int, ...], rounded: int) -> None:
+        """A tensor passed, so many of its values rounded."""
+        self.counts["values"] += int(np.prod(shape))
+        self.counts["values_rounded"] += rounded
+        self.equal(rounded == 0)
 
     def differs_by(self, much: float) -> None:
         self.counts["largest_difference"] = max(self.counts["largest_difference"], much)
@@ -85,25 +88,6 @@ class Comparison:
     def checks(self) -> dict:
         """What a record says."""
         return {**self.counts, "limit": "the nearest value of the dtype"}
-
-
-def tied_checks(path: Path, sources: dict[str, Tensor], tied: bool) -> list[Check]:
-    """What refuses a file made without the head of a source that stores another one than its embedding."""
-    names = ("model.embed_tokens.weight", "lm_head.weight")
-    if not tied or names[1] not in sources:
-        return []
-    one, head = (sources[name] for name in names)
-
-    def check() -> None:
-        for first, last in chunks(one.shape):
-            if one.shape != head.shape or not np.array_equal(
-                values(one, first, last), values(head, first, last)
-            ):
-                raise Refused(
-                    f"{path}: its source has a head of its own, expected that of the embedding"
-                )
-
-    return [(check, [one, head])]
 
 
 def parts(source: Tensor) -> Iterator[tuple[int, int]]:
@@ -152,6 +136,20 @@ def row_order(heads: int | None, head_dim: int, shape: tuple[int, ...]):
     head, inside = np.divmod(rows, head_dim)
     half = head_dim // 2
     return head * head_dim + 2 * (inside % half) + inside // half
+
+
+def to_bfloat16(values: np.ndarray) -> np.ndarray:
+    """float32 to the bits of the nearest bfloat16, halves to the even one."""
+    bits = values.view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def to_float16(values: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16)
+
+
+CASTS = {"F32": np.ascontiguousarray, "F16": to_float16, "BF16": to_bfloat16}
 
 
 def nearest(kind: str, got, wanted):

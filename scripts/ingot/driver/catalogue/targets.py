@@ -133,7 +133,9 @@ def _intermediate(target: str, entry: dict) -> bool:
     if name.startswith(".hf/"):
         return "hub" in on_hub(entry) and bool(re.fullmatch(r"\.hf/[^/]+", name))
     name = name.rstrip("/")
-    return any(row.intermediate and name == f".{row.name}" != ".hf" for row in ROWS)
+    rows = [row for row in ROWS if row.intermediate and row.name != "hf"]
+    words = [(row, f"{word}.") for row in rows for word in row.variants({}, 1)]
+    return any(name == f".{word}{row.name}" for row, word in [*((row, "") for row in rows), *words])
 
 
 def model_of(target: str) -> str:

@@ -4,7 +4,7 @@
 
 The shards are fetched once, in pieces.  Everything asked for that is written from them is written from each
 piece as it comes; then the piece goes.  What also needs one of these artifacts takes a second read, such as
-the record of a rank set.  Stopped anywhere, it goes on at the shard that it was in.  Keys and bytes are
+GGUF by an importance matrix.  Stopped anywhere, it goes on at the shard that it was in.  Keys and bytes are
 those of a build by snakemake, which takes over at the end.
 """
 

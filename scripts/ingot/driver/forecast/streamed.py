@@ -9,7 +9,7 @@ from ingot.driver.catalogue.formats.quantised import READ_TWICE
 WINDOW = 128_000_000  # bytes of pieces that are on the disk at once, unless told otherwise
 STEPS = (  # that go through a checkpoint in passes: Rows.passes, in_turn
     "safetensors_to_gguf", "quantize_gguf", "shard_irpa", "safetensors_to_trtllm", "export_onnx",
-    "quantize_safetensors", "quantize_mlx", "verify_shards", "verify_trtllm",
+    "quantize_safetensors", "quantize_mlx", "digest_weights",
 )  # fmt: skip
 
 Job = dict[str, Any]  # as a dry run tells of it

@@ -8,7 +8,7 @@ from collections.abc import Collection, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ingot.base import claim, pieces
+from ingot.base import pieces
 from ingot.base.pieces import Done, Pieces
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import Tensor
@@ -51,33 +51,23 @@ class Arrivals:
         for piece in own:
             self.until[piece] = max(self.until[piece], turn)
 
-    def passes(
-        self,
-        outs: Collection[Any],
-        counts: dict[str, int | float] | None = None,
-        of: Collection[Path] = (),
-    ) -> Iterator[None]:
+    def passes(self, outs: Collection[Any]) -> Iterator[None]:
         """One turn a pass, each once its piece is here; in the end every shard holds what the hub says.
 
-        `outs` are the stream.Output that the writer fills: on the disk at the end of each shard.  What it
-        adds to `counts`, zeros before, is kept: a process that goes on has them as they were then, if it
-        reads the same files `of`.
+        `outs` are what the writer fills, such as stream.Output: on the disk at the end of each shard.
         """
         yield
-        found, these = self.pieces.done(self.writer), [claim.identity(path) for path in of]
-        found = found if found and found.of == these else None
+        found = self.pieces.done(self.writer)
         if found is None and self.pieces.come["freed"]:
             pieces.forget()
             (self.pieces.where / "lost").touch()
             raise Refused(
                 f"{self.pieces.where}: what was written is gone, and pieces are; stream again"
             )
-        found = found or Done(self.until, of=these)
+        found = found or Done(self.until)
         found.stale = False
-        if counts is not None:
-            counts |= found.counts[str(found.done)] if found.done else {}
         self.pieces.report(self.writer, found)
-        all_of, ended = self.pieces.pieces, True
+        all_of = self.pieces.pieces
         for number in range(found.done, len(all_of)):
             pieces.wait_for(lambda number=number: self.pieces.come["pieces"] > number)
             self.now = number
@@ -87,9 +77,5 @@ class Arrivals:
             for out in outs if ends else ():
                 out.sync()
             found.durable = found.done if ends else found.durable
-            if counts is not None:
-                if not ended:
-                    found.counts.pop(str(number))
-                found.counts[str(found.done)], ended = {**counts}, ends
             self.pieces.report(self.writer, found, durable=ends)
         pieces.wait_for(lambda: self.pieces.come["whole"] == len(self.pieces.shards))

@@ -8,6 +8,7 @@ from ingot.driver.catalogue.formats.table import (
     Format,
     Work,
     of_corpus,
+    read_through,
     run_through,
     whole_model,
     written,
@@ -20,6 +21,7 @@ from ingot.model.checkpoint.safetensors import INDEX
 FETCH = Cost(1.5, 10.0, 90)  # unit: a GB fetched, at 100 MB/s
 LISTING = 5_000  # bytes
 LORA = 100_000_000  # bytes of an adapter, where nobody knows
+DTYPES = ("f16", "bf16", "f32")
 OTHER_FILES = {"tokenizer.json": 9e6, "model.safetensors.index.json": 5e4}  # bytes, about
 
 
@@ -79,5 +81,11 @@ ROWS = (
         name="scores.npy",
         what="distributions over a corpus, by transformers in float32",
         steps={"score_corpus": scored},
+    ),
+    beside(
+        name="digests.json",
+        what="what each tensor is in a dtype, by SHA-256",
+        steps={"digest_weights": read_through(Cost(0.3, 1.8, 40), size=1e5)},
+        variants=lambda catalogue, tp: DTYPES,
     ),
 )

@@ -1,0 +1,175 @@
+"""What a checkpoint's tensors are in a dtype, by SHA-256: what files are compared with that hold them so.
+
+Made once of a checkpoint, by digest_weights.py, for ranks of any number and layout: who goes by it reads
+no checkpoint.  Verification only: written without the converters' code.
+"""
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ingot.base import pieces
+from ingot.base.durable import sync_name
+from ingot.base.fields import Number, Whole, read_json
+from ingot.base.refused import Refused
+from ingot.model.checkpoint.safetensors import Tensor
+from ingot.model.tensors.dtypes import FLOATS
+from ingot.parity.values import (  # fmt: skip
+    CASTS,
+    INFINITY,
+    Comparison,
+    as_float32,
+    chunks,
+    parts,
+    stored,
+    values,
+)
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+FEW = 1 << 22  # values: formats keep vectors and routers in float32, whatever the dtype is
+KIND = {"sha256": str, "rounded": Whole(low=0), "difference": Number()}
+FORM = {"tensors": {str: {"shape": [Whole()], "kinds": {str: KIND}}}}
+
+
+@dataclass(frozen=True)
+class Digested:
+    """A tensor of the checkpoint: by kind (F16, BF16, F32) the `sha256` of its values, row by row, how many
+    are `rounded`, and the largest `difference` of one."""
+
+    name: str
+    shape: tuple[int, ...]
+    kinds: dict[str, dict[str, Any]]
+
+
+def read(path: Path) -> dict[str, Digested]:
+    """The checkpoint's tensors by name, as digest_weights.py wrote them."""
+    found = read_json(path, FORM)["tensors"]
+    return {name: Digested(name, tuple(one["shape"]), one["kinds"]) for name, one in found.items()}
+
+
+def kinds_of(tensor: Tensor, dtype: str, twin: bool) -> list[str]:
+    """In which a tensor is written: in `dtype`, and small ones in float32; so is an embedding or a head
+    that may be its `twin`, since only that tells whether they are one."""
+    exact = twin or int(np.prod(tensor.shape)) <= FEW
+    return list(dict.fromkeys([dtype.upper(), *["F32"] * exact]))
+
+
+def cast(wanted: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """float32 to the nearest values of F16, BF16 or F32, halves to the even one: the bits that a file has.
+
+    And how far each value is from what it was: not finite where the kind cannot hold it, or it is none.
+    """
+    bits = CASTS[kind](wanted)
+    with np.errstate(invalid="ignore"):
+        return bits, np.abs(as_float32(bits, kind) - wanted)
+
+
+@functools.cache
+def cast_of_each(dtype: str, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same of every number of 16 bits, as a dtype has them; and which of them are not held exactly."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(FLOATS[dtype].numpy)
+    bits, away = cast(as_float32(every, dtype), kind)
+    return bits, away, away != 0
+
+
+def casts(tensor: Tensor, kinds: Collection[str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Of each chunk of rows, in each kind: the bits that a file has, and how far values are from what they
+    were, those that are held exactly left out."""
+    few = type(tensor) is Tensor and tensor.dtype in INFINITY
+    for first, last in parts(tensor):
+        if few:
+            numbers = stored(tensor, first, last).view(np.uint16).astype(np.intp)
+        else:
+            wanted = values(tensor, first, last)
+        for kind in [*kinds]:
+            if few:  # looked up: a tenth of the time
+                bits, away, odd = cast_of_each(tensor.dtype, kind)
+                yield kind, bits.take(numbers), away[numbers[odd.take(numbers)]]
+            else:
+                bits, away = cast(wanted, kind)
+                yield kind, bits, away[away != 0]
+
+
+def digested(tensor: Tensor, kinds: list[str]) -> dict[str, Any]:
+    """Its shape, and what it is in each of the kinds that can hold its values."""
+    hashes = {kind: hashlib.sha256() for kind in kinds}
+    rounded, most = dict.fromkeys(kinds, 0), dict.fromkeys(kinds, 0.0)
+    for kind, bits, away in casts(tensor, hashes):
+        if not np.isfinite(away).all():
+            del hashes[kind]  # no file of it is right
+            continue
+        rounded[kind] += len(away)
+        most[kind] = max(most[kind], float(away.max(initial=0)))
+        hashes[kind].update(np.ascontiguousarray(bits))
+    return {
+        "shape": [*tensor.shape],
+        "kinds": {
+            kind: {"sha256": one.hexdigest(), "rounded": rounded[kind], "difference": most[kind]}
+            for kind, one in hashes.items()
+        },
+    }
+
+
+def compare(
+    comparison: Comparison,
+    name: str,
+    kind: str,
+    source: Digested,
+    found: Callable[[int, int], np.ndarray],
+) -> None:
+    """Compare all that found(first row, last row) gives, as `kind` is stored, with what the source is."""
+    if (wanted := source.kinds.get(kind)) is None:
+        raise Refused(
+            f"{comparison.path}: tensor {name} is {kind}, in which nobody knows its source; it has "
+            f"{', '.join(source.kinds) or 'values beyond what that holds'}"
+        )
+    hashed = hashlib.sha256()
+    for first, last in chunks(source.shape):
+        hashed.update(np.ascontiguousarray(found(first, last)))
+    if hashed.hexdigest() != wanted["sha256"]:
+        raise Refused(f"{comparison.path}: tensor {name} is not the checkpoint's in {kind}")
+    comparison.differs_by(wanted["difference"])
+    comparison.add(source.shape, wanted["rounded"])
+
+
+def hold_tied(path: Path, sources: dict[str, Digested], tied: bool) -> None:
+    """Refuse a file made without the head of a source that stores another one than its embedding."""
+    one, head = (sources.get(name) for name in (EMBEDDING, HEAD))
+    if tied and one and head and one.kinds.get("F32") != head.kinds.get("F32"):
+        raise Refused(f"{path}: its source has a head of its own, expected that of the embedding")
+
+
+class Found:
+    """What is known by now, by the tensor's name; in a stream it lies beside the pieces, too, so that a
+    process that goes on with a killed one's knows it."""
+
+    def __init__(self):
+        self.tensors: dict[str, Any] = {}
+        self.path, self.file = None, None
+        if where := pieces.folder():
+            self.path = where / f"found-{os.environ[pieces.WRITER]}"
+            if not self.path.exists():
+                pieces.forget()
+            self.file = self.path.open("a+b", buffering=0)
+            self.file.seek(0)
+            for line in self.file:
+                with suppress(ValueError):  # cut short by a kill: its pass was not reported
+                    self.tensors |= json.loads(line)
+
+    def add(self, name: str, found: dict[str, Any]) -> None:
+        self.tensors[name] = found
+        if self.file:
+            self.file.write(b"\n" + json.dumps({name: found}).encode() + b"\n")
+
+    def sync(self) -> None:
+        """Wait until it is on the disk."""
+        os.fdatasync(self.file.fileno())
+        sync_name(self.path)

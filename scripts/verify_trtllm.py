@@ -145,13 +145,13 @@ def verify_trtllm(
     if built.quant:
         algorithm = built.document["quantization"]["quant_algo"]
         more = {"quant_algo": algorithm, "limit": "half a step of the quantised weight"}
-    if scores:
-        logits = trtllm_model.logits_of(
-            checkpoint["config.json"], built, weights(built, sources, model["tied"])
-        )
-        numbers = divergence.measure(trtllm_checkpoint_, texts_of.read(texts), scores, logits)
-        known = limits.numbers(algorithm.lower(), limits.pairs(limit or []))
-        more["numbers"] = divergence.held(trtllm_checkpoint_, numbers, known)
+        if scores and checkpoint:
+            logits = trtllm_model.logits_of(
+                checkpoint["config.json"], built, weights(built, sources, model["tied"])
+            )
+            numbers = divergence.measure(trtllm_checkpoint_, texts_of.read(texts), scores, logits)
+            known = limits.numbers(algorithm.lower(), limits.pairs(limit or []))
+            more["numbers"] = divergence.held(trtllm_checkpoint_, numbers, known)
     verification.write(
         record,
         trtllm_checkpoint_,

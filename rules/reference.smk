@@ -1,6 +1,4 @@
-"""What verifications compare with: artifacts/M.reading.json, M.reference.npz, M.texts.json and M.scores.npy, by
-transformers; M[.DTYPE].digests.json, of the weights.
-"""
+"""What verifications compare with: artifacts/M.reading.json, .reference.npz, .texts.json, .scores.npy, .digests.json."""
 
 
 rule read_config:

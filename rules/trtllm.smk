@@ -112,7 +112,7 @@ rule verify_trtllm:
         lock=lock("convert"),
         env=env("convert"),
         reading="artifacts/{model}.reading.json",
-        digests="artifacts/{model}{variant}.digests.json",
+        digests=engines.digests,
         checkpoint="artifacts/{model}_tp{tp}{variant}.trtllm-ckpt",
     output:
         "artifacts/{model}_tp{tp}{variant}.trtllm-ckpt.verified.json",

@@ -28,20 +28,22 @@ def digest_weights(
     dtype: Annotated[str, "of the files to compare", ("f16", "bf16", "f32")],
     digests: Annotated[Path, "the .json to write"],
 ) -> None:
-    sources = {
-        name: one
-        for name, one in sources_of(checkpoint).items()
-        if one.dtype in FLOATS or isinstance(one, Made)
-    }
-    twins, found = {EMBEDDING, HEAD} if {EMBEDDING, HEAD} <= {*sources} else set(), Found()
+    sources, found = sources_of(checkpoint), Found()
+    twins = {EMBEDDING, HEAD} if {EMBEDDING, HEAD} <= {*sources} else set()
     progress = Progress(digests.name, sum(one.nbytes for one in sources.values()))
+    progress.resume(sum(one.nbytes for name, one in sources.items() if name in found.tensors))
 
     def look(name: str, one: Tensor) -> None:
-        found.add(name, digested(one, kinds_of(one, dtype, name in twins)))
+        weights = one.shape and (one.dtype in FLOATS or isinstance(one, Made))
+        kinds = (
+            kinds_of(one, dtype, name in twins) if weights else []
+        )  # codes, or a number by itself
+        found.add(name, digested(one, kinds))
         progress.add(one.nbytes)
 
     in_turn([(partial(look, *one), [one[1]]) for one in sources.items()], [found], stream.THREADS)
     if lacks := sorted({*sources} - {*found.tensors}):
+        found.lose()
         raise Refused(f"{digests}: {lacks[0]} was found and is lost; stream it again")
     with replacing(digests) as partial_:
         content = {"tensors": {name: found.tensors[name] for name in sorted(sources)}}

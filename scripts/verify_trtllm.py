@@ -141,8 +141,9 @@ def verify_trtllm(
         if rest.any():
             raise Refused(f"{trtllm_checkpoint_}: padding of {name} is not zero in rank {rank}")
         padding += len(rest)
-    more = {}
+    more, how = {}, "each tensor by SHA-256"
     if built.quant:
+        how = "value by value of what is quantised, each other tensor by SHA-256"
         algorithm = built.document["quantization"]["quant_algo"]
         more = {"quant_algo": algorithm, "limit": "half a step of the quantised weight"}
         if scores and checkpoint:
@@ -156,7 +157,7 @@ def verify_trtllm(
         record,
         trtllm_checkpoint_,
         sha256,
-        "the checkpoint, each tensor by SHA-256, the ranks merged; its numbers, by transformers",
+        f"the checkpoint, {how}, the ranks merged; its numbers, by transformers",
         {
             **comparison.checks(),
             **more,

@@ -111,7 +111,8 @@ RANKS, RECORD = "artifacts/m_tp2.irpa", "artifacts/m_tp2.irpa.verified.json"
 
 def test_what_comes_on_no_record_is_not_streamed_for_ever(reads):
     """The disk may be full, or an input have changed while it was read."""
-    jobs = [*FETCHED, job("shard_irpa", RANKS, READ), job("quantize_gguf", RECORD, [*READ, RANKS])]
+    quantised = job("quantize_gguf", "artifacts/m.q4_k_m.gguf", [*READ, RANKS])
+    jobs = [*FETCHED, job("shard_irpa", RANKS, READ), quantised]
     with pytest.raises(Refused, match=f"{RANKS}: written, but on no record"):
         reads.of(jobs)
     assert reads.read == [(1, 1)]

@@ -53,7 +53,7 @@ class Change:
             return _latest(self.pair)
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=4)  # of the tensors that threads are at
 def _latest(pair: Callable) -> tuple[np.ndarray, np.ndarray]:
     return pair()
 

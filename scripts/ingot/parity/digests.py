@@ -36,17 +36,17 @@ from ingot.parity.values import (  # fmt: skip
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 FEW = 1 << 22  # values: formats keep vectors and routers in float32, whatever the dtype is
 KIND = {"sha256": str, "rounded": Whole(low=0), "difference": Number()}
-FORM = {"tensors": {str: {"shape": [Whole()], "kinds": {str: KIND}}}}
+FORM = {"tensors": {str: {"shape": [Whole()], "kinds": {str: (KIND, None)}}}}
 
 
 @dataclass(frozen=True)
 class Digested:
     """A tensor of the checkpoint: by kind (F16, BF16, F32) the `sha256` of its values, row by row, how many
-    are `rounded`, and the largest `difference` of one."""
+    are `rounded`, and the largest `difference` of one; None of a kind that cannot hold them."""
 
     name: str
     shape: tuple[int, ...]
-    kinds: dict[str, dict[str, Any]]
+    kinds: dict[str, dict[str, Any] | None]
 
 
 def read(path: Path) -> dict[str, Digested]:
@@ -99,10 +99,10 @@ def casts(tensor: Tensor, kinds: Collection[str]) -> Iterator[tuple[str, np.ndar
 
 
 def digested(tensor: Tensor, kinds: list[str]) -> dict[str, Any]:
-    """Its shape, and what it is in each of the kinds that can hold its values."""
+    """Its shape, and what it is in each of the kinds: as Digested has them."""
     hashes = {kind: hashlib.sha256() for kind in kinds}
     rounded, most = dict.fromkeys(kinds, 0), dict.fromkeys(kinds, 0.0)
-    for kind, bits, away in casts(tensor, hashes):
+    for kind, bits, away in casts(tensor, hashes) if kinds else ():
         if not np.isfinite(away).all():
             del hashes[kind]  # no file of it is right
             continue
@@ -111,7 +111,8 @@ def digested(tensor: Tensor, kinds: list[str]) -> dict[str, Any]:
         hashes[kind].update(np.ascontiguousarray(bits))
     return {
         "shape": [*tensor.shape],
-        "kinds": {
+        "kinds": dict.fromkeys(kinds)
+        | {
             kind: {"sha256": one.hexdigest(), "rounded": rounded[kind], "difference": most[kind]}
             for kind, one in hashes.items()
         },
@@ -126,10 +127,13 @@ def compare(
     found: Callable[[int, int], np.ndarray],
 ) -> None:
     """Compare all that found(first row, last row) gives, as `kind` is stored, with what the source is."""
-    if (wanted := source.kinds.get(kind)) is None:
+    if kind not in source.kinds:
         raise Refused(
-            f"{comparison.path}: tensor {name} is {kind}, in which nobody knows its source; it has "
-            f"{', '.join(source.kinds) or 'values beyond what that holds'}"
+            f"{comparison.path}: tensor {name} is {kind}, expected {' or '.join(source.kinds) or 'none'}"
+        )
+    if (wanted := source.kinds[kind]) is None:
+        raise Refused(
+            f"{comparison.path}: tensor {name}: its source holds what {kind} cannot; ask for another dtype"
         )
     hashed = hashlib.sha256()
     for first, last in chunks(source.shape):
@@ -167,7 +171,16 @@ class Found:
     def add(self, name: str, found: dict[str, Any]) -> None:
         self.tensors[name] = found
         if self.file:
-            self.file.write(b"\n" + json.dumps({name: found}).encode() + b"\n")
+            data = b"\n" + json.dumps({name: found}).encode() + b"\n"
+            if self.file.write(data) != len(data):
+                raise Refused(f"{self.path}: does not fit on the disk; free some space")
+
+    def lose(self) -> None:
+        """What was reported is worth nothing: all comes again."""
+        pieces.forget()
+        if self.path:
+            self.path.unlink()
+            (self.path.parent / "lost").touch()
 
     def sync(self) -> None:
         """Wait until it is on the disk."""

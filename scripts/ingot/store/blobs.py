@@ -95,9 +95,8 @@ class Blobs:
                     if not linked:
                         raise OSError("a copy is wanted")
                     os.link(path, partial)
-                    partial.chmod(
-                        0o444
-                    )  # not before: where no link can be made, the file's times stay
+                    # not before: where no link can be made, the file's times stay
+                    partial.chmod(0o444)
                 except OSError:  # across file systems, or where there are no links
                     digest.copy(path, partial, name, twice)
                     partial.chmod(0o444)
@@ -130,7 +129,7 @@ class Blobs:
     def take(self, path: Path, twice: bool = True) -> dict:
         """Take in what a step wrote at `path`, and leave a link in its place.
 
-        Where not `twice`, a large file of a folder that can be no link, nor share its bytes, is in the
+        Where not `twice`, a large file that onnx reads, and that shares its bytes with no copy, is in the
         folder alone.
         """
         if path.is_dir():
@@ -151,8 +150,8 @@ class Blobs:
                 before = path.stat()
                 entry["size"] = before.st_size
                 size += entry["size"]
-                large = entry["size"] >= SMALL
-                self.put(path, entry["digest"], shared(entry), twice or not large)
+                linked, small = shared(entry), entry["size"] < SMALL
+                self.put(path, entry["digest"], linked, twice or linked or small)
                 memo.vouch(path, before, entry["digest"])  # a link changes its ctime
         return {"kind": "folder", "digest": name, "size": size, "entries": entries}
 

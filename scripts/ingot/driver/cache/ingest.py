@@ -68,8 +68,9 @@ class Ingest:
             contents.keys.pop(job, None)
             if contents.writable:
                 with contents.held():
-                    # a shared cache is sent what the store has
-                    twice = bool(contents.shared.remote) or not (self.short or streamed)
+                    remote = contents.shared.remote  # is sent what the store has
+                    sends = bool(remote) and remote.writes and not remote.why_not
+                    twice = sends or not (self.short or streamed)
                     outputs = [self._take(path, twice) for path in job.writes]
                     parts = {part: _file(outputs[0], part) for part in job.parts}
                     records = {job: self._record(job, outputs, self._cost(job, outputs))}

@@ -175,11 +175,19 @@ class OnRecord:
 
     def bring(self, target: str) -> None:
         """Put into the store what it lacks of a folder, as built on a disk that was short."""
+        folder = self.cwd / target
         for entry in self.output(target).get("entries", ()):
-            path, name = self.cwd / target / entry["path"], entry.get("digest", "")
+            path, name = folder / entry["path"], entry.get("digest", "")
             lacks = name and not self.store.has(name) and path.is_file()
             if lacks and digest.of(path) == name:
-                self.store.put(path, name, linked=False)
+                try:
+                    with self.store.locked("content", shared=True):
+                        self.store.put(path, name, linked=False)
+                except OSError as error:
+                    raise Refused(
+                        f"{path}: not copied to {self.store.root}, from where it is published "
+                        f"({error.strerror}); make room there, or let it be written"
+                    ) from None
 
 
 def portable(value: Any) -> Any:

@@ -32,6 +32,11 @@ class Engines:
         named = wildcards.get("float", wildcards.get("variant", "")).lstrip(".")
         return named if named in trtllm.DTYPES else self.inputs.model(wildcards)["dtype"]
 
+    def digests(self, wildcards) -> str:
+        """Of the source's tensors in that dtype: those of the model's own serve rank sets, too."""
+        dtype, own = self.dtype(wildcards), self.inputs.model(wildcards)["dtype"]
+        return f"artifacts/{wildcards.model}{'' if dtype == own else f'.{dtype}'}.digests.json"
+
     @one_line("error: ")
     def calibration(self, wildcards) -> str:
         """Texts to calibrate on: the model's own, or its prompts for verification."""

@@ -34,10 +34,9 @@ def digest_weights(
     progress.resume(sum(one.nbytes for name, one in sources.items() if name in found.tensors))
 
     def look(name: str, one: Tensor) -> None:
+        # not codes, nor a number by itself
         weights = one.shape and (one.dtype in FLOATS or isinstance(one, Made))
-        kinds = (
-            kinds_of(one, dtype, name in twins) if weights else []
-        )  # codes, or a number by itself
+        kinds = kinds_of(one, dtype, name in twins) if weights else []
         found.add(name, digested(one, kinds))
         progress.add(one.nbytes)
 

@@ -8,7 +8,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,43 +80,35 @@ def cast_of_each(dtype: str, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndar
     return bits, away, away != 0
 
 
-def casts(tensor: Tensor, kinds: Collection[str]) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Of each chunk of rows, in each kind: the bits that a file has, and how far values are from what they
+def casts(tensor: Tensor, kind: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Of each chunk of rows: the bits that a file of the kind has, and how far values are from what they
     were, those that are held exactly left out."""
     few = type(tensor) is Tensor and tensor.dtype in INFINITY
     for first, last in parts(tensor):
-        if few:
+        if few:  # looked up: a quarter of the time
             numbers = stored(tensor, first, last).view(np.uint16).astype(np.intp)
+            bits, away, odd = cast_of_each(tensor.dtype, kind)
+            yield bits.take(numbers), away[numbers[odd.take(numbers)]]
         else:
-            wanted = values(tensor, first, last)
-        for kind in [*kinds]:
-            if few:  # looked up: a tenth of the time
-                bits, away, odd = cast_of_each(tensor.dtype, kind)
-                yield kind, bits.take(numbers), away[numbers[odd.take(numbers)]]
-            else:
-                bits, away = cast(wanted, kind)
-                yield kind, bits, away[away != 0]
+            bits, away = cast(values(tensor, first, last), kind)
+            yield bits, away[away != 0]
 
 
 def digested(tensor: Tensor, kinds: list[str]) -> dict[str, Any]:
     """Its shape, and what it is in each of the kinds: as Digested has them."""
-    hashes = {kind: hashlib.sha256() for kind in kinds}
-    rounded, most = dict.fromkeys(kinds, 0), dict.fromkeys(kinds, 0.0)
-    for kind, bits, away in casts(tensor, hashes) if kinds else ():
+    return {"shape": [*tensor.shape], "kinds": {kind: digested_in(tensor, kind) for kind in kinds}}
+
+
+def digested_in(tensor: Tensor, kind: str) -> dict[str, Any] | None:
+    """None where the kind cannot hold a value, or one is no number: no file of it is right."""
+    hashed, rounded, most = hashlib.sha256(), 0, 0.0
+    for bits, away in casts(tensor, kind):
         if not np.isfinite(away).all():
-            del hashes[kind]  # no file of it is right
-            continue
-        rounded[kind] += len(away)
-        most[kind] = max(most[kind], float(away.max(initial=0)))
-        hashes[kind].update(np.ascontiguousarray(bits))
-    return {
-        "shape": [*tensor.shape],
-        "kinds": dict.fromkeys(kinds)
-        | {
-            kind: {"sha256": one.hexdigest(), "rounded": rounded[kind], "difference": most[kind]}
-            for kind, one in hashes.items()
-        },
-    }
+            return None
+        rounded += len(away)
+        most = max(most, float(away.max(initial=0)))
+        hashed.update(np.ascontiguousarray(bits))
+    return {"sha256": hashed.hexdigest(), "rounded": rounded, "difference": most}
 
 
 def compare(

@@ -149,6 +149,8 @@ def test_what_the_store_would_copy_is_in_artifacts_alone(clone, build, store, mo
     folder, target = clone("a"), "artifacts/demo.int8.onnx"
     build(folder, "--config", "keep=targets", "--", target)
     data = max((folder / target).iterdir(), key=lambda path: path.stat().st_size)
+    if digest.cloned(data, folder / "clone"):
+        pytest.skip("this file system shares blocks: a copy takes nothing, and the store has one")
     blob = store / "blobs/sha256" / digest.read(data)
     assert not [path for path in blob.parent.iterdir() if path.stat().st_size >= 1 << 20]
     for words in ((), ("--config", "keep=targets")):

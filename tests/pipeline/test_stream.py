@@ -122,9 +122,10 @@ def test_what_is_streamed_is_what_is_built_from_one_read(hub, stream, snakemake,
     sent = hub.sent
     assert "Nothing to be done" in stream(*wanted) and hub.sent == sent
     files = (tmp_path / "w/artifacts/small.onnx").iterdir()
-    twice = {digest.read(path) for path in files if path.stat().st_size > 1 << 20}
+    large = [path for path in files if path.stat().st_size > 1 << 20]
     blobs = {path.name for path in (tmp_path / "store/blobs/sha256").iterdir()}
-    assert twice and not twice & blobs
+    if not digest.cloned(large[0], tmp_path / "clone"):  # else a copy takes nothing
+        assert not {*map(digest.read, large)} & blobs
 
 
 @pytest.mark.slow

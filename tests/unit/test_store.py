@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ingot.base import digest
 from ingot.store import gc, leases
 from ingot.store.blobs import Blobs
 from ingot.store.records import Action, Store
@@ -38,6 +39,27 @@ def test_a_folder_comes_back_with_its_executable_bit(filled):
     filled.restore(record.outputs[1], Path("again"))
     assert Path("again/tool").read_bytes() == b"tool" and os.access("again/tool", os.X_OK)
     assert record.title == "m.gguf, f" and len(record.files) == 2
+
+
+@pytest.mark.parametrize(
+    "graph, twice, kept", [("", False, True), ("m.onnx", True, True), ("m.onnx", False, False)]
+)
+def test_a_disk_that_is_short_spares_the_copy_of_what_onnx_reads_alone(
+    graph, twice, kept, store, tmp_path, monkeypatch
+):
+    """A store on another file system, where nothing can be a link, is given all else."""
+    folder, data = tmp_path / "f", b"w" * (1 << 20)
+    folder.mkdir()
+    (folder / "weights").write_bytes(data)
+    if graph:
+        (folder / graph).write_bytes(b"graph")
+    found = Store()
+    assert found.prepare()
+    monkeypatch.setattr(os, "link", lambda *_, **__: (_ for _ in ()).throw(OSError("another disk")))
+    monkeypatch.setattr(digest, "cloned", lambda *_: False)
+    output = found.take(folder, twice)
+    assert found.whole(output) == kept and output["size"] == len(data) + 5 * bool(graph)
+    assert not list(found.blobs.glob(".*")), "nothing half-written"
 
 
 def test_a_blob_that_is_not_what_its_name_says_is_set_aside(filled, capsys):

@@ -122,10 +122,10 @@ def test_what_is_streamed_is_what_is_built_from_one_read(hub, stream, snakemake,
     sent = hub.sent
     assert "Nothing to be done" in stream(*wanted) and hub.sent == sent
     files = (tmp_path / "w/artifacts/small.onnx").iterdir()
-    large = [path for path in files if path.stat().st_size > 1 << 20]
+    heavy = [path for path in files if path.stat().st_size > 1 << 20]
     blobs = {path.name for path in (tmp_path / "store/blobs/sha256").iterdir()}
-    if not digest.cloned(large[0], tmp_path / "clone"):  # else a copy takes nothing
-        assert not {*map(digest.read, large)} & blobs
+    if not digest.cloned(heavy[0], tmp_path / "clone"):  # else a copy takes nothing
+        assert not {*map(digest.read, heavy)} & blobs
 
 
 @pytest.mark.slow

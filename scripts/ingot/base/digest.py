@@ -148,7 +148,8 @@ def copy(source: Path, target: Path, digest: str | None = None, twice: bool = Tr
     """A file of its own: it shares the blocks of `source` where the file system can and `digest` is known
     of it; else copied, hashing as it goes, and an OSError when that is not `digest`.
 
-    TwiceError where it would be copied and its bytes may not lie there `twice`."""
+    TwiceError where it would be copied and its bytes may not lie there `twice`.
+    """
     if digest and memo.known(source) == digest and cloned(source, target):
         if f"sha256:{read(target)}" != digest:
             target.unlink()

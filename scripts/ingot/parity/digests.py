@@ -171,7 +171,7 @@ class Found:
         """What was reported is worth nothing: all comes again."""
         pieces.forget()
         if self.path:
-            self.path.unlink()
+            self.path.unlink(missing_ok=True)
             (self.path.parent / "lost").touch()
 
     def sync(self) -> None:

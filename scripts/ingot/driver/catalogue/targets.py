@@ -134,8 +134,8 @@ def _intermediate(target: str, entry: dict) -> bool:
         return "hub" in on_hub(entry) and bool(re.fullmatch(r"\.hf/[^/]+", name))
     name = name.rstrip("/")
     rows = [row for row in ROWS if row.intermediate and row.name != "hf"]
-    words = [(row, f"{word}.") for row in rows for word in row.variants({}, 1)]
-    return any(name == f".{word}{row.name}" for row, word in [*((row, "") for row in rows), *words])
+    variants = [(word, row) for row in rows for word in row.variants({}, 1)]
+    return name in {*(f".{row.name}" for row in rows), *(f".{w}.{row.name}" for w, row in variants)}
 
 
 def model_of(target: str) -> str:

@@ -17,7 +17,7 @@ NINE = [f"artifacts/demo{dtype}{end}" for dtype in FLOATS for end in (".gguf", "
 NINE += [
     f"artifacts/{name}" for name in ("demo.reading.json", CHECKPOINT, f"{CHECKPOINT}.verified.json")
 ]
-JOBS = len(NINE) + 2  # and two toolchains
+JOBS = len(NINE) + 3  # and the digests of its weights, and two toolchains
 COUNTS = re.compile(r"(\d+) done · (\d+) running · (\d+) wait")
 SLOW = """
     import time

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from conftest import ROOT
 from ingot.base.refused import Refused
 from ingot.driver.commands import snakemake
 from ingot.driver.snakemake import words as snakemake_words
@@ -102,3 +103,21 @@ def test_a_store_that_is_a_file_and_a_folder_without_a_snakefile_are_said(folder
 def test_snakemakes_words_are_told_in_ours(theirs, ours):
     told = snakemake_words.told(theirs)
     assert told.startswith(ours) and bool(ours) == bool(told) and "File" not in told
+
+
+def test_modules_that_are_here_serve_the_snakefile_that_is_theirs_and_no_other(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(ROOT)
+    assert snakemake.ours([]) and snakemake.ours(["-n", "-c", "2"])
+    other = tmp_path / "Snakefile"
+    other.touch()
+    for words in (
+        ["-s", str(other)],
+        [f"-s{other}"],
+        [f"--snakefile={other}"],
+        ["--snake", str(other)],
+    ):
+        assert not snakemake.ours(words), words
+    monkeypatch.chdir(tmp_path)
+    assert not snakemake.ours([]) and snakemake.ours(["-s", str(ROOT / "Snakefile")])

@@ -68,7 +68,6 @@ def complete(catalogue: dict, root: Path) -> None:
     Refused: what the schema forbids, unknown hardware, flags that mean this machine.
     """
     import jsonschema
-    from snakemake.utils import validate
 
     if isinstance(catalogue.get(model.REFUSED), model.Refusals):  # of an earlier look
         del catalogue[model.REFUSED]
@@ -76,7 +75,7 @@ def complete(catalogue: dict, root: Path) -> None:
     schema = json.loads((root / SCHEMA).read_bytes())
     schema["$defs"]["quant"]["enum"] = [*ROWS]
     schema["$defs"]["feature"]["enum"] = [*FEATURES]
-    if error := jsonschema.exceptions.best_match(_strict(schema).iter_errors(catalogue)):
+    if error := jsonschema.exceptions.best_match(_filling(schema).iter_errors(catalogue)):
         key = ".".join(map(str, error.absolute_path))
         if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
             known = error.schema.get("properties", {})
@@ -84,7 +83,6 @@ def complete(catalogue: dict, root: Path) -> None:
                 key, [name for name in error.instance if name not in known], list(known)
             )
         raise Refused(f"{key or 'the catalogue'}: {error.message}; see {SCHEMA}")
-    validate(catalogue, str(root / SCHEMA))
     refused = {name: model.fill_needs(name, one, root) for name, one in catalogue["models"].items()}
     reasons = {name: reason for name, reason in refused.items() if reason}
     catalogue[model.REFUSED] = model.Refusals(reasons)
@@ -159,13 +157,21 @@ def _stop_on_unknown(place: str, unknown: list[str], known: list[str]) -> None:
     raise Refused(f"{prefix}{unknown[0]}: no such key, expected {expected}; rename or remove it")
 
 
-def _strict(schema: dict) -> Any:
-    """A validator for which 1.0 is no integer: steps are given it as it is written."""
+def _filling(schema: dict) -> Any:
+    """A validator that fills in what a schema has a default of, and for which 1.0 is no integer: steps are
+    given it as it is written."""
     import jsonschema
 
     stock = jsonschema.Draft202012Validator
     types = stock.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
-    return jsonschema.validators.extend(stock, type_checker=types)(schema)
+
+    def filled(validator: Any, properties: dict, instance: Any, within: dict) -> Iterator[Any]:
+        for name, one in properties.items() if isinstance(instance, dict) else ():
+            if "default" in one:
+                instance.setdefault(name, copy.deepcopy(one["default"]))
+        yield from stock.VALIDATORS["properties"](validator, properties, instance, within)
+
+    return jsonschema.validators.extend(stock, {"properties": filled}, type_checker=types)(schema)
 
 
 def _flags(catalogue: dict) -> Iterator[tuple[str, list[str]]]:

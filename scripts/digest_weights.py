@@ -18,8 +18,8 @@ from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor
 from ingot.model.tensors.dtypes import FLOATS
 from ingot.parity.adapted import sources as sources_of
-from ingot.parity.digests import EMBEDDING, HEAD, Found, digested, kinds_of
-from ingot.parity.in_turn import in_turn
+from ingot.parity.digests import EMBEDDING, HEAD, digested, kinds_of
+from ingot.parity.in_turn import Found, in_turn
 from ingot.parity.made import Made
 
 

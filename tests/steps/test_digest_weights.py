@@ -15,6 +15,8 @@ from checkpoints import DEMO
 from conftest import ROOT
 from ingot.base import pieces
 from ingot.base.pieces import Pieces
+from ingot.model.checkpoint.safetensors import Tensor
+from ingot.parity.digests import kinds_of
 
 SHARDS = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
 PIECE = 500_000  # bytes, or a tensor
@@ -116,6 +118,22 @@ for path in Path(sys.argv[1]).glob("*/*.safetensors"):
                 }
 print(json.dumps(found))
 """
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, twin, kinds",
+    [
+        ((64,), "f16", False, ["F16", "F32"]),  # a norm, which most formats keep in float32
+        ((4096, 4096), "bf16", False, ["BF16"]),
+        ((4096, 4096), "f16", True, ["F16", "F32"]),  # a head that may be the embedding
+        ((4096, 4096), "f32", True, ["F32"]),
+    ],
+)
+def test_a_tensor_has_a_digest_in_each_dtype_that_a_file_may_hold_it_in(
+    shape, dtype, twin, kinds, tmp_path
+):
+    tensor = Tensor("x", "BF16", shape, tmp_path / "x", 0, 0)
+    assert kinds_of(tensor, dtype, twin) == kinds
 
 
 def changed(folder, name, **fields):

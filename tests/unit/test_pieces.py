@@ -15,8 +15,7 @@ from ingot.base.stream import Output
 from ingot.model.checkpoint.arrivals import Arrivals
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.safetensors import Tensor
-from ingot.parity.digests import Found
-from ingot.parity.in_turn import in_turn
+from ingot.parity.in_turn import Found, in_turn
 from ingot.parity.scaled_weights import Scaled
 from ingot.store import locks
 

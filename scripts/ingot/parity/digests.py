@@ -6,18 +6,13 @@ no checkpoint.  Verification only: written without the converters' code.
 
 import functools
 import hashlib
-import json
-import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ingot.base import pieces
-from ingot.base.durable import sync_name
 from ingot.base.fields import Number, Whole, read_json
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.safetensors import Tensor
@@ -141,40 +136,3 @@ def hold_tied(path: Path, sources: dict[str, Digested], tied: bool) -> None:
     one, head = (sources.get(name) for name in (EMBEDDING, HEAD))
     if tied and one and head and one.kinds.get("F32") != head.kinds.get("F32"):
         raise Refused(f"{path}: its source has a head of its own, expected that of the embedding")
-
-
-class Found:
-    """What is known by now, by the tensor's name; in a stream it lies beside the pieces, too, so that a
-    process that goes on with a killed one's knows it."""
-
-    def __init__(self):
-        self.tensors: dict[str, Any] = {}
-        self.path, self.file = None, None
-        if where := pieces.folder():
-            self.path = where / f"found-{os.environ[pieces.WRITER]}"
-            if not self.path.exists():
-                pieces.forget()
-            self.file = self.path.open("a+b", buffering=0)
-            self.file.seek(0)
-            for line in self.file:
-                with suppress(ValueError):  # cut short by a kill: its pass was not reported
-                    self.tensors |= json.loads(line)
-
-    def add(self, name: str, found: dict[str, Any]) -> None:
-        self.tensors[name] = found
-        if self.file:
-            data = b"\n" + json.dumps({name: found}).encode() + b"\n"
-            if self.file.write(data) != len(data):
-                raise Refused(f"{self.path}: does not fit on the disk; free some space")
-
-    def lose(self) -> None:
-        """What was reported is worth nothing: all comes again."""
-        pieces.forget()
-        if self.path:
-            self.path.unlink(missing_ok=True)
-            (self.path.parent / "lost").touch()
-
-    def sync(self) -> None:
-        """Wait until it is on the disk."""
-        os.fdatasync(self.file.fileno())
-        sync_name(self.path)

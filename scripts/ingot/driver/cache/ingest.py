@@ -78,7 +78,7 @@ class Ingest:
                         contents.graph.needs[part] = contents.graph.needs.get(job, {})
                         records[part] = self._record(part, [output], {})
                 note_folder(self.store, [record.key for record in records.values()])
-                if not all(map(self.store.whole, outputs)):
+                if not twice and not all(map(self.store.whole, outputs)):
                     self._only_here(job)
                 for path in filter(os.path.isfile, job.writes):  # a folder's names another digest
                     aside.drop_record(self.store, Path(path + RECORD), contents.made[path])

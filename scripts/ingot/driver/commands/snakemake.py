@@ -147,12 +147,10 @@ def stop_without_store() -> None:
 
 def stop_without_snakefile(words: list[str]) -> None:
     """In another folder than a clone: Snakemake would say what it tried, and not where ours is."""
+    from snakemake.api import resolve_snakefile
+
     named = any(word.startswith(("-s", "--snakefile")) for word in words)
-    found = any(
-        Path(folder, name).exists()
-        for folder in ("", "workflow")
-        for name in ("Snakefile", "snakefile")
-    )
+    found = resolve_snakefile(None, allow_missing=True)
     if not named and not found and any(word.startswith("artifacts/") for word in sys.argv):
         raise Refused(f"no Snakefile here; cd {ROOT}, or snakemake -s {ROOT}/Snakefile")
 

@@ -26,6 +26,9 @@ SNAKEMAKE = (  # what a run imports whatever its Snakefile says
     "snakemake.cli", "snakemake.workflow", "snakemake.dag", "snakemake.scheduling.job_scheduler",
     "snakemake.executors.local", "snakemake.executors.dryrun", "snakemake.executors.touch", "jsonschema",
     "snakemake.report.html_reporter", "smart_open.smart_open_lib", "yte", "requests", "numpy",
+    "ingot.driver.commands.snakemake", "ingot.driver.snakemake.hook", "ingot.driver.catalogue.rules.inputs",
+    "ingot.driver.catalogue.rules.engines", "ingot.driver.catalogue.rules.programs",
+    "ingot.driver.snakemake.report", "ingot.driver.snakemake.cluster.jobs", "ingot.driver.cache.remote.remote",
 )  # fmt: skip
 AT_START = re.compile("PYTHON|HOME$|XDG_|LANG|LC_|TMPDIR|SNAKEMAKE")  # variables read by an import
 PLUGINS = re.compile("slurm|kubernetes")  # words that its plugins read on the command line
@@ -71,6 +74,7 @@ def script(asked):
         traceback.print_exc()
         return 1
 
+exec(sys.argv[2])
 for line in sys.stdin:
     asked = json.loads(line)
     if (child := os.fork()) == 0:
@@ -86,6 +90,32 @@ for line in sys.stdin:
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers, flush=True)
 """
 
+# Snakemake's parser takes a fifth of a dry run, always for the same files: what it gave is kept for a text
+PARSED = """
+import hashlib, pickle, tempfile
+import snakemake.cli, snakemake.workflow
+snakemake.cli.get_argument_parser()  # finds the plugins
+parser, folder = snakemake.workflow.parse, tempfile.mkdtemp(dir=sys.argv[3])
+
+def parse(path, workflow, linemap, **options):
+    name = path.get_path_or_uri(secret_free=True)
+    with open(name, "rb") as file:
+        key = hashlib.sha256(repr((name, file.read(), options)).encode()).hexdigest()
+    kept = os.path.join(folder, key)
+    if not os.path.exists(kept):
+        found = parser(path, workflow, linemap, **options)
+        with open(f"{kept}.{os.getpid()}", "wb") as file:
+            pickle.dump((found, dict(linemap)), file)
+        os.replace(file.name, kept)
+        return found
+    with open(kept, "rb") as file:
+        found, lines = pickle.load(file)
+    linemap |= lines
+    return found
+
+snakemake.workflow.parse = parse
+"""
+
 
 class Forking:
     """One interpreter of a toolchain; `run` is for one thread at a time: who holds `free`."""
@@ -94,7 +124,8 @@ class Forking:
         self.folder = tempfile.TemporaryDirectory(prefix="forking")
         self.free = threading.Lock()
         self.runs, self.ends = 0, slow is SNAKEMAKE  # torch's own end takes a second
-        words = [str(python), "-c", SERVER, json.dumps(slow)]
+        more = PARSED if slow is SNAKEMAKE else ""
+        words = [str(python), "-c", SERVER, json.dumps(slow), more, self.folder.name]
         self.log = (Path(self.folder.name) / "log").open("w")
         self.process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True

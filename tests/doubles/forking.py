@@ -28,7 +28,8 @@ SNAKEMAKE = (  # what a run imports whatever its Snakefile says
     "snakemake.report.html_reporter", "smart_open.smart_open_lib", "yte", "requests", "numpy",
     "ingot.driver.commands.snakemake", "ingot.driver.snakemake.hook", "ingot.driver.catalogue.rules.inputs",
     "ingot.driver.catalogue.rules.engines", "ingot.driver.catalogue.rules.programs",
-    "ingot.driver.snakemake.report", "ingot.driver.snakemake.cluster.jobs", "ingot.driver.cache.remote.remote",
+    "ingot.driver.snakemake.report", "ingot.driver.snakemake.cluster.jobs",
+    "ingot.driver.cache.remote.remote",
 )  # fmt: skip
 AT_START = re.compile("PYTHON|HOME$|XDG_|LANG|LC_|TMPDIR|SNAKEMAKE")  # variables read by an import
 PLUGINS = re.compile("slurm|kubernetes")  # words that its plugins read on the command line

@@ -55,7 +55,7 @@ YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.M | re.S)
 
 
 @pytest.mark.parametrize("page", TASKS, ids=lambda page: page.stem)
-def test_a_tasks_page_shows_catalogues_that_are_taken_and_links_that_lead_somewhere(page):
+def test_a_tasks_page_shows_catalogues_that_are_taken(page):
     text = page.read_text()
     for block in YAML.findall(text):
         said = yaml.safe_load(textwrap.dedent(block))
@@ -63,15 +63,30 @@ def test_a_tasks_page_shows_catalogues_that_are_taken_and_links_that_lead_somewh
             continue  # of the site
         found = schema.load(ROOT)
         demo = {key: found["models"]["demo"][key] for key in ("path", "name", "architecture")}
+        found["models"]["my-finetune"] = {**demo, "pre_tokenizer": "llama-bpe"}
         for name, entry in said.get("models", {}).items():
             more = {} if "adapter" in entry else {**demo, "pre_tokenizer": "llama-bpe"}
             found["models"][name] = {**more, **entry}
         for table in ("hardware", "devices"):
             found[table] |= said.get(table, {})
         schema.complete(found, ROOT)
-    for link in re.findall(r"\]\(([^):]+)\)", text):
-        assert (page.parent / link).exists(), link
     assert f"(docs/tasks/{page.name})" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page.suffix == ".md"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_a_link_leads_to_a_file_and_a_heading(page):
+    for link in re.findall(r"\]\(([^):]+)\)", page.read_text()):
+        path, _, heading = link.partition("#")
+        there = page.parent / path if path else page
+        assert there.exists(), link
+        if heading:
+            titles = re.findall(r"^#+ (.*)", there.read_text(), re.M)
+            names = [re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles]
+            assert heading in names, link
 
 
 @pytest.mark.parametrize("command", documented())

@@ -217,7 +217,7 @@ rule verify_gguf:
         model=OWN["gguf"],
     params:
         dtype=inputs.gguf_type,
-        limits=inputs.limits,
+        limits=inputs.limits("gguf"),
         name=setting("name"),
         pre_tokenizer=setting("pre_tokenizer"),
         license=setting("license"),
@@ -351,7 +351,7 @@ rule verify_converted:
         model=UPSTREAM["gguf"],
     params:
         dtype=inputs.gguf_type,
-        limits=inputs.limits,
+        limits=inputs.limits("gguf"),
     shell:
         """
         {PYTHON[llamacpp]:q} {input.code[0]:q} \
@@ -440,7 +440,7 @@ rule verify_mmproj:
     benchmark:
         "logs/verify_mmproj/{model}.tsv"
     params:
-        limits=inputs.mmproj_limits,
+        limits=inputs.limits(empty="mmproj"),
     shell:
         """
         {PYTHON[transformers]:q} {input.code[0]:q} \
@@ -506,7 +506,7 @@ rule verify_lora:
         model=OWN["gguf"],
     params:
         dtype=setting("dtype"),
-        limits=inputs.lora_limits,
+        limits=inputs.limits(),
         name=setting("name"),
         license=setting("license"),
     shell:

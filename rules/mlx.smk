@@ -54,7 +54,7 @@ rule verify_mlx:
         model=TABLED,
     params:
         bits=inputs.mlx_bits,
-        limits=inputs.mlx_limits,
+        limits=inputs.limits("bits", "f32"),
     shell:
         """
         {PYTHON[mlx]:q} {input.code[0]:q} \

@@ -59,7 +59,7 @@ rule verify_onnx:
     params:
         architecture=setting("architecture"),
         export=inputs.onnx_options,
-        limits=inputs.onnx_limits,
+        limits=inputs.limits("onnx", "f32"),
     shell:
         """
         {PYTHON[onnx]:q} {input.code[0]:q} \
@@ -126,7 +126,7 @@ rule verify_built_onnx:
     wildcard_constraints:
         model=UPSTREAM["onnx"],
     params:
-        limits=inputs.onnx_limits,
+        limits=inputs.limits("onnx", "f32"),
     shell:
         """
         {PYTHON[onnx]:q} {input.code[0]:q} \

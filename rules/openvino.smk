@@ -58,7 +58,7 @@ rule verify_openvino:
     params:
         architecture=setting("architecture"),
         export=inputs.openvino_options,
-        limits=inputs.openvino_limits,
+        limits=inputs.limits("int8", "f32"),
     shell:
         """
         {PYTHON[openvino]:q} {input.code[0]:q} \
@@ -124,7 +124,7 @@ rule verify_built_openvino:
         model=BY_EXPORTER,
     params:
         weights=inputs.openvino_weights,
-        limits=inputs.exported_limits,
+        limits=inputs.limits("openvino", "f32"),
     shell:
         """
         {PYTHON[openvino]:q} {input.code[0]:q} \

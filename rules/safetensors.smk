@@ -110,7 +110,7 @@ rule verify_safetensors:
     benchmark:
         "logs/verify_safetensors/{model}.{scheme}.tsv"
     params:
-        limits=inputs.scheme_limits,
+        limits=inputs.limits("scheme"),
         compressed=inputs.compressed,
     shell:
         """

@@ -165,7 +165,7 @@ rule verify_quantised:
         dtype=engines.dtype,
         pp=setting("pp", "trtllm"),
         embedding=setting("embedding", "trtllm"),
-        limits=inputs.limits,
+        limits=inputs.limits("variant"),
     shell:
         """
         {PYTHON[transformers]:q} {input.code[0]:q} \

@@ -34,6 +34,7 @@ from ingot.driver.catalogue.rules.programs import Programs
 from ingot.driver.catalogue.schema import load
 from ingot.driver.commands import (  # fmt: skip
     ask,
+    at_hub,
     cast,
     cli,
     demo,
@@ -41,7 +42,6 @@ from ingot.driver.commands import (  # fmt: skip
     fit_forms,
     lock,
     plan,
-    plan_chart,
     plan_table,
     report_model,
     snakemake,
@@ -51,6 +51,7 @@ from ingot.driver.commands import (  # fmt: skip
 )
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.past import Past
+from ingot.driver.release.pages import plots
 from ingot.driver.snakemake import report
 from ingot.driver.toolchains import bootstrap, indexes, toolchains
 
@@ -103,8 +104,7 @@ def test_every_command_says_what_each_option_does(name, capsys):
 
 def test_every_module_of_commands_is_one_or_serves_one():
     parts = {
-        module.__name__
-        for module in (fit_forms, report_model, plan_chart, plan_table, cli, snakemake)
+        module.__name__ for module in (at_hub, fit_forms, report_model, plan_table, cli, snakemake)
     }
     commands = {f"ingot.driver.commands.{name}" for name in cli.COMMANDS}
     found = {
@@ -259,7 +259,7 @@ def test_the_chart_has_a_colour_for_every_kind_of_bytes():
         "seconds": 10,
         "timeline": [(0.0, bytes_now), (5.0, bytes_now | {"gguf": 100})],
     }
-    svg = plan_chart.disk({"keep": {"all": way, "targets": way}}, "<demo>")
+    svg = plots.plain(plots.disk({"keep": {"all": way, "targets": way}}, "<demo>"))
     assert svg.startswith("<svg ") and "&lt;demo&gt;" in svg
     assert all(colour in svg for colour in CHART.values())
 

@@ -28,21 +28,8 @@ def dry_run(
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "jobs.json"
-        snakemake = Path(sys.executable).parent / "snakemake"
-        own = ["--configfile", catalogue] if catalogue else []
         done = subprocess.run(
-            [
-                snakemake,
-                "-s",
-                root / "Snakefile",
-                "-n",
-                "--quiet",
-                "all",
-                *own,
-                *more,
-                "--",
-                *targets,
-            ],
+            _command(root, targets, catalogue, "-n", "--quiet", "all", *more),
             cwd=cwd,
             env={**os.environ, **environment, ANSWER: str(answer)},
             capture_output=True,
@@ -61,11 +48,15 @@ def build(
     root: Path, targets: list[str], catalogue: str | None, cwd: Path, *more: str, **environment: str
 ) -> None:
     """By the real command, on this terminal; what fails there is said there."""
-    command = [str(Path(sys.executable).parent / "snakemake"), "-s", str(root / "Snakefile"), *more]
-    own = ["--configfile", catalogue] if catalogue else []
     done = subprocess.run(
-        [*command, *own, "--", *targets],
+        _command(root, targets, catalogue, *more),
         cwd=cwd, env={**os.environ, **environment}, stdout=sys.stderr, check=False,
     )  # fmt: skip
     if done.returncode:
         raise Refused(f"{targets[0]}: not built; the lines above say why")
+
+
+def _command(root: Path, targets: list[str], catalogue: str | None, *more: str) -> list[str]:
+    own = ["--configfile", catalogue] if catalogue else []
+    snakemake = Path(sys.executable).parent / "snakemake"
+    return [str(snakemake), "-s", str(root / "Snakefile"), *more, *own, "--", *targets]

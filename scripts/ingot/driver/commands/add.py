@@ -8,8 +8,6 @@ is refused before anything is written.
 import json
 import os
 import re
-import subprocess
-import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -30,19 +28,18 @@ from ingot.driver.catalogue.model import (  # fmt: skip
     read,
     way_of,
 )
-from ingot.driver.toolchains import toolchains
+from ingot.driver.commands import at_hub
 from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.safetensors import read_checkpoint
 from ingot.model.config import ModelConfig
 from ingot.model.families.table import FAMILIES
 from ingot.model.features import ADAPTER as ADAPTER_KEY
-from ingot.model.hub.listing import read_listing
 from ingot.model.specs import parameters
 from ingot.model.tensors.dtypes import STORED
 
 SAID = {"base_model_name_or_path?": (str, None), "revision?": (str, None)}  # by an adapter
-CONFIG, LISTING = "config.json", "listing.json"
+CONFIG = "config.json"
 HEADER = (
     "# Models of your own, by `ingot add`; edit it as you like.  It is read over models.yaml.\n"
 )
@@ -88,7 +85,7 @@ def add(root: Path, options: Namespace) -> str:
         place, listing = folder or Path(scratch), None
         try:
             if not folder:
-                listing = listed(root, hub, options.revision or revision, place)
+                listing = at_hub.listed(root, hub, options.revision or revision, place)
             names = {*listing["files"]} if listing else {one.name for one in place.iterdir()}
             what = str(folder or hub)
             if found_of.is_adapter(what, names):
@@ -146,7 +143,7 @@ class Adapted:
             raise Refused(
                 f"{self.what}: no {adapter.WEIGHTS} among its files; save it by peft again"
             )
-        fetch(root, self.place, ADAPTER)
+        at_hub.fetch(root, self.place, ADAPTER)
         adapter.settings(self.place / ADAPTER)
         found = {"hub": self.what, "revision": self.listing["revision"]}
         own = [name for name in VOCABULARY if name in names]
@@ -196,28 +193,12 @@ def _path(folder: Path) -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def listed(root: Path, hub: str, revision: str, folder: Path) -> dict:
-    """The hub's list of files, which stays in `folder`."""
-    listing = folder / LISTING
-    words = ["--model", "model", "--hub", hub, f"--revision={revision}"]
-    step(
-        root, "fetch_listing.py", *words, "--revisions", folder / "revisions", "--listing", listing
-    )
-    return read_listing(listing)
-
-
-def fetch(root: Path, folder: Path, name: str) -> None:
-    """One of the files of the list in `folder`."""
-    words = ["--listing", folder / LISTING, "--name", name, "--file", folder / name]
-    step(root, "fetch_file.py", *words)
-
-
 def of_hub(
     root: Path, hub: str, found: dict, folder: Path, title: str
 ) -> tuple[dict[str, Any], int]:
     found_of.stop_on_another_kind(hub, found["files"])
     for name in found_of.wanted(found["files"]):
-        fetch(root, folder, name)
+        at_hub.fetch(root, folder, name)
     source = {"hub": hub, "revision": found["revision"]}
     sizes = [one["size"] for name, one in found["files"].items() if found_of.is_weights(name)]
     entry = found_of.entry(hub, found["files"], folder, source, title)
@@ -229,23 +210,6 @@ def with_weights(entry: dict[str, Any], folder: Path, size: int) -> dict[str, An
     if "ffn" not in entry["dimensions"]:
         entry["dimensions"] |= found_of.counted(folder / "config.json", size)
     return entry
-
-
-def step(root: Path, script: str, *words: Any) -> None:
-    """Run one of the hub's steps; what it says of a refusal is what we say."""
-    python = toolchains.build(root, "hub") / "bin/python"
-    command = [python, root / "scripts" / script, *words]
-    words = [str(word) for word in command]
-    heard, reason = f"{script}: no reason given", ""
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, errors="replace") as process:
-        for line in process.stderr or ():
-            heard = line.rstrip("\n")
-            if heard.startswith("error: "):
-                reason = heard.removeprefix("error: ")
-            elif "; trying again in " in heard:
-                print(heard, file=sys.stderr, flush=True)
-    if process.returncode:
-        raise Refused(reason or heard)
 
 
 def yaml_of(name: str, entry: dict[str, Any]) -> str:

@@ -6,12 +6,11 @@ For a model not yet fetched, only config.json (1 kB) and the hub's list of files
 import json
 import math
 import os
-import shlex
-import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,12 +20,11 @@ from ingot.driver.cache.dry_run import dry_run
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import FORMATS
 from ingot.driver.catalogue.model import Model, base_of, stop_on_refusal, untold
-from ingot.driver.commands import plan_chart, plan_table
+from ingot.driver.commands import at_hub, plan_table
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import schedule, streamed
 from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past, spread
-from ingot.driver.toolchains import toolchains
 from ingot.model import gpu_layout
 from ingot.model.checkpoint.quantised.schemes import ALL as SCHEMES
 from ingot.model.config import ModelConfig
@@ -94,7 +92,9 @@ def run(root: Path, options: Namespace) -> None:
             ],
         }
     if options.svg and built:
-        options.svg.write_text(plan_chart.disk(found["build"], " ".join(built)))
+        from ingot.driver.release.pages import plots
+
+        options.svg.write_text(plots.plain(plots.disk(found["build"], " ".join(built))))
     print(json.dumps(found) if options.json else "\n".join(plan_table.lines(found)))
     if options.svg and built and not options.json:
         print(f"{options.svg}: the disk over time")
@@ -105,45 +105,35 @@ def fetch_configs(
 ) -> Callable[[], None]:
     """Start to fetch the config.json of models that are not here; returns what waits for them.
 
-    The same two steps as the rules', a kilobyte each, into a folder that is thrown away.
+    A kilobyte each, and a list of files, into a folder that is thrown away.
     """
     models = catalogue["models"]
     absent = [
         name
         for name in dict.fromkeys(base_of(name, models[name]) for name in names)
-        if "hub" in catalogue["models"][name]
-        and not Path("artifacts", f"{name}.hf/config.json").is_file()
+        if "hub" in models[name] and not Path("artifacts", f"{name}.hf/config.json").is_file()
     ]
-    python = toolchains.build(root, "hub") / "bin/python" if absent else None
-    started = []
-    for name in absent:
-        entry, listing = catalogue["models"][name], folder / f"{name}.listing.json"
-        words = ["--model", name, "--hub", entry["hub"], f"--gated={entry['gated']}"]
-        words += [f"--revision={entry.get('revision', '')}", "--revisions", folder / "lock.json"]
-        file = ["--name", "config.json", "--file", folder / f"{name}.json"]
-        steps = (
-            _quoted([python, root / "scripts/fetch_listing.py", *words, "--listing", listing]),
-            _quoted([python, root / "scripts/fetch_file.py", "--listing", listing, *file]),
-        )
-        command = ["sh", "-c", " && ".join(steps)]
-        started.append(
-            subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        )
+
+    def fetch(name: str) -> None:
+        place, entry = folder / f"{name}.hub", models[name]
+        place.mkdir()
+        at_hub.listed(root, entry["hub"], entry.get("revision", ""), place, entry["gated"])
+        at_hub.fetch(root, place, "config.json")
+        (place / "config.json").rename(folder / f"{name}.json")
+
+    pool = ThreadPoolExecutor(max(1, len(absent)))
+    started = [pool.submit(fetch, name) for name in absent]
 
     def wait() -> None:
-        for process in started:
-            _, said = process.communicate(timeout=600)
-            if process.returncode:
-                reason = said.strip().splitlines()[-1] if said.strip() else "no config.json"
-                if not all("dimensions" in catalogue["models"][name] for name in absent):
-                    raise Refused(reason)
+        for one in started:
+            try:
+                one.result(timeout=600)
+            except Refused as reason:
+                if not all("dimensions" in models[name] for name in absent):
+                    raise
                 print(f"{reason}\nplanned by the catalogue's dimensions", file=sys.stderr)
 
     return wait
-
-
-def _quoted(words) -> str:
-    return " ".join(shlex.quote(str(word)) for word in words)
 
 
 def of_build(jobs: list[dict], wanted: set[str], cores: int | None, past: Past) -> dict:

@@ -35,6 +35,8 @@ from ingot.model.outline import NO_TABLE
 from ingot.serving.rayserve.applications import LLM
 from ingot.serving.rayserve.bundle import PARTS
 
+AS_HALF = {"fp16": "f16", "prefill": "f16"}  # whose limits they share
+
 
 class Inputs:
     """All paths are relative to the working directory, so that a moved checkout rebuilds nothing."""
@@ -99,14 +101,18 @@ class Inputs:
         """Of a GGUF file: a dtype of the converter's, or a type of libllama's."""
         return wildcards.gguf.lstrip(".") or self.model(wildcards)["dtype"]
 
-    def limits(self, wildcards) -> list[str]:
-        """The user's own limits of a format's numbers."""
-        kind = wildcards.get("variant", "").lstrip(".") or self.gguf_type(wildcards)
-        return self._limits_of(wildcards, kind)
+    def limits(self, wildcard: str = "", empty: str = "") -> Callable:
+        """The user's own limits of an artifact's numbers, by the wildcard that says what it is.
 
-    def mmproj_limits(self, wildcards) -> list[str]:
-        """The user's own limits of its numbers."""
-        return self._limits_of(wildcards, "mmproj")
+        `empty` is what it is without one: by default of the model's dtype.
+        """
+
+        def own(wildcards) -> list[str]:
+            entry, said = self.model(wildcards), getattr(wildcards, wildcard, "").lstrip(".")
+            kind = AS_HALF.get(said, said) or empty or entry["dtype"]
+            return [f"{name}={value}" for name, value in entry["limits"].get(kind, {}).items()]
+
+        return own
 
     def onnx_options(self, wildcards) -> list[str]:
         """What export_onnx.py is told of the catalogue's `onnx`."""
@@ -121,14 +127,6 @@ class Inputs:
             words += [f"--int8={settings['int8']}", f"--block={settings['block']}"]
             words += ["--float-layers", *settings["float_layers"]]
         return words
-
-    def onnx_limits(self, wildcards) -> list[str]:
-        """The user's own limits of its numbers."""
-        return self._own_limits(wildcards, getattr(wildcards, "onnx", ""))
-
-    def scheme_limits(self, wildcards) -> list[str]:
-        """The user's own limits of a quantised checkpoint's numbers."""
-        return self._limits_of(wildcards, wildcards.scheme)
 
     def calibration(self, wildcards) -> list[str]:
         """The text that a scheme is calibrated on; without one its row refuses the target."""
@@ -145,34 +143,15 @@ class Inputs:
         """Of a code; 0: none."""
         return str(mlx.BITS[wildcards.bits.lstrip(".")])
 
-    def mlx_limits(self, wildcards) -> list[str]:
-        """The user's own limits of its numbers."""
-        return self._own_limits(wildcards, wildcards.bits)
-
     def openvino_options(self, wildcards) -> list[str]:
         if not wildcards.int8:
             return ["--dtype=fp32"]
         layers = self.model(wildcards)["onnx"]["float_layers"]
         return ["--dtype=int8", "--float-layers", *layers]
 
-    def openvino_limits(self, wildcards) -> list[str]:
-        return self._own_limits(wildcards, wildcards.int8)
-
     def openvino_weights(self, wildcards) -> str:
         """The format that optimum-intel stores them in."""
         return wildcards.openvino.lstrip(".") or "fp32"
-
-    def exported_limits(self, wildcards) -> list[str]:
-        """The user's own limits of what optimum-intel writes."""
-        return self._own_limits(wildcards, wildcards.openvino)
-
-    def _own_limits(self, wildcards, variant: str) -> list[str]:
-        kind = {"": "f32", ".fp16": "f16", ".prefill": "f16"}.get(variant, variant.lstrip("."))
-        return self._limits_of(wildcards, kind)
-
-    def _limits_of(self, wildcards, kind: str) -> list[str]:
-        own = self.model(wildcards)["limits"].get(kind, {})
-        return [f"{name}={value}" for name, value in own.items()]
 
     def torchpipe_options(self, wildcards) -> list[str]:
         """What split_onnx.py is told of the catalogue's `onnx.torchpipe`."""
@@ -311,10 +290,6 @@ class Inputs:
         """At the dtype of the model with the adapter, which its base's entry may say otherwise."""
         entry = self.model(wildcards)
         return f"artifacts/{base_of(wildcards.model, entry)}.{entry['dtype']}.gguf"
-
-    def lora_limits(self, wildcards) -> list[str]:
-        """The user's own limits of its numbers."""
-        return self._limits_of(wildcards, self.model(wildcards)["dtype"])
 
     def _served(self, wildcards) -> list[SimpleNamespace]:
         """Of a model's adapters that vLLM serves beside it, each as a rule's wildcards."""

@@ -3,8 +3,12 @@
 import io
 import re
 import time
+from html import escape
 from math import inf
 from typing import Any
+
+from ingot.driver.catalogue.formats.table import CHART
+from ingot.driver.forecast.schedule import size
 
 INKS = {"#010203": "var(--ink)", "#040506": "var(--line)", "#070809": "var(--done)",
         "#0a0b0c": "var(--plan)", "#0d0e0f": "var(--bad)"}  # fmt: skip
@@ -16,6 +20,7 @@ STYLE: dict[str, Any] = {
     "axes.spines.top": False, "axes.spines.right": False, "grid.color": LINE, "axes.grid": True,
     "axes.grid.axis": "x", "axes.axisbelow": True, "legend.frameon": False,
 }  # fmt: skip
+KEPT = {"all": "all is kept", "targets": "with keep=targets"}
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
@@ -97,6 +102,26 @@ def prompts(report: dict[str, Any]) -> str:
     panel.set_ylabel("largest logit difference")
     panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return _svg(figure, "The largest difference of a logit from the reference, per prompt")
+
+
+def disk(build: dict[str, Any], title: str) -> str:
+    """The disk over time by a plan, to one scale: of a build that keeps all, and of one of its targets."""
+    figure, panels = _figure("disk", 2, 4.6, share="x", heights=(1, 1))
+    scale, unit = _unit(max(way["disk"] for way in build["keep"].values()))
+    for panel, (keep, words) in zip(panels, KEPT.items(), strict=True):
+        way = build["keep"][keep]
+        times = [*(at for at, _ in way["timeline"]), way["seconds"]]
+        rows = [here for _, here in way["timeline"]]
+        layers = [[here[word] / scale for here in (*rows, rows[-1])] for word in CHART]
+        panel.stackplot(times, layers, labels=CHART, colors=CHART.values(), step="post")
+        panel.set_title(f"{words}: peak {size(way['disk'])}", loc="left", fontsize=10, color=INK)
+        panel.set_ylabel(unit)
+    panels[0].sharey(panels[1])
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(CHART)
+    )
+    panels[1].set_xlabel("seconds")
+    return _svg(figure, escape(f"Disk over time: {title}"))
 
 
 def over_work(jobs: dict[str, list[tuple[float, float]]], words: str) -> str:

@@ -29,9 +29,16 @@ def order(said):
     (["--resources", "mem=5MB"], IN_TURN),  # less than one takes
     (["--resources", "mem_mb=60", "--default-resources", "mem_mb=1"], IN_TURN),  # as profiles have them
     (["--resources", "mem_mb=60", "--set-resources", "safetensors_to_gguf:mem_mb=10"], SIDE_BY_SIDE),
+    (["--cores", "1"], IN_TURN),
 ])  # fmt: skip
-def test_jobs_that_do_not_fit_side_by_side_run_in_turn(clone, build, words, wanted):
-    said = build(clone("a"), *words, "--", *TWO)
+def test_jobs_that_do_not_fit_side_by_side_run_in_turn_and_the_forecast_knows(
+    clone, build, words, wanted
+):
+    folder, own = clone("a"), "safetensors_to_gguf:mem_mb=10" in words
+    forecast = build(folder, "-n", *words, "--", *TWO)
+    (memory,) = re.findall(r"^takes about .*?, (\d+) MB of memory", forecast, re.M)
+    assert int(memory) == (10 if own else 40) * (2 if wanted == SIDE_BY_SIDE else 1), forecast
+    said = build(folder, *words, "--", *TWO)
     assert order(said) == wanted, said
 
 

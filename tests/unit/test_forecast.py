@@ -147,14 +147,14 @@ def test_the_end_of_a_run_counts_what_its_jobs_have_taken_and_their_memory(monke
             return Forecast("s", "", 1.0, 100.0, 6 * 10**8, {}) if self.known else None
 
     monkeypatch.setattr(ending.time, "time", lambda: 1000.0)
-    monkeypatch.setattr(ending.os, "cpu_count", lambda: 8)
     two = [Job("r", outputs=(Output("", str(n)),)) for n in range(2)]
     graph, running = Graph(two), {"0": {"since": 970.0}}
-    assert ending.Ending(Costs(), False, 10**9).at(graph, two, running) == 1000 + 0.6 * (70 + 100)
-    assert ending.Ending(Costs(), False, math.inf).at(graph, two, running) == 1100
-    assert ending.Ending(Costs(), True, math.inf).at(graph, two, {}) == 1100
+    assert ending.Ending(Costs(), 8, 10**9).at(graph, two, running) == 1000 + 0.6 * (70 + 100)
+    assert ending.Ending(Costs(), 8, math.inf).at(graph, two, running) == 1100
+    assert ending.Ending(Costs(), 1, math.inf).at(graph, two, {}) == 1200
+    assert ending.Ending(Costs(), None, math.inf).at(graph, two, {}) == 1100
     Costs.known = False
-    assert ending.Ending(Costs(), False, 10**9).at(graph, two, {}) is None
+    assert ending.Ending(Costs(), 8, 10**9).at(graph, two, {}) is None
 
 
 def test_one_question_has_one_total_in_whatever_order_the_jobs_come():

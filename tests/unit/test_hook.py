@@ -144,7 +144,7 @@ def test_what_runs_at_once_still_goes_by_these_names():
         "for name in self.global_resources" in source and "self.resources[name] -= sum(" in source
     ), "memory.limit adds a name to both"
     assert source.count("job.scheduler_resources") >= 2, "memory.asked says it"
-    assert isinstance(Workflow.local_exec, property), "memory.free asks it who works"
+    assert isinstance(Workflow.local_exec, property), "memory.room asks it who works"
 
 
 def test_named_files_still_come_with_their_names_and_flags():

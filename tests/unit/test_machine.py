@@ -1,5 +1,8 @@
 """What a machine has: less where a control group, its own or one above, sets a limit."""
 
+import math
+from types import SimpleNamespace
+
 import pytest
 
 from ingot.base import machine
@@ -54,10 +57,23 @@ def test_a_machine_without_such_files_is_whole(tmp_path, monkeypatch):
 def test_what_may_have_to_wait_for_memory_is_said(group):
     group("job", max=8 * GB)
     two = [("a", 3 * GB), ("b", 4 * GB), ("c", GB)]
-    assert memory.said(two, 2, float("inf")) == memory.said(two, 2, 7 * GB) == ""
-    assert memory.said([], 2, GB) == memory.said(two, 1, 5 * GB) == ""
-    assert memory.said(two, 2, 6 * GB).startswith("6 GB of memory are free: jobs")
-    large = memory.said([*two, ("d", 9 * GB)], 2, 6 * GB)
+    room = memory.Room
+    assert memory.said(two, room(2, math.inf)) == memory.said(two, room(2, 7 * GB)) == ""
+    assert memory.said([], room(2, GB)) == memory.said(two, room(1, 5 * GB)) == ""
+    assert memory.said(two, room(2, 6 * GB)).startswith("6 GB of memory are free: jobs")
+    large = memory.said([*two, ("d", 9 * GB)], room(2, 6 * GB))
     assert large.startswith(
         "d: takes some 9 GB of memory, and this machine has 8 GB; the kernel may end it"
     )
+
+
+@pytest.mark.parametrize("cores, nodes, here, expected", [
+    (3, None, True, (3, 10**6)),  # nothing is free: jobs run in turn, each takes all that is counted
+    (None, 50, False, (50, math.inf)),
+    (None, None, True, (machine.cores(), 10**6)),
+])  # fmt: skip
+def test_the_room_for_jobs_is_that_of_the_command_line(group, cores, nodes, here, expected):
+    group("job", max=10**8, current=10**8, stat="")
+    settings = SimpleNamespace(cores=cores, nodes=nodes)
+    workflow = SimpleNamespace(resource_settings=settings, local_exec=here, global_resources={})
+    assert memory.room(workflow, None) == expected

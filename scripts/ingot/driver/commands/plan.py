@@ -5,7 +5,6 @@ For a model not yet fetched, only config.json (1 kB) and the hub's list of files
 
 import json
 import math
-import os
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -142,7 +141,7 @@ def of_build(jobs: list[dict], wanted: set[str], cores: int | None, past: Past) 
     On so many `cores`; None: on those of this machine, in its memory.
     """
     most = math.inf if cores else machine.available()
-    cores = cores or os.cpu_count() or 1
+    cores = cores or machine.cores()
     ways = schedule.both(jobs, wanted, cores, most)
     running = [job for job in jobs if job["action"] == "run" and job.get("forecast")]
     rows = [

@@ -47,6 +47,7 @@ class Costs:
         self.catalogue, self.root, self.past, self.folders = catalogue, root, past, list(folders)
         self.models: dict[str, Model] = {}
         self.settled = settled
+        self.memory: dict[str, int] = {}  # bytes of a rule's jobs, as the user says
         self.found: dict[tuple[Job, bool], Forecast | None] = {}
 
     def model(self, name: str) -> Model:
@@ -79,7 +80,7 @@ class Costs:
             work.kind,
             units,
             seconds * factors[0],
-            int(memory * factors[1]),
+            self.memory.get(job.rule, int(memory * factors[1])) if corrected else int(memory),
             {path: int(size * bytes_factor) for path, size in work.files.items()},
             work.download,
             self.gpus(job),

@@ -1,6 +1,5 @@
 """When a run will end, as it goes: its jobs' forecasts, less what those that run have taken already."""
 
-import os
 import time
 from collections.abc import Iterable, Mapping
 
@@ -10,11 +9,10 @@ from ingot.driver.forecast.schedule import length
 
 
 class Ending:
-    """Of jobs on this machine, in `most` bytes of memory; or on a cluster, after the longest way."""
+    """Of so many jobs at once, in `most` bytes of memory; None: on a cluster, after the longest way."""
 
-    def __init__(self, costs: Costs, cluster: bool, most: float):
-        self.costs, self.most = costs, most
-        self.cores = None if cluster else os.cpu_count()
+    def __init__(self, costs: Costs, at_once: int | None, most: float):
+        self.costs, self.at_once, self.most = costs, at_once, most
         self.forecasts: dict[Job, Forecast] = {}
 
     def at(self, graph: Graph, left: Iterable[Job], running: Mapping[str, dict]) -> float | None:
@@ -31,7 +29,7 @@ class Ending:
             one = self._of(job)
             return one.memory / self.most if one else 0.0
 
-        found = length(graph, left, seconds, self.cores, share)
+        found = length(graph, left, seconds, self.at_once, share)
         return None if found is None else now + found
 
     def _of(self, job: Job) -> Forecast | None:

@@ -1,4 +1,4 @@
-"""What a build will take: the jobs one after another on so many cores, and the disk meanwhile.
+"""What a build will take: jobs side by side, as cores and memory allow, and the disk meanwhile.
 
 A file counts in full from the start of the job that writes it, once for artifacts/ and the store
 together, or twice where the store has a copy.  With `keep=targets` it has none, and an intermediate goes

@@ -1,6 +1,5 @@
 """What a run is going to do: a row per job of a dry run, and what all of it will take."""
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,16 +40,17 @@ def table(decision: Decision, costs: Costs, asks: Callable[[Job], str]) -> Itera
         yield f"run      {numbers}  {names}  ({job.rule}: {why}){asks(job)}"
 
 
-def plan(graph: Graph, decision: Decision, costs: Costs, keeps: str, most: float) -> dict[str, Any]:
-    """What the run takes in all, in `most` bytes of memory; how its disk fills: [seconds, bytes]."""
+def plan(
+    graph: Graph, decision: Decision, costs: Costs, keeps: str, at_once: int, most: float
+) -> dict[str, Any]:
+    """What the run takes, of so many jobs at once in `most` bytes; how its disk fills: [s, bytes]."""
     found = [
         {"action": "run", "outputs": job.writes, "inputs": job.reads,
          "forecast": {"files": one.files, "seconds": one.seconds, "memory": one.memory,
                       "download": one.download}}
         for job in decision.run if job.writes and (one := costs.of(job))
     ]  # fmt: skip
-    cores, asked = os.cpu_count() or 1, graph.asked()
-    way = schedule(list(tasks_of(found)), asked, cores, keeps == "targets", most)
+    way = schedule(list(tasks_of(found)), graph.asked(), at_once, keeps == "targets", most)
     known = len(found) == len(decision.run)
     line = [[at, sum(sizes.values())] for at, sizes in way.timeline]
     return {"seconds": way.seconds, "memory": way.memory, "disk": way.disk, "disk_at": line,

@@ -214,6 +214,7 @@ class Session:
         folders = [Path(os.environ[CONFIGS])] if os.environ.get(CONFIGS) else []
         self.costs = Costs(self.catalogue, self.root, past, folders, settled=dry)
         self.cluster = cluster.Cluster(self.costs, by_user) if cluster.used() else None
+        self.costs.memory = {} if self.cluster else memory.by_rule(by_user)
         asks = self.cluster.asked if self.cluster else lambda _: {}
         short = self.catalogue["keep"] == "targets"
         self.ingest = Ingest(self.contents, self.costs, asks, short)
@@ -244,14 +245,14 @@ class Session:
         expected = self.costs.of(job)
         self.status.started(job, log_of(theirs), expected)
 
-    def expect(self, most: float) -> None:
-        """Note what is to be done and what it will take, in `most` bytes of memory."""
-        self.ending = Ending(self.costs, bool(self.cluster), most)
+    def expect(self, room: memory.Room) -> None:
+        """Note what is to be done and what it will take."""
+        self.ending = Ending(self.costs, None if self.cluster else room.jobs, room.memory)
         jobs = list(self.decision.run)
         self.status.targets = sorted(self.contents.graph.asked())
         self.status.restored = sum(map(len, self.decision.restore.values()))
         graph, keeps = self.contents.graph, self.catalogue["keep"]
-        self.status.expect(jobs, decided.plan(graph, self.decision, self.costs, keeps, most))
+        self.status.expect(jobs, decided.plan(graph, self.decision, self.costs, keeps, *room))
         self.status.ends = self.ending.at(graph, jobs, self.status.running)
 
     def size(self, job: Job) -> int:
@@ -532,7 +533,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
                 machine.stop_where_it_cannot_run(session.decision.run, dry)
             if session.cluster:
                 doctor.look(session.cluster, session.decision.run, dry)
-        most = memory.free(dag.workflow, session.cluster)  # once: what is said is what holds
+        room = memory.room(dag.workflow, session.cluster)  # once: what is said is what holds
         if not dry:
             if session.contents.writable:
                 keys = filter(None, map(session.contents.known_key, session.contents.graph.jobs))
@@ -541,7 +542,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
                 decide(dag)
         if dry or not snakemake_says.quiet():
             report.tell(
-                session.contents, session.decision, session.costs, dry, most, session.cluster,
+                session.contents, session.decision, session.costs, dry, room, session.cluster,
                 session.theirs,
             )  # fmt: skip
         if not dry:
@@ -554,7 +555,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
             others = dag.workflow.main_snakefile != str(Session.root / "Snakefile")
             Session.idle = not (did or others or session.contents.shared.remote or cluster.used())
             if session.decision.run:
-                session.expect(most)
+                session.expect(room)
                 snakemake_says.begin(session.status)
             # ours is kept in the store; Snakemake's would fail a finished job on a full disk
             object.__setattr__(dag.workflow.execution_settings, "keep_metadata", False)

@@ -6,8 +6,8 @@ scheduler counts it as it counts cores, under a name of ours: a rule's own mem_m
 
 import contextlib
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from ingot.base import machine
 from ingot.base.refused import Refused
@@ -28,12 +28,30 @@ def install() -> None:
     Job.scheduler_resources = property(asked)
 
 
-def free(workflow: Any, cluster: Any) -> float:
-    """Bytes for all jobs at once: free here, or as the command line says; inf: they are done elsewhere."""
-    if cluster or not workflow.local_exec:
-        return math.inf
+class Room(NamedTuple):
+    """How many jobs may run at once, and the bytes that they share; inf: they are done elsewhere."""
+
+    jobs: int
+    memory: float
+
+
+def room(workflow: Any, cluster: Any) -> Room:
+    """As the command line says: --cores or --jobs, and --resources mem_mb; else what is free here."""
+    settings, elsewhere = workflow.resource_settings, cluster or not workflow.local_exec
+    jobs = (settings.nodes if elsewhere else settings.cores) or machine.cores()
+    if elsewhere:
+        return Room(jobs, math.inf)
     said = workflow.global_resources.get(THEIRS)
-    return said.value * MB if said and said.value is not None else machine.available()
+    free = said.value * MB if said and said.value is not None else machine.available()
+    return Room(
+        jobs, max(free, MB)
+    )  # of less than the unit that is counted in, jobs would take none
+
+
+def by_rule(said: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    """Bytes that the command line says of each job of a rule: --set-resources RULE:mem_mb=N."""
+    found = {rule: own[THEIRS].raw for rule, own in said.items() if THEIRS in own}
+    return {rule: mb * MB for rule, mb in found.items() if isinstance(mb, int)}
 
 
 def limit(scheduler: Any, most: float) -> None:
@@ -65,17 +83,17 @@ def takes(job: Any, found: dict[str, Any]) -> int:
     return 0
 
 
-def said(jobs: Iterable[tuple[str, int]], cores: int, most: float) -> str:
-    """A line where jobs, by name and bytes, may wait for memory, or one takes more than there is."""
-    if most == math.inf:
+def said(jobs: Iterable[tuple[str, int]], room: Room) -> str:
+    """A line where so many jobs at once, by name and bytes, may wait, or one takes more than there is."""
+    if room.memory == math.inf:
         return ""
-    largest = sorted(jobs, key=lambda one: one[1], reverse=True)[:cores]
+    largest = sorted(jobs, key=lambda one: one[1], reverse=True)[: room.jobs]
     name, needed = largest[0] if largest else ("", 0)
     if needed > (here := machine.memory()):
         return (
             f"{name}: takes some {size(needed)} of memory, and this machine has {size(here)}; the kernel "
             "may end it: build it on a larger one, or on a cluster"
         )
-    if len(largest) > 1 and sum(bytes_ for _, bytes_ in largest) > most:
-        return f"{size(most)} of memory are free: jobs that take more together run in turn"
+    if len(largest) > 1 and sum(bytes_ for _, bytes_ in largest) > room.memory:
+        return f"{size(room.memory)} of memory are free: jobs that take more together run in turn"
     return ""

@@ -34,13 +34,13 @@ def tell(
     decision: Decision,
     costs: Costs,
     dry: bool,
-    most: float,
+    room: memory.Room,
     cluster: Cluster | None = None,
     theirs: Mapping[Job, Any] = MappingProxyType({}),
 ) -> None:
     """The decisions: of a dry run as a table; as JSON too when an `ingot` command asks.
 
-    `most`: bytes of memory for all jobs at once.  Where there is a cluster, a dry run also says what each
+    `room` is for jobs at once.  Where there is a cluster, a dry run also says what each
     job would ask of it.
     """
     if dry:
@@ -55,7 +55,7 @@ def tell(
             f"total: {restored} files to restore, {len(decision.run)} jobs to run", file=sys.stderr
         )
     needs = ((job.writes[0], one.memory) for job in decision.run if (one := costs.of(job)))
-    if line := memory.said(needs, os.cpu_count() or 1, most):
+    if line := memory.said(needs, room):
         print(line, file=sys.stderr)
     if answer := os.environ.get(ANSWER):
         found = described(contents, decision, costs, cluster)
@@ -73,7 +73,7 @@ def tell(
     elif dry and decision.run:
         jobs = described(contents, decision, costs)
         asked = contents.graph.asked()
-        print(schedule.summary(jobs, asked, os.cpu_count() or 1, most), file=sys.stderr)
+        print(schedule.summary(jobs, asked, *room), file=sys.stderr)
 
 
 def details(job: Job, contents: Contents, theirs: Any) -> dict[str, Any]:

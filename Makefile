@@ -82,7 +82,8 @@ gpu-kit: $(READY) ## collect gpu-kit/, at most 60 MB, for a machine with a GPU t
 dag: $(READY) ## draw the way to TARGET (default: the demo's bundle) as mermaid
 	@$(VENV)/bin/snakemake --rulegraph mermaid-js -- $(or $(TARGET),artifacts/demo_tp1.shortfin)
 
-tour: $(READY) ## write docs/tour.md, a phrase per file
+docs: $(READY) ## write docs/tour.md, a phrase per file, and docs/formats.md, from the tables
 	@$(VENV)/bin/python docs/tour.py
+	@$(VENV)/bin/python docs/formats.py
 
-.PHONY: help setup build publish demo quick toolchains test wheels lint fmt bench gpu gpu-kit dag tour
+.PHONY: help setup build publish demo quick toolchains test wheels lint fmt bench gpu gpu-kit dag docs

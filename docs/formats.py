@@ -26,7 +26,7 @@ knows the architecture: it has a line of its own below. In the table, unsharded 
 """
 END = """
 Every format supports Llama 3.1's rope, tied embeddings and grouped heads. For a Mistral with a sliding
-window, every format accepts contexts up to the window. `python docs/formats.py` writes this page.
+window, every format accepts contexts up to the window. `make docs` writes this page.
 """
 SETTINGS = {  # formats whose answer hangs on the model's entry -> besides the demo's own
     "rayserve": ("vLLM alone", {"ray": {"apps": ["llm"]}}),

@@ -48,7 +48,7 @@ def tour() -> str:
     lines = [
         "# The tour",
         "",
-        "A phrase per file, from its first line (`python docs/tour.py` writes this page). Data go from top",
+        "A phrase per file, from its first line (`make docs` writes this page). Data go from top",
         "to bottom; a package imports only from packages listed before it, or from itself.",
         "",
         f"`Snakefile`: {first_line(ROOT / 'Snakefile')} `models.yaml`: what each model is.",

@@ -23,7 +23,9 @@ def in_order(text):
 
 
 def told(text, scratch):
-    """What does not depend on the machine, its load, its moment, and where a line had to end."""
+    """What does not depend on the machine, its load, its moment, where a line had to end, and the formats
+    that there are by now."""
+    text = re.sub("can be built: .*?hardware of", "FORMATS", text, flags=re.S)
     text = "".join("".join(in_order(text)).split())
     for place in (str(scratch), "/tmp/session"):
         text = text.replace("".join(place.split()), "PLACE")

@@ -165,4 +165,4 @@ def test_add_keeps_needs_of_models_of_the_hub_alone(catalogue, tmp_path):
 
 
 def test_the_page_is_what_the_rows_say():
-    assert (ROOT / "docs/formats.md").read_text() == formats.page(), "run `python docs/formats.py`"
+    assert (ROOT / "docs/formats.md").read_text() == formats.page(), "run `make docs`"

@@ -77,7 +77,7 @@ def test_a_job_and_the_runtime_import_nothing_of_ours():
 
 def test_the_tour_is_what_the_files_say():
     text = (ROOT / "docs/tour.md").read_text()
-    assert text == tour.tour(), "run `python docs/tour.py`"
+    assert text == tour.tour(), "run `make docs`"
     assert not [line for line in text.splitlines() if line.endswith(": ")], "a file says nothing"
 
 

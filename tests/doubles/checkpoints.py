@@ -40,7 +40,8 @@ def shapes(config: dict) -> dict[str, tuple[int, ...]]:
         found |= {f"model.layers.{i}.{name}.weight": shape for name, shape in block.items()}
         kinds = [kind for kind in ("attention", "mlp") if c.get(f"{kind}_bias")]
         starts = tuple({"attention": "self_attn", "mlp": "mlp"}[kind] for kind in kinds)
-        if c.get("model_type") == "qwen2":  # whatever config.json says
+        qkv = c.get("model_type") == "seed_oss" and c.get("attention_bias", True)
+        if c.get("model_type") == "qwen2" or qkv:  # of a Qwen2 whatever config.json says
             starts = ("self_attn.q", "self_attn.k", "self_attn.v")
         biased = {
             name: shape for name, shape in block.items() if starts and name.startswith(starts)

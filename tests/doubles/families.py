@@ -76,6 +76,12 @@ PHI3 = {
 }  # fmt: skip
 PHI4 = {**PHI3}  # of a byte-level vocabulary
 PHI3 |= {"vocab_size": 1000, "bos_token_id": 1, "eos_token_id": 2}
+SEED_OSS = {  # as it is published, whose dropouts are those of its training
+    "architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "head_dim": 32,
+    "rope_scaling": {"rope_type": "default"}, "rope_theta": 1e7, "attention_bias": True,
+    "attention_out_bias": False, "mlp_bias": False, "attention_dropout": 0.1, "residual_dropout": 0.1,
+    "rms_norm_eps": 1e-6, "pad_token_id": 1016,
+}  # fmt: skip
 GPT_OSS = {  # as it is published: experts in MXFP4, and what its first readers called two numbers
     "architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "attention_bias": True, "head_dim": 64,
     "num_hidden_layers": 4, "num_local_experts": 6, "num_experts_per_tok": 3, "experts_per_token": 3,
@@ -166,7 +172,7 @@ def seeing(config: dict) -> dict:
 
 
 BASES = (QWEN2, QWEN3, QWEN3_MOE, MIXTRAL, SMOLLM3, GRANITE, OLMO2, GEMMA2, GEMMA3, PHI3,
-         GPT_OSS, DEEPSEEK_V3, DEEPSEEK_V2)  # fmt: skip
+         SEED_OSS, GPT_OSS, DEEPSEEK_V3, DEEPSEEK_V2)  # fmt: skip
 SEES = ("Gemma 3 that sees",)  # names of SHAPES
 SHAPES: dict[str, dict] = {
     "Qwen2": QWEN2,
@@ -241,6 +247,12 @@ SHAPES: dict[str, dict] = {
     },
 }
 SHAPES |= {
+    "Seed-OSS": SEED_OSS,
+    "Seed-OSS, unsaid": {key: one for key, one in SEED_OSS.items() if "bias" not in key},
+    "Seed-OSS, tied, heads of 24": SEED_OSS | TIED | {"head_dim": 24, "num_key_value_heads": 1},
+    "Seed-OSS, no biases": SEED_OSS | {"attention_bias": False},
+    "Seed-OSS, YaRN": SEED_OSS | YARN,
+    "Seed-OSS, transformers 5": SEED_OSS | VERSION_5 | {"rope_scaling": None, "layer_types": None},
     "gpt-oss": GPT_OSS,
     "gpt-oss, one KV head, odd experts": GPT_OSS
     | {"num_key_value_heads": 1, "num_local_experts": 5, "intermediate_size": 288},

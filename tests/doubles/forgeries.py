@@ -503,6 +503,14 @@ def _of_gguf_alone() -> Iterator[Forgery]:
     yield of("OLMo 2", families.format("olmo2"), "the norms behind are exchanged", *swap)
     swap = exchanged("attn_q_norm", "attn_k_norm")
     yield of("OLMo 2", families.format("olmo2"), "the norms of q and k are exchanged", *swap)
+    yield of(
+        "Seed-OSS", families.format("seed_oss"), "the norms of a layer are exchanged",
+        ('"post_attention_norm"}', '"attn_norm", "input_layernorm": "post_attention_norm"}'),
+    )  # fmt: skip
+    yield of(
+        "Seed-OSS", families.format("qwen2"), "q and k are put in the order of pairs",
+        ('heads="", bias=', "bias="),
+    )  # fmt: skip
     long, short = "rope_factors_long.weight", "rope_factors_short.weight"
     yield of(
         "Phi-3, LongRoPE", "model/specs.py", "the factors for long texts are those for short ones",

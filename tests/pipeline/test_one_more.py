@@ -4,45 +4,31 @@ import json
 
 from conftest import llama_cpp
 from ingot.formats.gguf.quantisations import ROWS
-from ingot.model.families.table import FAMILIES
 
-SEED_OSS = """
-from dataclasses import replace
-
-from ingot.model.families.qwen2 import QWEN2
-
-NAMED = {"post_attention_layernorm": "post_attention_norm"}
-SEED_OSS = replace(
-    QWEN2,
-    architecture="SeedOssForCausalLM",
-    model_type="seed_oss",
-    gguf="seed_oss",
-    layer={
-        name: replace(one, gguf=NAMED.get(name, one.gguf)) for name, one in QWEN2.layer.items()
-    },
-    names_head_dim=True,
-    trtllm=None,
-    neutral={"attention_out_bias": (None, False), "residual_dropout": (None, 0.1)},
+LINES = (  # of the table, those of the family
+    ("from ingot.model.families.seed_oss import SEED_OSS\n", ""),
+    (" SEED_OSS,", ""),
 )
-"""
 
 
 def test_a_family_is_one_file_and_a_line(clone, build, forked, tiny):
-    """Seed-OSS, which is none of ours: GGUF, llama.cpp's bytes, verified; ONNX too; the rest refused."""
+    """Seed-OSS, of which a clone is told: GGUF, llama.cpp's bytes, verified; ONNX too; the rest refused."""
     folder, checkpoint = clone("a"), tiny("seed_oss")
     families = folder / "scripts/ingot/model/families"
-    assert "SeedOssForCausalLM" not in FAMILIES, "take a family that we lack"
-    (families / "seed_oss.py").write_text(f'"""Seed-OSS."""\n{SEED_OSS}')
-    table = families / "table.py"
-    line = "from ingot.model.families.qwen3 import QWEN3\n"
-    table.write_text(
-        table.read_text()
-        .replace(line, f"{line}from ingot.model.families.seed_oss import SEED_OSS\n")
-        .replace("_ALL = (\n", "_ALL = (\n    SEED_OSS,\n")
-    )
+    file, table = families / "seed_oss.py", families / "table.py"
+    added, whole = file.read_text(), table.read_text()
+    file.unlink()
+    for line, none in LINES:
+        assert whole.count(line) == 1
+        table.write_text(table.read_text().replace(line, none))
+    assert not any("seed_oss" in one.read_text() for one in families.glob("*.py"))
     entry = f"path: {checkpoint}, name: A name, architecture: SeedOssForCausalLM"
     entry = f"{entry}, pre_tokenizer: llama-bpe, tp: [1, 2]"
     (folder / "mine.yaml").write_text(f"models: {{q: {{{entry}, corpus_tokens: 1024}}}}")
+    said = build(folder, "-n", "--configfile", "mine.yaml", "--", "artifacts/q.irpa", fails=True)
+    assert "is of a family that Ingot has no table of, which .irpa cannot express" in said
+    file.write_text(added)
+    table.write_text(whole)
     targets = [f"artifacts/q.{kind}.verified.json" for kind in ("gguf", "q8_0.gguf", "onnx")]
     build(folder, "--configfile", "mine.yaml", "--", *targets)
     for target in targets:

@@ -27,7 +27,8 @@ SHAPES = {  # 128 divides all rows
 }
 WIDE = {"hidden_size": 128, "intermediate_size": 256}
 BITS = (0, 4, 8)
-FOR_MLX = ("demo", "Qwen2", "Qwen3, tied", "Qwen3-MoE", "Mixtral", "SmolLM3", "Granite", "OLMo 2")
+FOR_MLX = ("demo", "Qwen2", "Qwen3, tied", "Qwen3-MoE", "Mixtral", "SmolLM3", "Granite", "OLMo 2",
+           "Seed-OSS")  # fmt: skip
 
 
 def tensors(folder):

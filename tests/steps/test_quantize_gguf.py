@@ -63,6 +63,7 @@ def test_every_type_of_one_read_is_what_llama_quantize_writes(ok, tool, tmp_path
         "Gemma 2",
         "Gemma 3",
         "Phi-3, LongRoPE",
+        "Seed-OSS",
         "gpt-oss, bfloat16 experts, transformers 5",
         "DeepSeek-V3, FP8",
         "DeepSeek-V2-Lite",

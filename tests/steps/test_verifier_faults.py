@@ -111,6 +111,12 @@ RIGHT += [
 ]
 RIGHT += [("Qwen3-MoE", kind) for kind in ("fp8", "mlx")]
 RIGHT += [("SmolLM3, transformers 5", "8bit"), ("Qwen2", "mlx")]
+RIGHT += [("Seed-OSS", kind) for kind in ("gguf", "onnx", "mlx")]
+RIGHT += [
+    ("Seed-OSS, no biases", "gguf"),
+    ("Seed-OSS, unsaid", "gguf"),
+    ("Seed-OSS, unsaid", "onnx"),
+]
 RIGHT += [("Phi-3, LongRoPE", "gguf"), ("Phi-4-mini", "gguf")]
 RIGHT += [("Phi-3", kind) for kind in ("onnx", "fused", "mlx", "fp8")]
 RIGHT += [(name, "fused") for name in ("SmolLM3", "Gemma 2", "Gemma 3")]

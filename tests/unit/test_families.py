@@ -4,10 +4,12 @@ import re
 
 import pytest
 import yaml
+from test_verifier_faults import RIGHT
 
 import checkpoints
 import families
 from conftest import ROOT
+from forgeries import FORGERIES
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
 from ingot.formats.gguf import metadata
@@ -49,6 +51,24 @@ def config(family, folder, **changes):
     found = checkpoints.llama_config(**{"rope_scaling": None, **said, **changes})
     checkpoints.write_json(path, families.seeing(found) if sees else found)
     return read_config(path, family.architecture, ALL)
+
+
+# Llama and Mistral are of every test; the shape that sees is made of Gemma 3's
+IN_ALL = ("LlamaForCausalLM", "MistralForCausalLM", "Gemma3ForConditionalGeneration")
+
+
+def test_a_family_is_in_the_lists_that_other_tests_walk(family):
+    """A family that is in none of them is compared with nobody."""
+    if family.architecture in IN_ALL:
+        return
+    of_it = [family.architecture]
+    assert any(one["architectures"] == of_it for one in families.BASES), (
+        "BASES of doubles/families.py"
+    )
+    shapes = {name for name, one in families.SHAPES.items() if one["architectures"] == of_it}
+    assert shapes, "SHAPES of doubles/families.py"
+    assert shapes & {one.of for one in FORGERIES}, "doubles/forgeries.py: a wrong converter of it"
+    assert shapes & {name for name, _ in RIGHT}, "RIGHT of steps/test_verifier_faults.py"
 
 
 def test_a_table_says_what_exists(family):
@@ -163,6 +183,13 @@ NUMBERS = {  # of families: what they read, another value, and what is wrong wit
         ("rope_scaling", LONG, "rope's longrope has no place in GGUF of a llama"),
         ("rope_parameters", PART | {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ("rope_parameters", PART | {"partial_rotary_factor": 1.0}, None),
+    ],
+    "SeedOssForCausalLM": [
+        ("mlp_bias", True, "mlp_bias is true, expected false of a SeedOssForCausalLM"),
+        ("attention_out_bias", True, "attention_out_bias is True, expected False; it would be left out"),
+        ("num_key_value_heads", None, "num_key_value_heads is missing"),
+        ("attention_bias", False, None), ("residual_dropout", 0.0, None), ("head_dim", 64, None),
+        ("rope_scaling", checkpoints.LLAMA3_ROPE, "rope's llama3 has no place in GGUF of a seed_oss"),
     ],
     "DeepseekV3ForCausalLM": [
         ("n_routed_experts", None, "n_routed_experts is missing"), ("n_routed_experts", 11, "of 4 groups"),

@@ -128,6 +128,8 @@ SHORT = {  # what transformers 4 leaves out as it is the default, and transforme
     "Gemma 2": (("attn_logit_softcapping", "head_dim", "sliding_window"), {"head_dim": 256, "tied": True}),
     "Gemma 3": (("rope_theta", "rope_local_base_freq"), {"rope_theta": 1e6, "tied": True}),
     "Granite": (("residual_multiplier",), {"tied": False}),
+    "Seed-OSS": (("attention_bias", "attention_out_bias", "mlp_bias", "head_dim", "rope_theta"),
+                 {"attention_bias": True, "mlp_bias": False, "head_dim": 128, "rope_theta": 1e4}),
     "Phi-3": (("original_max_position_embeddings", "partial_rotary_factor", "num_key_value_heads"),
               {"original_context": 4096, "rope_dim": 32, "kv_heads": 8, "window": None}),
 }  # fmt: skip

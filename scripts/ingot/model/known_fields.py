@@ -51,7 +51,7 @@ WITHOUT_EFFECT = (  # sampling, training, names, and what the tokenizer says
     "task_specific_params", "temperature", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class",
     "top_k", "top_p", "torch_dtype", "torchscript", "transformers_version", "typical_p", "use_bfloat16",
     "use_cache", "use_sliding_window", "max_window_layers", "embd_pdrop", "resid_pdrop", "aux_loss_alpha",
-    "seq_aux", "ep_size",
+    "seq_aux", "ep_size", "residual_dropout",
 )  # fmt: skip
 NAMES = (*NEUTRAL, *NEUTRAL_ITEMS, *WITHOUT_EFFECT)
 

@@ -62,7 +62,10 @@ TAKEN = {  # that a GGUF file of ours can say
     "starcoder": (DIGITS, GPT2),
     "deepseek-llm": (*DEEPSEEK_V2, PLAIN),
     "deepseek-v3": (r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK, PLAIN),
-}
+    "seed-coder": (
+        rf"{APOSTROPHE}|{WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{SPACES}", PLAIN,
+    ),
+}  # fmt: skip
 ALONE = ("deepseek-llm",)  # whose digits libllama leaves together, which no merge joins
 WHOLE = ("llama-bpe", "tekken")  # of which libllama takes each word whole that is a token
 # of which a normaliser may compose letters and marks, as libllama never does
@@ -76,9 +79,6 @@ OTHERS = {  # for a refusal that names them
     ),
     "minicpm5": (r"\p{N}{1,3}", rf"{APOSTROPHE}|{WORD}|\p{{N}}+|{SIGNS}|{SPACES}", PLAIN),
     "jais-2": (f"{LLAMA.removesuffix(SPACES)}{CASCADE}", PLAIN),
-    "seed-coder": (
-        rf"{APOSTROPHE}|{WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{SPACES}", PLAIN,
-    ),
     "exaone-moe": (
         rf"{APOSTROPHE}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
         r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+",

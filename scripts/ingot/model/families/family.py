@@ -100,7 +100,7 @@ class Family:
     ] = ()  # keys that are true whatever it says: the family's modules have them
     neutral: dict[str, tuple] = field(default_factory=dict)  # more of known_fields.NEUTRAL
     says: dict[str, object] = field(default_factory=dict)  # what it must say, of a default
-    # what transformers takes where it says nothing
+    # what transformers takes where a key is missing; of null, `default_` is taken, too
     defaults: dict[str, object] = field(default_factory=dict)
     default_theta: float = 10000.0  # of rope
     default_head_dim: int | None = None  # None: hidden / heads
@@ -133,7 +133,7 @@ class Family:
 
     # GGUF, and libllama
     gguf_keys: tuple[str, ...] = KEYS
-    names_head_dim: bool = True  # does GGUF name it though config.json does not?
+    names_head_dim: bool = True  # does our GGUF name it though config.json does not?
     says_prefix_space: bool = True  # does GGUF say add_prefix_space of tokenizer_config.json?
     no_prefix_space: bool = False  # does GGUF say that no space is put before a text?
     plain_added: bool = False  # is an added token of a SentencePiece vocabulary just what it says?

@@ -126,7 +126,7 @@ rule verify_built_onnx:
     wildcard_constraints:
         model=UPSTREAM["onnx"],
     params:
-        limits=inputs.limits("onnx", "f32"),
+        limits=inputs.limits(empty="f32"),
     shell:
         """
         {PYTHON[onnx]:q} {input.code[0]:q} \

@@ -100,8 +100,11 @@ parser, folder = snakemake.workflow.parse, tempfile.mkdtemp(dir=sys.argv[3])
 
 def parse(path, workflow, linemap, **options):
     name = path.get_path_or_uri(secret_free=True)
-    with open(name, "rb") as file:
-        key = hashlib.sha256(repr((name, file.read(), options)).encode()).hexdigest()
+    try:
+        with open(name, "rb") as file:
+            key = hashlib.sha256(repr((name, file.read(), options)).encode()).hexdigest()
+    except OSError:
+        return parser(path, workflow, linemap, **options)  # which says so
     kept = os.path.join(folder, key)
     if not os.path.exists(kept):
         found = parser(path, workflow, linemap, **options)

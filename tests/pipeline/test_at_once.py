@@ -30,6 +30,7 @@ def order(said):
     (["--resources", "mem_mb=60", "--default-resources", "mem_mb=1"], IN_TURN),  # as profiles have them
     (["--resources", "mem_mb=60", "--set-resources", "safetensors_to_gguf:mem_mb=10"], SIDE_BY_SIDE),
     (["--cores", "1"], IN_TURN),
+    (["-j", "1"], IN_TURN),
 ])  # fmt: skip
 def test_jobs_that_do_not_fit_side_by_side_run_in_turn_and_the_forecast_knows(
     clone, build, words, wanted

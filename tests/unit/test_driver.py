@@ -576,3 +576,21 @@ def test_a_node_that_does_not_see_a_toolchain_says_so_and_deletes_nothing(tmp_pa
         toolchains.stop_where_unseen(["models.yaml", str(mark)])
     Inputs({}, ROOT).mark("iree")
     assert not mark.exists(), "here the cache was emptied"
+
+
+def test_what_a_plan_fetches_ends_with_the_plan(tmp_path, monkeypatch):
+    """A hub that does not answer is asked for minutes: a command that was refused waited for it."""
+    marker, python = tmp_path / "went on", tmp_path / "bin/python"
+    python.parent.mkdir()
+    lines = ("import pathlib, time", "time.sleep(20)", f"pathlib.Path({str(marker)!r}).touch()")
+    python.write_text("\n".join((f"#!{sys.executable}", *lines)))
+    python.chmod(0o755)
+    monkeypatch.setattr(at_hub.toolchains, "build", lambda root, name: tmp_path)
+    monkeypatch.chdir(tmp_path)
+    catalogue = {"models": {name: {"hub": f"o/{name}", "gated": False} for name in "ab"}}
+    with (
+        pytest.raises(Refused, match="for another reason"),
+        plan.fetching(ROOT, catalogue, ["a", "b"], tmp_path),
+    ):
+        raise Refused("for another reason")
+    assert not marker.exists()

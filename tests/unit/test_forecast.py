@@ -152,7 +152,6 @@ def test_the_end_of_a_run_counts_what_its_jobs_have_taken_and_their_memory(monke
     assert ending.Ending(Costs(), 8, 10**9).at(graph, two, running) == 1000 + 0.6 * (70 + 100)
     assert ending.Ending(Costs(), 8, math.inf).at(graph, two, running) == 1100
     assert ending.Ending(Costs(), 1, math.inf).at(graph, two, {}) == 1200
-    assert ending.Ending(Costs(), None, math.inf).at(graph, two, {}) == 1100
     Costs.known = False
     assert ending.Ending(Costs(), 8, 10**9).at(graph, two, {}) is None
 

@@ -70,6 +70,7 @@ def test_what_may_have_to_wait_for_memory_is_said(group):
 @pytest.mark.parametrize("cores, nodes, here, expected", [
     (3, None, True, (3, 10**6)),  # nothing is free: jobs run in turn, each takes all that is counted
     (None, 50, False, (50, math.inf)),
+    (8, 1, True, (1, 10**6)),
     (None, None, True, (machine.cores(), 10**6)),
 ])  # fmt: skip
 def test_the_room_for_jobs_is_that_of_the_command_line(group, cores, nodes, here, expected):

@@ -78,10 +78,10 @@ def test_a_run_takes_as_long_as_its_longest_way_or_its_work_over_the_cores():
     a, b, c = (Job(name, outputs=(Output("", name),)) for name in "abc")
     graph = Graph([a, b, c], needs={b: {a: {"a"}}})
     takes = {a: 10.0, b: 5.0, c: 12.0}.get
-    assert schedule.length(graph, [a, b, c], takes, None) == 15
+    assert schedule.length(graph, [a, b, c], takes, 9) == 15
     assert schedule.length(graph, [a, b, c], takes, 1) == 27
-    assert schedule.length(graph, [b, c], takes, None) == 12
-    assert schedule.length(graph, [a, b, c], {a: 1.0}.get, None) is None
+    assert schedule.length(graph, [b, c], takes, 9) == 12
+    assert schedule.length(graph, [a, b, c], {a: 1.0}.get, 9) is None
 
 
 DEAF = """

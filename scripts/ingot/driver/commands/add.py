@@ -85,7 +85,7 @@ def add(root: Path, options: Namespace) -> str:
         place, listing = folder or Path(scratch), None
         try:
             if not folder:
-                listing = at_hub.listed(root, hub, options.revision or revision, place)
+                listing = at_hub.Hub(root).listed(hub, options.revision or revision, place)
             names = {*listing["files"]} if listing else {one.name for one in place.iterdir()}
             what = str(folder or hub)
             if found_of.is_adapter(what, names):
@@ -143,7 +143,7 @@ class Adapted:
             raise Refused(
                 f"{self.what}: no {adapter.WEIGHTS} among its files; save it by peft again"
             )
-        at_hub.fetch(root, self.place, ADAPTER)
+        at_hub.Hub(root).fetch(self.place, ADAPTER)
         adapter.settings(self.place / ADAPTER)
         found = {"hub": self.what, "revision": self.listing["revision"]}
         own = [name for name in VOCABULARY if name in names]
@@ -198,7 +198,7 @@ def of_hub(
 ) -> tuple[dict[str, Any], int]:
     found_of.stop_on_another_kind(hub, found["files"])
     for name in found_of.wanted(found["files"]):
-        at_hub.fetch(root, folder, name)
+        at_hub.Hub(root).fetch(folder, name)
     source = {"hub": hub, "revision": found["revision"]}
     sizes = [one["size"] for name, one in found["files"].items() if found_of.is_weights(name)]
     entry = found_of.entry(hub, found["files"], folder, source, title)

@@ -102,7 +102,8 @@ def looked_at(
 def shaped(root: Path, catalogue: dict, name: str) -> Iterator[tuple[Model, Shape]]:
     """A model with its shape; its config.json is fetched where it is not here."""
     with tempfile.TemporaryDirectory() as folder:
-        plan.fetch_configs(root, catalogue, [name], Path(folder))()
+        with plan.fetching(root, catalogue, [name], Path(folder)) as wait:
+            wait()
         model = Model(name, catalogue, root, [Path(folder)])
         yield model, shape_of(model)
 

@@ -10,6 +10,7 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -76,9 +77,9 @@ def run(root: Path, options: Namespace) -> None:
                 return []
             return dry_run(root, built, options.configfile, **{CONFIGS: folder})
 
-        wait_for_configs = fetch_configs(root, catalogue, names, Path(folder))
-        jobs = jobs_of_build()  # asked side by side: 2.2 s, 2.6 in turn
-        wait_for_configs()
+        with fetching(root, catalogue, names, Path(folder)) as wait_for_configs:
+            jobs = jobs_of_build()  # asked side by side: 2.2 s, 2.6 in turn
+            wait_for_configs()
         if any(job["action"] == "run" and not job.get("forecast") for job in jobs):
             jobs = jobs_of_build()
         costs = Costs(catalogue, root, Past(Store()), [Path(folder)])
@@ -99,14 +100,15 @@ def run(root: Path, options: Namespace) -> None:
         print(f"{options.svg}: the disk over time")
 
 
-def fetch_configs(
+@contextmanager
+def fetching(
     root: Path, catalogue: dict, names: list[str], folder: Path
-) -> Callable[[], None]:
-    """Start to fetch the config.json of models that are not here; returns what waits for them.
+) -> Iterator[Callable[[], None]]:
+    """Meanwhile the config.json of models that are not here are fetched; gives what waits for them.
 
     A kilobyte each, and a list of files, into a folder that is thrown away.
     """
-    models = catalogue["models"]
+    models, hub = catalogue["models"], at_hub.Hub(root)
     absent = [
         name
         for name in dict.fromkeys(base_of(name, models[name]) for name in names)
@@ -116,23 +118,25 @@ def fetch_configs(
     def fetch(name: str) -> None:
         place, entry = folder / f"{name}.hub", models[name]
         place.mkdir()
-        at_hub.listed(root, entry["hub"], entry.get("revision", ""), place, entry["gated"])
-        at_hub.fetch(root, place, "config.json")
+        hub.listed(entry["hub"], entry.get("revision", ""), place, entry["gated"])
+        hub.fetch(place, "config.json")
         (place / "config.json").rename(folder / f"{name}.json")
-
-    pool = ThreadPoolExecutor(max(1, len(absent)))
-    started = [pool.submit(fetch, name) for name in absent]
 
     def wait() -> None:
         for one in started:
             try:
-                one.result(timeout=600)
+                one.result()
             except Refused as reason:
                 if not all("dimensions" in models[name] for name in absent):
                     raise
                 print(f"{reason}\nplanned by the catalogue's dimensions", file=sys.stderr)
 
-    return wait
+    with ThreadPoolExecutor(max(1, len(absent))) as pool:
+        started = [pool.submit(fetch, name) for name in absent]
+        try:
+            yield wait
+        finally:
+            hub.end()
 
 
 def of_build(jobs: list[dict], wanted: set[str], cores: int | None, past: Past) -> dict:

@@ -9,9 +9,9 @@ from ingot.driver.forecast.schedule import length
 
 
 class Ending:
-    """Of so many jobs at once, in `most` bytes of memory; None: on a cluster, after the longest way."""
+    """Of so many jobs at once, in `most` bytes of memory."""
 
-    def __init__(self, costs: Costs, at_once: int | None, most: float):
+    def __init__(self, costs: Costs, at_once: int, most: float):
         self.costs, self.at_once, self.most = costs, at_once, most
         self.forecasts: dict[Job, Forecast] = {}
 

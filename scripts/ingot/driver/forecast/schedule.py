@@ -215,7 +215,7 @@ def length(
     graph: Graph,
     jobs: Iterable[Job],
     takes: Callable[[Job], float | None],
-    cores: int | None,
+    cores: int,
     share: Callable[[Job], float] = lambda job: 0.0,
 ) -> float | None:
     """How long the jobs take: the longest way through them; on `cores`, their sum over these at least.
@@ -238,8 +238,6 @@ def length(
                 return None
             ends[job] = max((ends[one] for one in before), default=0.0) + own
     longest = max(ends.values(), default=0.0)
-    if not cores:
-        return longest
     parts = [(takes(job) or 0.0, min(1.0, share(job))) for job in waiting if job.writes]
     whole = sum(seconds for seconds, _ in parts)
     return max(longest, whole / cores, sum(seconds * of for seconds, of in parts))

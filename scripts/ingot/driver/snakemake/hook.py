@@ -247,7 +247,7 @@ class Session:
 
     def expect(self, room: memory.Room) -> None:
         """Note what is to be done and what it will take."""
-        self.ending = Ending(self.costs, None if self.cluster else room.jobs, room.memory)
+        self.ending = Ending(self.costs, *room)
         jobs = list(self.decision.run)
         self.status.targets = sorted(self.contents.graph.asked())
         self.status.restored = sum(map(len, self.decision.restore.values()))

@@ -36,10 +36,10 @@ class Room(NamedTuple):
 
 
 def room(workflow: Any, cluster: Any) -> Room:
-    """As the command line says: --cores or --jobs, and --resources mem_mb; else what is free here."""
-    settings, elsewhere = workflow.resource_settings, cluster or not workflow.local_exec
-    jobs = (settings.nodes if elsewhere else settings.cores) or machine.cores()
-    if elsewhere:
+    """As the command line says: --jobs or --cores, and --resources mem_mb; else what is free here."""
+    settings = workflow.resource_settings
+    jobs = settings.nodes or settings.cores or machine.cores()
+    if cluster or not workflow.local_exec:
         return Room(jobs, math.inf)
     said = workflow.global_resources.get(THEIRS)
     free = said.value * MB if said and said.value is not None else machine.available()
@@ -49,9 +49,9 @@ def room(workflow: Any, cluster: Any) -> Room:
 
 
 def by_rule(said: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    """Bytes that the command line says of each job of a rule: --set-resources RULE:mem_mb=N."""
-    found = {rule: own[THEIRS].raw for rule, own in said.items() if THEIRS in own}
-    return {rule: mb * MB for rule, mb in found.items() if isinstance(mb, int)}
+    """Bytes of each job of a rule, as --set-resources RULE:mem_mb=N says, where N is a number."""
+    found = {rule: own[THEIRS] for rule, own in said.items() if THEIRS in own}
+    return {rule: one.value * MB for rule, one in found.items() if not one.is_evaluable()}
 
 
 def limit(scheduler: Any, most: float) -> None:

@@ -108,7 +108,8 @@ class Inputs:
         """
 
         def own(wildcards) -> list[str]:
-            entry, said = self.model(wildcards), getattr(wildcards, wildcard, "").lstrip(".")
+            said = getattr(wildcards, wildcard).lstrip(".") if wildcard else ""
+            entry = self.model(wildcards)
             kind = AS_HALF.get(said, said) or empty or entry["dtype"]
             return [f"{name}={value}" for name, value in entry["limits"].get(kind, {}).items()]
 

@@ -20,6 +20,7 @@ STYLE: dict[str, Any] = {
     "axes.spines.top": False, "axes.spines.right": False, "grid.color": LINE, "axes.grid": True,
     "axes.grid.axis": "x", "axes.axisbelow": True, "legend.frameon": False,
 }  # fmt: skip
+TIMES = ((3600, "hours"), (60, "minutes"), (1, "seconds"))
 KEPT = {"all": "all is kept", "targets": "with keep=targets"}
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -108,19 +109,23 @@ def disk(build: dict[str, Any], title: str) -> str:
     """The disk over time by a plan, to one scale: of a build that keeps all, and of one of its targets."""
     figure, panels = _figure("disk", 2, 4.6, share="x", heights=(1, 1))
     scale, unit = _unit(max(way["disk"] for way in build["keep"].values()))
+    whole = max(way["seconds"] for way in build["keep"].values())
+    per, word_of_time = next((one for one in TIMES if whole >= 3 * one[0]), TIMES[-1])
     for panel, (keep, words) in zip(panels, KEPT.items(), strict=True):
         way = build["keep"][keep]
-        times = [*(at for at, _ in way["timeline"]), way["seconds"]]
+        times = [at / per for at in (*(at for at, _ in way["timeline"]), way["seconds"])]
         rows = [here for _, here in way["timeline"]]
         layers = [[here[word] / scale for here in (*rows, rows[-1])] for word in CHART]
         panel.stackplot(times, layers, labels=CHART, colors=CHART.values(), step="post")
         panel.set_title(f"{words}: peak {size(way['disk'])}", loc="left", fontsize=10, color=INK)
         panel.set_ylabel(unit)
+        panel.set_ylim(bottom=0)
     panels[0].sharey(panels[1])
+    figure.suptitle(title, fontsize=11, color=INK)
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(CHART)
     )
-    panels[1].set_xlabel("seconds")
+    panels[1].set_xlabel(word_of_time)
     return _svg(figure, escape(f"Disk over time: {title}"))
 
 

@@ -90,7 +90,7 @@ def test_a_link_leads_to_a_file_and_a_heading(page):
             assert heading in names, link
 
 
-@pytest.mark.parametrize("command", documented())
+@pytest.mark.parametrize("command", [*documented()])
 def test_a_documented_command_is_one_that_can_be_given(command, catalogue, capsys):
     for word, meaning in WORDS.items():
         command = command.replace(word, meaning)

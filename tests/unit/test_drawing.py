@@ -123,7 +123,7 @@ def test_a_dry_run_is_a_table_in_which_fetches_are_one_row():
     words = "2 min 10 MB 5 GB 5 files of artifacts/m.hf (fetch_file: new)"
     assert " ".join(fetches.split()[1:]) == words
     assert gguf.endswith("  artifacts/m.gguf  (convert: new)")
-    plan = decided.plan(Graph(list(decision.run)), decision, Costs(), "all", GB)
+    plan = decided.plan(Graph(list(decision.run)), decision, Costs(), "all", 2, GB)
     assert plan["whole"] and plan["disk"] == 6 * GB and plan["seconds"] >= 30
 
 

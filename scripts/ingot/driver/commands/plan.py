@@ -120,7 +120,11 @@ def fetching(
         place.mkdir()
         hub.listed(entry["hub"], entry.get("revision", ""), place, entry["gated"])
         hub.fetch(place, "config.json")
-        (place / "config.json").rename(folder / f"{name}.json")
+        for file, kept in (
+            ("listing.json", f"{name}.listing.json"),
+            ("config.json", f"{name}.json"),
+        ):
+            (place / file).rename(folder / kept)  # where a Model looks for them
 
     def wait() -> None:
         for one in started:

@@ -43,9 +43,8 @@ def room(workflow: Any, cluster: Any) -> Room:
         return Room(jobs, math.inf)
     said = workflow.global_resources.get(THEIRS)
     free = said.value * MB if said and said.value is not None else machine.available()
-    return Room(
-        jobs, max(free, MB)
-    )  # of less than the unit that is counted in, jobs would take none
+    # of less than the unit that is counted in, each job would take nothing
+    return Room(jobs, max(free, MB))
 
 
 def by_rule(said: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:

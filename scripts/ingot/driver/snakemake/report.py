@@ -40,8 +40,7 @@ def tell(
 ) -> None:
     """The decisions: of a dry run as a table; as JSON too when an `ingot` command asks.
 
-    `room` is for jobs at once.  Where there is a cluster, a dry run also says what each
-    job would ask of it.
+    `room` is for jobs at once.  With a cluster, a dry run also says what each job would ask of it.
     """
     if dry:
         lines = list(decided.table(decision, costs, cluster.described if cluster else lambda _: ""))

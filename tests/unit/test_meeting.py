@@ -10,14 +10,14 @@ import pytest
 from conftest import ROOT
 
 HEAD = """
-import json, socket, sys, threading, time
+import json, os, socket, sys, threading, time
 from pathlib import Path
 import meeting
 from place import FIRST, Place, Refused, Site
 
 site = Site(Path("serve.conf"), {"meet_seconds": "30"})
 def place(rank):
-    return Place("7", rank, ("n1", "n2"))
+    return Place(str(os.getpid()), rank, ("n1", "n2"))  # whose ports no other test of now has
 table = meeting.Head(place(0), site, "key")
 meets = threading.Thread(target=table.gather, args=("127.0.0.1",), daemon=True)
 meets.start()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import families
 from checkout import copy_modules
-from forgeries import Forgery
+from forgeries import DEEPSEEK, GPT_OSS, Forgery
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADER = ("--name", "Ingot Demo", "--pre-tokenizer", "llama-bpe", "--license", "apache-2.0")
@@ -18,6 +18,38 @@ CALIBRATED = ("fp8_static", "w8a8_gptq", "w4a16_gptq", "w4a16_awq", "nvfp4_a4")
 MLX = {"mlx": "0", "4bit": "4", "8bit": "8"}
 LOOSE = ("mean_kl=0.3",)  # of random weights, which four bits change more than a model's
 SMALL = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+
+OTHERS = ("SmolLM3", "Granite", "OLMo 2", "Gemma 2", "Gemma 3")
+# What the right makers make, by its shape and kind, that must have a record
+RIGHT = [("demo", "ranks")]  # of a Llama and a Mistral alone
+RIGHT += [
+    (name, kind)
+    for name in ("demo", "Qwen2", "Qwen3")
+    for kind in ("gguf", "irpa", "trtllm-ckpt", "onnx")
+]
+RIGHT += [(name, "gguf") for name in ("Qwen3-MoE", "Mixtral", *OTHERS)]
+RIGHT += [(name, "gguf") for name in ("gpt-oss", "gpt-oss, bfloat16 experts", GPT_OSS)]
+RIGHT += [(name, "gguf") for name in ("DeepSeek-V3", "DeepSeek-V2-Lite", DEEPSEEK, "Qwen3, FP8")]
+RIGHT += [("Mixtral", "trtllm-ckpt")]
+RIGHT += [(name, "onnx") for name in OTHERS]
+RIGHT += [("demo", kind) for kind in (*SCHEMES, *MLX)]
+RIGHT += [
+    ("demo, float32", "w4a16_awq"),
+    ("demo", "nvfp4_a4"),
+    ("Gemma 2", "fp8_static"),
+    ("Mixtral", "w8a8_gptq"),
+]
+RIGHT += [("Qwen3-MoE", kind) for kind in ("fp8", "mlx")]
+RIGHT += [("SmolLM3, transformers 5", "8bit"), ("Qwen2", "mlx")]
+RIGHT += [("Seed-OSS", kind) for kind in ("gguf", "onnx", "mlx")]
+RIGHT += [
+    ("Seed-OSS, no biases", "gguf"),
+    ("Seed-OSS, unsaid", "gguf"),
+    ("Seed-OSS, unsaid", "onnx"),
+]
+RIGHT += [("Phi-3, LongRoPE", "gguf"), ("Phi-4-mini", "gguf")]
+RIGHT += [("Phi-3", kind) for kind in ("onnx", "fused", "mlx", "fp8")]
+RIGHT += [(name, "fused") for name in ("SmolLM3", "Gemma 2", "Gemma 3")]
 
 
 def forge(one: Forgery, folder: Path) -> Path:

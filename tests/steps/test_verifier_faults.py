@@ -12,7 +12,7 @@ import checkpoints
 import faults
 import forging
 from conftest import FEW, ROOT, once
-from forgeries import DEEPSEEK, FORGERIES, GPT_OSS, Forgery
+from forgeries import FORGERIES, Forgery
 from ingot.base.refused import Refused
 from ingot.formats.iree import consumers
 from ingot.formats.iree import irpa as irpa_format
@@ -90,40 +90,8 @@ def test_a_number_that_we_misread_is_no_reading_of_transformers(one, forked, tmp
     assert done.returncode == 1 and " to Ingot; expected one reading" in done.stderr, done.stderr
 
 
-OTHERS = ("SmolLM3", "Granite", "OLMo 2", "Gemma 2", "Gemma 3")
-RIGHT = [("demo", "ranks")]  # of a Llama and a Mistral alone
-RIGHT += [
-    (name, kind)
-    for name in ("demo", "Qwen2", "Qwen3")
-    for kind in ("gguf", "irpa", "trtllm-ckpt", "onnx")
-]
-RIGHT += [(name, "gguf") for name in ("Qwen3-MoE", "Mixtral", *OTHERS)]
-RIGHT += [(name, "gguf") for name in ("gpt-oss", "gpt-oss, bfloat16 experts", GPT_OSS)]
-RIGHT += [(name, "gguf") for name in ("DeepSeek-V3", "DeepSeek-V2-Lite", DEEPSEEK, "Qwen3, FP8")]
-RIGHT += [("Mixtral", "trtllm-ckpt")]
-RIGHT += [(name, "onnx") for name in OTHERS]
-RIGHT += [("demo", kind) for kind in (*forging.SCHEMES, *forging.MLX)]
-RIGHT += [
-    ("demo, float32", "w4a16_awq"),
-    ("demo", "nvfp4_a4"),
-    ("Gemma 2", "fp8_static"),
-    ("Mixtral", "w8a8_gptq"),
-]
-RIGHT += [("Qwen3-MoE", kind) for kind in ("fp8", "mlx")]
-RIGHT += [("SmolLM3, transformers 5", "8bit"), ("Qwen2", "mlx")]
-RIGHT += [("Seed-OSS", kind) for kind in ("gguf", "onnx", "mlx")]
-RIGHT += [
-    ("Seed-OSS, no biases", "gguf"),
-    ("Seed-OSS, unsaid", "gguf"),
-    ("Seed-OSS, unsaid", "onnx"),
-]
-RIGHT += [("Phi-3, LongRoPE", "gguf"), ("Phi-4-mini", "gguf")]
-RIGHT += [("Phi-3", kind) for kind in ("onnx", "fused", "mlx", "fp8")]
-RIGHT += [(name, "fused") for name in ("SmolLM3", "Gemma 2", "Gemma 3")]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name, kind", RIGHT)
+@pytest.mark.parametrize("name, kind", forging.RIGHT)
 def test_what_the_right_makers_make_has_one(name, kind, references, forked, tmp_path):
     right = Forgery("none", (kind,), "base/refused.py", (), name)
     assert forging.caught(right, kind, tmp_path / "right", forked, references(name)) is None

@@ -4,12 +4,12 @@ import re
 
 import pytest
 import yaml
-from test_verifier_faults import RIGHT
 
 import checkpoints
 import families
 from conftest import ROOT
 from forgeries import FORGERIES
+from forging import RIGHT
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
 from ingot.formats.gguf import metadata
@@ -68,7 +68,7 @@ def test_a_family_is_in_the_lists_that_other_tests_walk(family):
     shapes = {name for name, one in families.SHAPES.items() if one["architectures"] == of_it}
     assert shapes, "SHAPES of doubles/families.py"
     assert shapes & {one.of for one in FORGERIES}, "doubles/forgeries.py: a wrong converter of it"
-    assert shapes & {name for name, _ in RIGHT}, "RIGHT of steps/test_verifier_faults.py"
+    assert shapes & {name for name, _ in RIGHT}, "RIGHT of doubles/forging.py"
 
 
 def test_a_table_says_what_exists(family):

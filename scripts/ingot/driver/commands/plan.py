@@ -121,7 +121,7 @@ def fetching(
         hub.listed(entry["hub"], entry.get("revision", ""), place, entry["gated"])
         hub.fetch(place, "config.json")
         for file, kept in (
-            ("listing.json", f"{name}.listing.json"),
+            (at_hub.LISTING, f"{name}.listing.json"),
             ("config.json", f"{name}.json"),
         ):
             (place / file).rename(folder / kept)  # where a Model looks for them

@@ -104,7 +104,7 @@ class Inputs:
     def limits(self, wildcard: str = "", empty: str = "") -> Callable:
         """The user's own limits of an artifact's numbers, by the wildcard that says what it is.
 
-        `empty` is what it is without one: by default of the model's dtype.
+        `empty` is what it is without one: by default, the model's dtype.
         """
 
         def own(wildcards) -> list[str]:

@@ -5,7 +5,6 @@ seeded random ids; their lengths reach several hundred tokens, since short ones 
 rope scaling.
 """
 
-import inspect
 import random
 from pathlib import Path
 from typing import Annotated
@@ -25,6 +24,8 @@ LENGTHS = (5, 6, 8, 9, 12, 15, 17, 23, 31, 32, 33, 47, 63, 64, 80, 99, 128, 160,
 STEPS = 12  # greedy tokens a prompt
 LEAST = 20  # prompts
 LONGEST = 300  # tokens that the longest prompt must have, where the context allows it
+NEAR = 1.5  # times the shortest prompt of a batch may have its longest: shorter ones are padded
+MOST = 8  # prompts of a batch, since the memory that they take is not in the forecast
 PAGE = 64  # tokens kept free at the end of the context: programs stop some pages short of it
 
 
@@ -84,31 +85,56 @@ def read_prompts(
 
 def greedy(checkpoint: Checkpoint, prompts: list[list[int]], steps: int, progress: Progress):
     """For each prompt so many greedy tokens, up to the end token, and the logits each came from."""
-    import torch
-
     if quantised_model.is_quantised(checkpoint["config.json"]):
-        model, _ = quantised_model.load(checkpoint.folder)
+        (model, _), together = quantised_model.load(checkpoint.folder), False
     else:
         model = transformers_model.load(checkpoint)
+        together = transformers_model.reads_padded(model)
     ends = end_tokens(checkpoint)
-    # Mamba takes its state by another name, and begins again without a word: then all is read each time
-    cached = "past_key_values" in inspect.signature(model.forward).parameters
-    tokens, logits = [], []
-    for prompt in prompts:
-        said, rows = [], []
-        ids, cache = torch.tensor([prompt]), None
-        with torch.no_grad():
-            while len(said) < steps and not (said and said[-1] in ends):
-                with transformers_model.understood(checkpoint["config.json"]):
-                    out = model(input_ids=ids, past_key_values=cache, use_cache=True)
-                cache, row = out.past_key_values if cached else None, out.logits[0, -1]
-                rows.append(row.numpy())
-                said.append(int(row.argmax()))
-                ids = torch.tensor([[said[-1]] if cached else [*prompt, *said]])
-        tokens.append(said)
-        logits.append(rows)
-        progress.add(len(prompt) + steps)
-    return tokens, logits
+    tokens, logits = {}, {}
+    for batch in alike(prompts) if together else [[n] for n in range(len(prompts))]:
+        with transformers_model.understood(checkpoint["config.json"]):
+            found = generated(model, [prompts[n] for n in batch], steps, ends)
+        for n, (said, rows) in zip(batch, found, strict=True):
+            tokens[n], logits[n] = said, rows
+            progress.add(len(prompts[n]) + steps)
+    each = range(len(prompts))
+    return [tokens[n] for n in each], [logits[n] for n in each]
+
+
+def alike(prompts: list[list[int]]) -> list[list[int]]:
+    """The numbers of the prompts, in batches: of however many prompts, a step reads all weights once."""
+    batches: list[list[int]] = []
+    for n in sorted(range(len(prompts)), key=lambda n: len(prompts[n])):
+        last = batches[-1] if batches else []
+        if not last or len(last) == MOST or len(prompts[n]) > NEAR * len(prompts[last[0]]):
+            batches.append([])
+        batches[-1].append(n)
+    return batches
+
+
+def generated(model, prompts: list[list[int]], steps: int, ends: set[int]):
+    """The tokens of each prompt and their logits, float32 [tokens, vocabulary]."""
+    import torch
+    from transformers import GenerationConfig
+
+    longest = max(map(len, prompts))
+    pads = [longest - len(ids) for ids in prompts]
+    mask = [[0] * pad + [1] * (longest - pad) for pad in pads]
+    # all that a checkpoint's generation_config.json says, such as penalties, would change the tokens
+    model.generation_config = GenerationConfig(
+        do_sample=False, max_new_tokens=steps, eos_token_id=sorted(ends) or None, pad_token_id=0,
+        use_cache=True, output_logits=True, return_dict_in_generate=True,
+    )  # fmt: skip
+    out = model.generate(
+        torch.tensor([[0] * pad + ids for pad, ids in zip(pads, prompts, strict=True)]),
+        attention_mask=torch.tensor(mask),
+    )
+    said, logits = out.sequences[:, longest:].tolist(), torch.stack(out.logits, 1).numpy()
+    counts = [next((n for n, one in enumerate(ids, 1) if one in ends), len(ids)) for ids in said]
+    return [
+        (ids[:count], rows[:count]) for ids, rows, count in zip(said, logits, counts, strict=True)
+    ]
 
 
 def end_tokens(checkpoint: Checkpoint) -> set[int]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import checkpoints
-from conftest import ROOT, llama_cpp
+from conftest import FEW, ROOT, llama_cpp
 from ingot.base.refused import Refused
 from ingot.model.config import read_config
 from ingot.model.features import ALL
@@ -250,15 +250,41 @@ def test_the_spelling_of_transformers_5_gives_the_same_reference(run_reference, 
     assert all(np.array_equal(made[0][name], made[1][name]) for name in made[0])
 
 
+@pytest.mark.parametrize(
+    "kind", ["demo", "gemma3_text", "gpt_oss", "deepseek_v3", "phi3", "recurrent_gemma", "mamba"]
+)  # the last three are read alone
+def test_a_prompt_in_a_batch_is_answered_as_it_is_alone(
+    kind, run_reference, tiny, forked, tmp_path
+):
+    folder = checkpoints.DEMO if kind == "demo" else tiny(kind)
+    if kind == "phi3":  # rope of all in a batch goes by its longest: of 80 and 99 tokens, for one
+        config, most = (
+            json.loads((folder / "config.json").read_text()),
+            "original_max_position_embeddings",
+        )
+        config[most] = 90
+        config["rope_parameters"] = {
+            **PLAIN, "rope_type": "longrope", most: 90, "short_factor": [1.0] * 16,
+            "long_factor": [4.0] * 16,
+        }  # fmt: skip
+        (folder / "config.json").write_text(json.dumps(config))
+    done = run_reference(folder, "--steps", FEW, way="own" if kind == "demo" else "upstream")
+    assert done.returncode == 0, done.stderr
+    made = tmp_path / f"{folder.name}.npz"
+    alone = forked("transformers", ROOT / "tests/doubles/answers_alone.py", folder, made)
+    assert alone.returncode == 0, alone.stderr
+    assert float(alone.stdout) < 1e-4
+
+
 @pytest.fixture
 def run_reference(reading, tmp_path, forked):
     """run_reference(folder) is the real step's end for that checkpoint."""
 
-    def run(folder):
+    def run(folder, *words, way="own"):
         files = ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"]
         found = [folder / name for name in files if (folder / name).exists()]
         return forked(
-            "transformers", ROOT / "scripts/generate_reference.py", *reading(folder),
+            "transformers", ROOT / "scripts/generate_reference.py", *reading(folder, way), *words,
             "--reference", tmp_path / f"{folder.name}.npz",
             "--checkpoint", *found, *sorted(folder.glob("model*")),
         )  # fmt: skip

@@ -1,11 +1,14 @@
 """A step's command line is its function's signature."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 
+from conftest import ROOT
 from ingot.base.options import Limits, ReadingFile, call
 from ingot.base.refused import Refused
 from ingot.model.checkpoint.files import Checkpoint
@@ -81,3 +84,21 @@ def test_help_says_what_each_is_and_its_default(capsys):
     assert "A step's command line is its function's signature." in text
     assert "--dtype DTYPE of the matrices: f16, f32" in text
     assert "--tp TP ranks (default: 1)" in text and "--wait WAIT" in text
+
+
+PROGRAM = """
+import atexit, gc
+from ingot.base.options import step
+atexit.register(lambda: print(gc.get_threshold()[0], gc.get_freeze_count() > 1000))
+def nothing(): pass
+step(nothing)
+"""
+
+
+def test_a_step_looks_for_no_garbage_among_what_it_imported():
+    """Nor where it ends: Python itself would look behind the functions that are called at the end."""
+    words = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(
+        words, cwd=ROOT / "scripts", capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "50000 True\n"

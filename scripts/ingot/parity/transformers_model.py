@@ -120,6 +120,17 @@ def outline_of(config: Path) -> Reading:
         return outline(without_weights(config))
 
 
+def reads_padded(model) -> bool:
+    """Does a prompt that is padded to the length of another's give what it gives alone?
+
+    Not where a state runs through the padding, nor where the longest prompt decides the rope of all.
+    """
+    said = model.config.get_text_config()
+    rope = getattr(said, "rope_parameters", None) or {}
+    kinds = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
+    return not _cached(said)["state_layers"] and not kinds & {"longrope", "dynamic"}
+
+
 SLIDING = "sliding_attention"
 FULL = "full_attention"
 FIELDS = (  # that no module has as its own

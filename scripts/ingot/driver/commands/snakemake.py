@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+from ingot.base.entry import GARBAGE
 from ingot.base.refused import Refused, one_line
 from ingot.driver.snakemake import noop
 
@@ -35,13 +36,13 @@ def main() -> int | None:
         hook = sys.modules.get("ingot.driver.snakemake.hook")  # of the Snakefile's own Ingot
         if ended == 0 and hook and hook.Session.idle:
             watch.keep()
+        gc.freeze()  # as steps do: nothing is garbage at the end
 
 
 def run() -> int | None:
     from ingot.driver.catalogue import spelling
 
-    # a DAG is no garbage: looking for some takes a fifth of a dry run of all targets
-    gc.set_threshold(50_000, 20, 20)
+    gc.set_threshold(*GARBAGE)
     words = sys.argv[1 : sys.argv.index("--") if "--" in sys.argv else None]
     sys.argv[1:] = spelling.targets(sys.argv[1:], ROOT)
     import yaml

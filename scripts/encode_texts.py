@@ -44,9 +44,7 @@ def encode_texts(
         strings, lines = (
             [(text, tokenizer.encode(text)) for text in of] for of in (STRINGS, pieces(words))
         )
-        chats = [
-            (messages, chat) for messages in DIALOGUES if (chat := rendered(tokenizer, messages))
-        ]
+        chats = rendered(tokenizer)
         ids = tokenizer.encode(words, add_special_tokens=False)
         start = tokenizer.encode("")[:1]
         known = vocabulary(checkpoint, tokenizer)
@@ -119,24 +117,37 @@ def vocabulary(checkpoint: Checkpoint, tokenizer) -> dict:
     }
 
 
-def rendered(tokenizer, messages: list[dict[str, str]]) -> str | None:
-    """None where there is no template, or the default one refuses the dialogue."""
+def rendered(tokenizer) -> list[tuple[list[dict[str, str]], str]]:
+    """The dialogues that its chat template takes, and what each becomes; none where there is no template.
+
+    Refused: a template that takes none of them, such as one that is no Jinja.
+    """
     from jinja2.exceptions import TemplateError
 
     template = tokenizer.chat_template
     if not template or (isinstance(template, dict) and "default" not in template):
-        return None
-    try:
-        with mock.patch("transformers.utils.chat_template_utils.datetime", clock.Noon):
-            return tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-    except TemplateError:
-        return None
-    except Exception as error:  # a template may do anything
-        raise Refused(
-            f"chat_template: {type(error).__name__}: {error}, expected one that transformers renders"
-        ) from None
+        return []
+    found, reason = [], None
+    with mock.patch("transformers.utils.chat_template_utils.datetime", clock.Noon):
+        for messages in DIALOGUES:
+            try:
+                chat = tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=True
+                )
+            except TemplateError as error:
+                reason = error
+            except Exception as error:  # a template may do anything
+                raise unlike(error) from None
+            else:
+                found += [(messages, chat)] if chat else []
+    if reason and not found:
+        raise unlike(reason)
+    return found
+
+
+def unlike(error: Exception) -> Refused:
+    words = f"{type(error).__name__}: {error}"
+    return Refused(f"chat_template: {words}, expected one that transformers renders; mend it")
 
 
 if __name__ == "__main__":

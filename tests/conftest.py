@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import gc
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ import slurm
 from checkout import checkout
 from forking import Forking, ForkingSnakemake
 from ingot.base import sealed
+from ingot.base.entry import GARBAGE
 from ingot.driver.catalogue import schema
 from ingot.driver.catalogue.rules import environment as environments
 from ingot.driver.toolchains import toolchains
@@ -31,6 +33,7 @@ IRPA = "artifacts/demo.irpa"
 KEY = "ab" * 32  # of an action that nobody ran
 FEW = 4  # tokens a prompt, where a verification has twelve: it must refuse all the same
 environments.keep_bytecode()
+gc.set_threshold(*GARBAGE)
 os.environ.setdefault(environments.WAITS, "passive")  # as steps have it
 schema.LOCAL = "of nobody"  # what a developer has added to this folder is no matter of the tests
 

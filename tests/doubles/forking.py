@@ -35,7 +35,8 @@ AT_START = re.compile("PYTHON|HOME$|XDG_|LANG|LC_|TMPDIR|SNAKEMAKE")  # variable
 PLUGINS = re.compile("slurm|kubernetes")  # words that its plugins read on the command line
 
 SERVER = """
-import atexit, faulthandler, importlib, json, os, runpy, signal, sys, threading, traceback
+import atexit, faulthandler, gc, importlib, json, os, runpy, signal, sys, threading, traceback
+gc.disable()  # what is imported is no garbage
 answers = os.fdopen(os.dup(1), "w")  # some packages print while they are imported
 os.dup2(2, 1)
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # whose thread a fork would not have
@@ -44,6 +45,7 @@ for name in json.loads(sys.argv[1]):
         importlib.import_module(name)
     except Exception:
         pass  # not of this toolchain
+gc.enable()
 print("ready", file=sys.stderr, flush=True)
 
 def script(asked):
@@ -89,6 +91,7 @@ for line in sys.stdin:
         finally:
             os._exit(status)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers, flush=True)
+gc.freeze()  # as entry.py does
 """
 
 # Snakemake's parser takes a fifth of a dry run, always for the same files: what it gave is kept for a text

@@ -763,3 +763,31 @@ def test_the_commands_publish_and_pull_what_was_built(server, shared, tmp_path):
     done = ingot("publish", target, "--to", place)
     assert done.returncode == 1 and "not on record, expected it built and verified" in done.stderr
     assert ingot("pull", place, "back.irpa").returncode == 1
+
+
+@pytest.mark.slow
+def test_a_folder_that_was_edited_is_neither_published_nor_shown_as_verified(server, shared, tmp_path):
+    """What is on record would be sent in its place, and its record be shown."""
+    target = "artifacts/demo.split"
+    done = shared(tmp_path, "--", target, f"{target}.verified.json")
+    assert done.returncode == 0, done.stderr
+    environment = {**os.environ, "INGOT_STORE": str(shared.store), "DOCKER_CONFIG": str(tmp_path)}
+
+    def ingot(*words):
+        command = [sys.executable, "-m", "ingot.driver.commands.cli", *words]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    place = f"oci://{server.host}/demo/split:1.0"
+    assert "verified" in ingot("show", target).stdout
+    assert ingot("publish", target, "--to", place).returncode == 0
+    (file, *_) = sorted((tmp_path / target).glob("*.gguf"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.unlink()  # a link into the store
+    file.write_bytes(data)
+    done = ingot("publish", target, "--to", place)
+    assert done.returncode == 1 and "not the bytes on record; `snakemake" in done.stderr, done.stderr
+    done = ingot("show", target)
+    assert done.returncode == 1 and "are not those of SHA256SUMS" in done.stderr, done.stderr

@@ -11,7 +11,7 @@ from test_safetensors_to_gguf import change_values
 import checkpoints
 import spec_faults
 import tokenizers_of
-from conftest import convert
+from conftest import ROOT, convert
 from ingot.parity import hard_texts
 
 PIECES = """
@@ -47,6 +47,20 @@ def test_every_dtype_is_verified_and_says_what_was_rounded(ok, peers, tmp_path):
         assert checks["texts_equal"] > len(hard_texts.STRINGS)
         assert checks["numbers"]["mean_kl"] <= checks["numbers"]["limits"]["mean_kl"]
         assert dtype == "q8_0" or checks["greedy_equal"] + checks["greedy_ties"] == 24
+
+
+@pytest.mark.parametrize("template", ["{% for m in messages %}{{ m.content }", "{{ raise_exception('no') }}"])
+def test_a_chat_template_that_renders_nothing_is_refused(template, step, reading, tmp_path):
+    """Else its file has a record, and whoever chats with it an error."""
+    checkpoint = checkpoints.llama31(tmp_path / "checkpoint")
+    settings = json.loads((checkpoint / "tokenizer_config.json").read_text())
+    changed = json.dumps({**settings, "chat_template": template})
+    (checkpoint / "tokenizer_config.json").write_text(changed)
+    done = step(
+        "transformers", "encode_texts.py", "--checkpoint", checkpoint, *reading(checkpoint),
+        "--corpus", ROOT / "models/corpus.txt", "--tokens", 1024, "--texts", tmp_path / "texts",
+    )  # fmt: skip
+    assert done.returncode == 1 and "expected one that transformers renders" in done.stderr
 
 
 def pieces_of(python, checkpoint):

@@ -69,6 +69,17 @@ def test_a_wrong_target_gets_the_reason_and_the_nearest_right_ones(name, catalog
     assert near in targets.nearest(f"artifacts/{name}", catalogue)
 
 
+def test_ranks_that_a_models_heads_cannot_be_split_over_are_refused_before_any_step(catalogue):
+    numbers = {"layers": 2, "hidden": 64, "ffn": 96, "heads": 4, "kv_heads": 2, "head_dim": 16}
+    numbers |= {"vocab": 100, "context": 512}
+    catalogue["models"]["demo"] = {**catalogue["models"]["demo"], "dimensions": numbers}
+    offered = targets.legal_of("demo", catalogue)
+    for name in ("trtllm-ckpt", "trtllm", "triton"):
+        assert f"artifacts/demo_tp4.{name}" in offered
+        reason = targets.why_not(f"artifacts/demo_tp8.{name}", catalogue)
+        assert reason == "4 attention heads cannot be split over 8 ranks; choose 4"
+
+
 @pytest.fixture
 def empty(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -74,8 +74,8 @@ def of_file(store: Store, path: Path) -> dict[str, Any]:
     name = digest.of(path)
     made = {one["digest"]: record for record in store.records() for one in record.outputs}
     inside = {one: record for record in store.records() for one in record.files}
-    if path.is_dir() and (path / sealed.SUMS).is_file():  # a copy may lack what git or cp dropped
-        name = name if name in made else digest.of(path / sealed.SUMS)
+    if name not in made and path.is_dir() and (path / sealed.SUMS).is_file():
+        name = f"sha256:{sealed.sealed(path)}"  # of a copy, which may lack what git or cp dropped
     record = made.get(name) or inside.get(name)
     if record is None:
         raise Refused(

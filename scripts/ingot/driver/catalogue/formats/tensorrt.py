@@ -82,7 +82,7 @@ def why_not(target: Target) -> str | None:
         ask = f"ask for artifacts/{target.model}_tp1.triton"
         return None if target.tp == 1 else f"backend onnx has no ranks; {ask}"
     family = FAMILIES.get(entry["architecture"])
-    if family and (reason := trtllm.no_class(family)):
+    if family and (reason := trtllm.no_class(family) or _uncut(target)):
         return reason
     if backend == "llmapi" and target.format == "triton" and words[0] in SERVED:
         return not_served(target)
@@ -116,6 +116,14 @@ def why_not(target: Target) -> str | None:
     if quant in ("int4_awq", "int8_sq") and major == 10:
         return f"TensorRT-LLM builds no {quant} engine for {gpu}"
     return None
+
+
+def _uncut(target: Target) -> str | None:
+    """Why the model cannot be cut into so many ranks and stages, where the catalogue tells; or None."""
+    settings = target.entry["trtllm"]
+    mapping = trtllm.Mapping(target.tp or 1, settings["pp"], settings["embedding"])
+    config = planned(target.entry) if target.entry.get("dimensions") else None
+    return trtllm.why_not(config, mapping) if isinstance(config, ModelConfig) else None
 
 
 def not_served(target: Target) -> str | None:

@@ -403,6 +403,7 @@ def test_a_read_only_store_serves_hits_and_misses_are_built_beside_it(clone, bui
     )
     assert "restore  artifacts/demo.irpa" in done.stderr, done.stderr
     assert done.stdout.split() == ["demo.bf16.gguf", "demo.irpa"]
+    assert done.stderr.count(f"{store}: not writable, so what this run builds is on no record") == 1
     assert "Traceback" not in done.stderr
 
 

@@ -56,6 +56,12 @@ def tell(
     needs = ((job.writes[0], one.memory) for job in decision.run if (one := costs.of(job)))
     if line := memory.said(needs, room):
         print(line, file=sys.stderr)
+    if decision.run and not (dry or contents.writable):
+        print(
+            f"{contents.store.root}: not writable, so what this run builds is on no record there; set "
+            "INGOT_STORE to a folder that may be written",
+            file=sys.stderr,
+        )
     if answer := os.environ.get(ANSWER):
         found = described(contents, decision, costs, cluster)
         for job, one in zip(contents.graph.jobs, found, strict=True):

@@ -7,6 +7,7 @@ import pytest
 
 from ingot.base import claim, digest, durable
 from ingot.store import aside
+from ingot.store.records import Store
 
 
 def test_a_users_own_file_is_moved_aside_and_named(filled, capsys):
@@ -32,6 +33,21 @@ def test_what_the_store_has_or_this_folder_built_is_nobodys_own(filled):
     aside.note(str(built), digest.of(built))
     aside.keep(filled, str(built))
     assert not list(Path("artifacts").glob("*.yours-*"))
+
+
+def test_a_link_into_the_store_of_before_is_nobodys_own(filled, tmp_path):
+    """After INGOT_STORE was changed, each artifact of the folder was moved aside."""
+    other, built = Store(tmp_path / "other"), Path("artifacts/m.gguf")
+    assert other.prepare()
+    built.write_bytes(b"weights")
+    other.put(built, digest.of(built))
+    blob = other.blob(digest.of(built))
+    for target in (blob, tmp_path / "a user's/blobs/sha256" / blob.name):
+        built.unlink(missing_ok=True)
+        built.symlink_to(target)
+        aside.keep(filled, str(built))
+    (moved,) = Path("artifacts").glob("*.yours-*")
+    assert moved.readlink() != blob and blob.exists()
 
 
 def test_what_a_step_put_there_is_ours_until_somebody_changes_it(filled, monkeypatch):

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from ingot.base import claim, digest, memo
-from ingot.store.records import Store
+from ingot.store.records import LAYOUT_FILE, Store
 
 MADE = memo.BESIDE.parent / "made"
 
@@ -54,7 +54,10 @@ def drop_record(store: Store, record: Path, name: str) -> None:
 
 def _ours(store: Store, path: Path) -> bool:
     if path.is_symlink():
-        return path.resolve().parent == store.blobs.resolve()
+        place = path.resolve().parent
+        # of another store, such as before INGOT_STORE was changed: that has the bytes still
+        other = place.parts[-2:] == store.blobs.parts[-2:] and (place.parents[1] / LAYOUT_FILE).is_file()
+        return other or place == store.blobs.resolve()
     if claim.untouched(path):
         return True  # a step put it there, whose run was lost before it could be recorded
     if path.is_dir():

@@ -37,6 +37,7 @@ TITLE = "org.opencontainers.image.title"
 NAME = "org.opencontainers.image.ref.name"
 DAY = 86400  # seconds
 KEY = re.compile(r"[0-9a-f]{64}")
+LAYOUT_FILE = "oci-layout"
 LAYOUT = '{"imageLayoutVersion":"1.0.0"}'
 
 
@@ -100,7 +101,7 @@ class Store(Blobs):
         """Lay the store out; False when it cannot be written to."""
         try:
             make_folder(self.blobs, self.root)
-            layout = self.root / "oci-layout"
+            layout = self.root / LAYOUT_FILE
             if not layout.is_file() or layout.read_text() != LAYOUT:
                 with self.temporary(layout) as partial:
                     partial.write_text(LAYOUT)

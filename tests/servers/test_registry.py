@@ -766,7 +766,9 @@ def test_the_commands_publish_and_pull_what_was_built(server, shared, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_folder_that_was_edited_is_neither_published_nor_shown_as_verified(server, shared, tmp_path):
+def test_a_folder_that_was_edited_is_neither_published_nor_shown_as_verified(
+    server, shared, tmp_path
+):
     """What is on record would be sent in its place, and its record be shown."""
     target = "artifacts/demo.split"
     done = shared(tmp_path, "--", target, f"{target}.verified.json")
@@ -788,6 +790,8 @@ def test_a_folder_that_was_edited_is_neither_published_nor_shown_as_verified(ser
     file.unlink()  # a link into the store
     file.write_bytes(data)
     done = ingot("publish", target, "--to", place)
-    assert done.returncode == 1 and "not the bytes on record; `snakemake" in done.stderr, done.stderr
+    assert done.returncode == 1 and "not the bytes on record; `snakemake" in done.stderr, (
+        done.stderr
+    )
     done = ingot("show", target)
     assert done.returncode == 1 and "are not those of SHA256SUMS" in done.stderr, done.stderr

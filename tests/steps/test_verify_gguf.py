@@ -49,7 +49,9 @@ def test_every_dtype_is_verified_and_says_what_was_rounded(ok, peers, tmp_path):
         assert dtype == "q8_0" or checks["greedy_equal"] + checks["greedy_ties"] == 24
 
 
-@pytest.mark.parametrize("template", ["{% for m in messages %}{{ m.content }", "{{ raise_exception('no') }}"])
+@pytest.mark.parametrize(
+    "template", ["{% for m in messages %}{{ m.content }", "{{ raise_exception('no') }}"]
+)
 def test_a_chat_template_that_renders_nothing_is_refused(template, step, reading, tmp_path):
     """Else its file has a record, and whoever chats with it an error."""
     checkpoint = checkpoints.llama31(tmp_path / "checkpoint")

@@ -56,7 +56,10 @@ def _ours(store: Store, path: Path) -> bool:
     if path.is_symlink():
         place = path.resolve().parent
         # of another store, such as before INGOT_STORE was changed: that has the bytes still
-        other = place.parts[-2:] == store.blobs.parts[-2:] and (place.parents[1] / LAYOUT_FILE).is_file()
+        other = (
+            place.parts[-2:] == store.blobs.parts[-2:]
+            and (place.parents[1] / LAYOUT_FILE).is_file()
+        )
         return other or place == store.blobs.resolve()
     if claim.untouched(path):
         return True  # a step put it there, whose run was lost before it could be recorded

@@ -69,7 +69,9 @@ class OnRecord:
                     f"{' '.join(wanted)}"
                 )
             if digest.of(cwd / target) != self.output(target)["digest"]:
-                raise Refused(f"{target}: not the bytes on record; `snakemake {target}` restores them")
+                raise Refused(
+                    f"{target}: not the bytes on record; `snakemake {target}` restores them"
+                )
 
     def _found(self, jobs: list[dict[str, Any]]) -> None:
         self.makers: dict[str, dict[str, Any]] = {}

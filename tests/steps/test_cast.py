@@ -192,6 +192,12 @@ def form(target, kl, speed=0.0, weights=1.0, fits=True):
     return Form(target, "x", weights, 1, 2 if fits else 0, 0, speed, kl)
 
 
+def test_a_format_that_is_not_served_on_a_device_is_said_with_those_that_are(casting):
+    done = casting("demo", "--on", "cpu-8gb", "--to", "shortfin", "--dry-run")
+    said = "demo: no shortfin is served on cpu-8gb, expected gguf, safetensors; or ask Snakemake for it"
+    assert done.returncode == 1 and said in done.stderr, done.stderr
+
+
 def test_the_fastest_that_loses_next_to_nothing_is_proposed():
     whole, near, far = (
         form("artifacts/m.gguf", 0, 10), form("artifacts/m.q6_k.gguf", 0.001, 30),

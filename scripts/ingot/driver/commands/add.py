@@ -294,11 +294,17 @@ def numbers(name: str, entry: dict[str, Any], size: int, catalogue: dict) -> lis
             why = f"no table of such a {entry['architecture']}"
             if "ffn" in entry["dimensions"]:
                 why = f"no pre-tokenizer {entry['pre_tokenizer']} of its own"
-        lines.append(
-            f"Ingot has {why}: its GGUF files are written by llama.cpp's converter, ONNX by "
-            "onnxruntime-genai's builder, OpenVINO by optimum-intel; their records say whether they are "
-            "the model"
-        )
+        ways = {
+            "onnx": "ONNX by onnxruntime-genai's builder",
+            "openvino": "OpenVINO by optimum-intel",
+        }
+        known = [
+            way
+            for kind, way in ways.items()
+            if not targets.why_not(f"{targets.FOLDER}{name}.{kind}", catalogue)
+        ]
+        said = ", ".join(["its GGUF files are written by llama.cpp's converter", *known])
+        lines.append(f"Ingot has {why}: {said}; their records say whether they are the model")
     return lines
 
 

@@ -222,7 +222,7 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     (many,) = [one for one in lines if one.startswith("cannot: ") and "no table of" in one]
     assert "irpa, mlir" in many and "torchpipe" in many and not re.search("onnx|openvino", many)
     found["models"]["m"]["architecture"] = "BambaForCausalLM"  # that GGUF's tool alone knows
-    (said,) = [one for one in add.about(ROOT, "m", entry, size, found) if "converter" in one]
+    (said,) = [one for one in add.about(ROOT, "m", entry, size, found) if "written by" in one]
     assert "by llama.cpp's converter; their records say" in said
 
 

@@ -286,7 +286,7 @@ def none_fits(name: str, place: str, forms: list[Form], to: str | None) -> str:
     if to and not mine:
         fitting = {form.target.rpartition(".")[2] for form in forms if form.fits and form.artifact}
         others = ", ".join(one for one in FORMATS if one in fitting) or "another"
-        return f"{name}: no {to} is served on {place}, expected {others}; or ask Snakemake for it by its name"
+        return f"{name}: no {to} is served on {place}, expected {others}; or ask Snakemake for it by name"
     least = min((form for form in mine if form.needs), key=lambda form: form.needs, default=None)
     said = f"; {least.target} {fit.reason(least)}" if least else ""
     return f"{name}: no form{f' of {to}' if to else ''} fits {place}{said}; `ingot fit {name}` shows all"

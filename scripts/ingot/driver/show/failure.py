@@ -17,8 +17,8 @@ LONGEST = 6  # lines of a step's own words
 OF_A_STEP = ("INGOT_CODE", "INGOT_LIBRARY_PATH", "INGOT_STORE", "INGOT_ENVS")
 NEXT = (  # of a verification that says no
     "next     an artifact that was edited or copied in comes back when it is asked for; a number beyond "
-    "its limit: the model loses too much in this form, ask for another, or set models.M.limits; else, of what "
-    "Ingot built just now, a defect of Ingot's: please report these lines"
+    "its limit: the model loses too much in this form, ask for another, or set models.M.limits; else, of "
+    "what Ingot built just now, a defect of Ingot's: please report these lines"
 )
 
 

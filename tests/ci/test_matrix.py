@@ -19,6 +19,7 @@ from ingot.driver.forecast import cells
 from ingot.driver.toolchains import toolchains
 from ingot.store.records import Store
 
+OWN = "models.local.yaml"
 SERVED = ("artifacts/demo.gguf", "artifacts/demo_tp8.irpa")
 # of a runner that keeps what it fetched: else each test would fetch the driver's packages
 CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
@@ -218,6 +219,23 @@ def test_a_catalogue_that_is_not_committed_is_in_no_cell(ingot, tmp_path):
     (tmp_path / "mine.yaml").write_text("models: {}")
     done = ingot("matrix", "--configfile", "mine.yaml", "artifacts/demo.gguf")
     assert done.returncode == 1 and "mine.yaml: not in git" in done.stderr
+
+
+@pytest.mark.parametrize("form", [["--gitlab"], ["--github"], []])
+def test_what_a_catalogue_that_is_not_committed_says_of_a_model_is_in_no_cell(
+    form, ingot, tmp_path
+):
+    entry = f"path: {ROOT}/models/demo, name: M, architecture: LlamaForCausalLM, way: upstream"
+    (tmp_path / OWN).write_text(f"models: {{demo: {{dtype: bf16}}, mine: {{{entry}}}}}\n")
+    remedy = f"{OWN} says what it is, and is not in git, so no cell would have it; move its entry"
+    for name in ("demo", "mine"):
+        for words in ([f"artifacts/{name}.gguf"], ["--model", name, "--format", "gguf"]):
+            done = ingot("matrix", *words, *form)
+            assert done.returncode == 1 and f"{name}: {remedy}" in done.stderr, done.stderr
+            assert not done.stdout
+    done = ingot("matrix", "--runner", "bigmem=b", "--format", "gguf", *form)
+    assert done.returncode == 0 and f"demo, mine: {OWN} says" in done.stderr, done.stderr
+    assert "llama8b" in done.stdout and not re.search("mine|demo", done.stdout)
 
 
 def test_runners_that_share_no_store_share_a_registry(act, told, tmp_path):

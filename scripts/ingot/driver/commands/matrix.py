@@ -25,6 +25,8 @@ from ingot.driver.catalogue.formats.rows import FINAL, FORMATS, OFFERED, RECORD
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast import cells
 
+WHOSE = f"{schema.LOCAL} says what it is, and is not in git, so no cell would have it"
+
 
 def add_options(parser: ArgumentParser) -> None:
     def several(name: str, words: str) -> None:
@@ -44,9 +46,16 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
-    catalogue = schema.load(root, options.configfile)
+    catalogue, mine = committed_catalogue(root, options.configfile)
     labels = runners(options.runner, [] if options.gitlab else ["ubuntu-24.04"])
+    for word in (*options.model, *options.target):
+        if (name := targets.model_of(word)) in mine:
+            raise Refused(
+                f"{name}: {WHOSE}; move its entry to a catalogue in git, and name that by --configfile"
+            )
     wanted = options.target or list(selected(catalogue, options))
+    if mine and not (options.target or options.model):
+        print(f"{', '.join(mine)}: {WHOSE}: left out", file=sys.stderr)
     for target in wanted:
         targets.check(target, catalogue)
     wanted = [one for target in wanted for one in with_record(target, catalogue)]
@@ -103,12 +112,28 @@ def without_a_runner(layers: dict[str, list[dict]], labels: dict) -> dict[str, l
 
 def committed(path: str) -> str:
     """A catalogue as cells name it.  Refused: one that no checkout would have."""
+    if not in_git(path):
+        raise Refused(f"{path}: not in git, so no cell would have it; commit it")
+    return os.path.relpath(path)
+
+
+def committed_catalogue(root: Path, own: str | None) -> tuple[dict, list[str]]:
+    """What a cell's checkout reads; and the models that the user's own catalogue makes others here."""
+    catalogue = schema.load(root, own)
+    if not Path(schema.LOCAL).is_file() or in_git(schema.LOCAL):
+        return catalogue, []
+    theirs = schema.load(root, own, local={})
+    here, there = catalogue["models"], theirs["models"]
+    mine = [name for name in here if here[name] != there.get(name)]
+    theirs["models"] = {name: there[name] for name in there if name not in mine}
+    return theirs, mine
+
+
+def in_git(path: str) -> bool:
     done = subprocess.run(
         ["git", "ls-files", "--error-unmatch", path], capture_output=True, check=False
     )
-    if done.returncode:
-        raise Refused(f"{path}: not in git, so no cell would have it; commit it")
-    return os.path.relpath(path)
+    return not done.returncode
 
 
 def selected(catalogue: dict, options: Namespace):

@@ -15,7 +15,7 @@ from builds import Run, chain, job
 from conftest import ROOT, planned
 from ingot.base.refused import Refused
 from ingot.driver.cache.contents import Contents
-from ingot.driver.cache.remote import entry, remote, settings
+from ingot.driver.cache.remote import cache, entry, remote, settings
 from ingot.driver.cache.remote.remote import Remote
 from ingot.driver.cache.restore import restore
 from ingot.driver.catalogue.job import Graph
@@ -392,6 +392,16 @@ def test_settings_that_cannot_be_meant_are_refused(change, said, proxy, monkeypa
         monkeypatch.setenv(name, value)
     with pytest.raises(Refused, match=said):
         settings.read()
+
+
+def test_a_dry_run_in_ci_needs_no_private_key(warm, folder, monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    for name in (SIGNS, settings.POLICY):
+        monkeypatch.delenv(name)
+    remote = cache.shared(Store(folder / "second"), looks=True)
+    assert remote and not remote.writes
+    with pytest.raises(Refused, match="INGOT_SIGNING_KEY: missing"):
+        cache.shared(Store(folder / "second"), looks=False)
 
 
 def test_read_only_writes_nothing_and_off_asks_nothing(proxy, folder, monkeypatch):

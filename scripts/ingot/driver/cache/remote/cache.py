@@ -9,7 +9,7 @@ from ingot.store.records import Store
 def shared(store: Store, looks: bool) -> Any:
     """None where there is none: importing what speaks to it takes 0.1 s.  A run that only `looks` sends
     nothing."""
-    if found := settings.read():
+    if found := settings.read(looks):
         from ingot.driver.cache.remote.remote import Remote
 
         return Remote(found, store, looks)

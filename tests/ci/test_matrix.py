@@ -293,6 +293,12 @@ def test_the_workflows_use_what_the_matrix_says():
     assert yaml.safe_load(text)["jobs"]["cell"]["strategy"]["fail-fast"] is False
 
 
+def test_a_cell_logs_in_to_what_it_publishes_to_also_without_a_shared_cache():
+    steps = yaml.safe_load((ROOT / ".github/workflows/cells.yml").read_text())["jobs"]["cell"]["steps"]
+    when = {step["name"]: step.get("if", "") for step in steps if "name" in step}
+    assert when["credentials of the registries"].split(" || ") == ["vars.INGOT_REMOTE", when["publish"]]
+
+
 def test_the_ci_files_are_what_the_published_schemas_expect(tools):
     for kind, files in (
         ("github-workflows", sorted(ROOT.glob(".github/workflows/*.yml"))),

@@ -294,9 +294,14 @@ def test_the_workflows_use_what_the_matrix_says():
 
 
 def test_a_cell_logs_in_to_what_it_publishes_to_also_without_a_shared_cache():
-    steps = yaml.safe_load((ROOT / ".github/workflows/cells.yml").read_text())["jobs"]["cell"]["steps"]
+    steps = yaml.safe_load((ROOT / ".github/workflows/cells.yml").read_text())["jobs"]["cell"][
+        "steps"
+    ]
     when = {step["name"]: step.get("if", "") for step in steps if "name" in step}
-    assert when["credentials of the registries"].split(" || ") == ["vars.INGOT_REMOTE", when["publish"]]
+    assert when["credentials of the registries"].split(" || ") == [
+        "vars.INGOT_REMOTE",
+        when["publish"],
+    ]
 
 
 def test_the_ci_files_are_what_the_published_schemas_expect(tools):

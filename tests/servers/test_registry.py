@@ -31,6 +31,7 @@ from ingot.registry import (
     restore,
     room,
     transfer,
+    trusted,
 )
 from ingot.registry.connection import Connection
 from ingot.registry.tar_layer import TarLayer
@@ -141,6 +142,41 @@ def test_what_was_published_comes_back_by_us_and_by_skopeo(server, artifact, tmp
     assert index["manifests"][0]["digest"] == digest
     blob = tmp_path / "layout/blobs/sha256" / hashlib.sha256(FILES["model.irpa"]).hexdigest()
     assert blob.read_bytes() == FILES["model.irpa"]  # a layer's digest is its file's
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_what_ci_copied_from_the_store_is_pulled(single, server, artifact, tmp_path):
+    record = artifact(single).record
+    Store().index()
+    (tmp_path / "policy.json").write_text('{"default":[{"type":"insecureAcceptAnything"}]}')
+    subprocess.run(
+        ["skopeo", "--policy", "policy.json", "copy", "--quiet", "--preserve-digests",
+         "--dest-tls-verify=false", f"oci:{Store().root}:{record.tag}",
+         f"docker://{server.host}/ci:{record.tag}"],
+        cwd=tmp_path, check=True, capture_output=True,
+    )  # fmt: skip
+    found = listed.read(Connection(to(server.host, "ci", record.tag)))
+    assert found.title() == record.title and found.digest == record.digest
+    files = restore.pull(found, tmp_path / "back", [])
+    if single:
+        assert (tmp_path / "back").read_bytes() == FILES["model.irpa"] and len(files) == 1
+    else:
+        assert same(tmp_path / "back") and os.access(tmp_path / "back/serve", os.X_OK)
+    with pytest.raises(Refused, match="not signed"):
+        trusted.check(found, ["a key"])
+
+
+def test_a_record_that_is_not_of_its_layers_is_not_pulled(server, artifact, tmp_path):
+    push(server.host, one := artifact())
+    notes = one.record.manifest["annotations"]
+    place = Connection(to(server.host), "pull,push")
+    for change in ({"layers": []}, {"annotations": {**notes, "ingot.outputs": "[]"}}):
+        digest, _ = transfer.put_manifest(place, {**one.record.manifest, **change})
+        found = listed.read(Connection(to(server.host).at(digest)))
+        for does in (found.title, lambda found=found: restore.pull(found, tmp_path / "back", [])):
+            with pytest.raises(Refused, match=r"no record of a store.*publish it again"):
+                does()
+    assert not (tmp_path / "back").exists()
 
 
 def test_the_config_has_what_modelpack_knows_and_nothing_else(server, artifact):

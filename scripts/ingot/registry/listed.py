@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from ingot.base.digest import canonical
 from ingot.base.fields import Whole, held
 from ingot.base.refused import Refused
 from ingot.registry import modelpack, transfer
 from ingot.registry.connection import SMALL, Connection
 from ingot.registry.modelpack import ROLE
 from ingot.registry.reference import DIGEST
+from ingot.store.records import ACTION, Record, Store
 
 SIZE = Whole(0, 2**63 - 1)
 DESCRIPTOR = {"mediaType": str, "digest": str, "size": SIZE, "annotations?": {str: str}}
@@ -68,8 +70,10 @@ class Listed:
 
     def title(self) -> str:
         """The artifact's own name: a plain one."""
-        notes = self.manifest(self.one(modelpack.MODEL)).get("annotations", {})
-        title = notes.get(modelpack.TITLE, "")
+        manifest = self.manifest(self.one(modelpack.MODEL))
+        record = record_of(self.reference, manifest)
+        notes = record.outputs[0] if record else manifest.get("annotations", {})
+        title = notes.get("title" if record else modelpack.TITLE, "")
         plain = title == PurePosixPath(title).name and title.isprintable()
         if not title or not plain or title.startswith((".", "-")):
             raise Refused(f"{self.reference}: {title!r} is no plain name; say where to put it")
@@ -86,3 +90,17 @@ def read(connection: Connection, digest: str = "") -> Listed:
     held(str(connection.reference), found, MANIFEST)
     entry = modelpack.described(modelpack.MANIFEST, digest, 0, **{ROLE: modelpack.MODEL})
     return Listed(connection, {"manifests": [entry]}, digest)
+
+
+def record_of(reference: str, manifest: dict[str, Any]) -> Record | None:
+    """The record of a store that a manifest is, as `make publish` copies it; None of a ModelPack.
+
+    Refused: one that calls itself a record, and is not of its layers.
+    """
+    if manifest.get("artifactType") != ACTION:
+        return None
+    rule = manifest.get("annotations", {}).get("ingot.rule", "")
+    found = Store().parsed(canonical(manifest), rule)
+    if found is None:
+        raise Refused(f"{reference}: no record of a store, expected that; publish it again")
+    return found

@@ -19,8 +19,8 @@ from unicodedata import normalize
 from ingot.base.durable import sync
 from ingot.base.progress import Progress
 from ingot.base.refused import Refused
-from ingot.registry import modelpack, transfer
-from ingot.registry.listed import Listed
+from ingot.registry import modelpack, published, transfer
+from ingot.registry.listed import Listed, record_of
 from ingot.registry.reference import DIGEST
 from ingot.registry.room import room
 
@@ -41,9 +41,11 @@ class File:
 
 
 def files_of(reference: str, manifest: dict[str, Any]) -> list[File]:
-    """The files that a ModelPack manifest names.  Refused: names that leave the folder, or come twice."""
-    found: list[File] = []
-    for layer in manifest["layers"]:
+    """The files that a ModelPack manifest or a record names.  Refused: names that leave the folder, or come
+    twice."""
+    record = record_of(reference, manifest)
+    found = _of_record(reference, record.outputs) if record else []
+    for layer in manifest["layers"] if record is None else ():
         notes = layer.get("annotations", {})
         name = notes.get(modelpack.FILEPATH)
         if name is None or not layer["mediaType"].endswith(".raw"):
@@ -69,6 +71,18 @@ def files_of(reference: str, manifest: dict[str, Any]) -> list[File]:
     ]
     _stay_inside(reference, [*(file.name for file in found), *parts])
     return found
+
+
+def _of_record(reference: str, outputs: list[dict]) -> list[File]:
+    for one in outputs[0].get("entries", ()):
+        if "digest" not in one:
+            raise Refused(
+                f"{reference}: {one['path']!r} is a link or an empty folder, expected files; not taken"
+            )
+    return [
+        File(one["path"], one["digest"], one["size"], one.get("executable", False))
+        for one in published.files(outputs[0], outputs)
+    ]
 
 
 def _executable(notes: dict[str, str]) -> bool:

@@ -5,12 +5,14 @@ import hashlib
 import json
 import shutil
 import subprocess
+from argparse import Namespace
 
 import pytest
 from test_registry import artifact, get, needs_servers, push, quick, server, to
 
 from conftest import ROOT
 from ingot.base.refused import Refused
+from ingot.driver.commands import pull
 from ingot.driver.release import on_record
 from ingot.registry import (
     envelope,
@@ -96,6 +98,19 @@ def test_what_was_signed_is_pulled_and_says_who_and_how(server, artifact, key, t
     assert good.signers == [envelope.name(key[0].public_key())]
     assert (good.title, good.record["result"]) == ("m.shortfin", "passed")
     get(Connection(to(server.host, "signed")), tmp_path / "back", [])
+
+
+def test_a_pull_says_whether_a_signature_was_checked(server, artifact, key, tmp_path, capsys):
+    push(server.host, artifact(), key[0], name="said")
+    push(server.host, artifact(), name="bare")
+    for name, keys, said in (
+        ("said", [key[1]], "right; signed by a trusted key"),
+        ("said", [], f"right; signed, not checked: name the public key by --key or {trusted.KEYS}"),
+        ("bare", [], "right; not signed"),
+    ):
+        asked = Namespace(reference=str(to(server.host, name)), key=keys, plain_http=False, only=[])
+        pull.run(tmp_path, Namespace(**vars(asked), target=tmp_path / f"{name}{len(keys)}"))
+        assert capsys.readouterr().out.strip().endswith(said)
 
 
 def changed(server, name, edit):

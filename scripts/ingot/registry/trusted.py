@@ -82,6 +82,12 @@ def signed(listed: Listed, trusted: list, kind: str) -> tuple[dict[str, Any], li
     return said, signers
 
 
+def has_signature(listed: Listed) -> bool:
+    """Of whomever: nothing is checked."""
+    found = (listed.manifest(digest)["layers"] for digest in listed.digests(PROVENANCE))
+    return any(one["mediaType"] == envelope.BUNDLE for layers in found for one in layers)
+
+
 def unchecked(listed: Listed, kind: str = provenance.KIND) -> dict[str, Any]:
     """The statement of an index, whoever made it, signed or not; it is about these manifests."""
     said = [found for _, _, found in statements(listed)]

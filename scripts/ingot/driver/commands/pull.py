@@ -42,14 +42,17 @@ def run(root: Path, options: Namespace) -> None:
     place, keys = reference.parse(options.reference), trusted.keys(options.key)
     _free(options.target)
     found = listed.read(Connection(place, "pull", options.plain_http))
+    signature = "not signed"
     if keys:
         trusted.check(found, keys)
+        signature = "signed by a trusted key"
+    elif trusted.has_signature(found):
+        signature = f"signed, not checked: name the public key by --key or {trusted.KEYS}"
     target = options.target or Path(found.title())
     _free(target)
     files = restore.pull(found, target, options.only)
     size = sum(file.size for file in files)
-    signed = ", signed by a trusted key" if keys else ""
-    print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB, every digest right{signed}")
+    print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB, every digest right; {signature}")
 
 
 def _free(target: Path | None) -> None:

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from ingot.base import digest
+from ingot.base.refused import Refused
+from ingot.driver.commands.store import show_gc
+from ingot.driver.release import shown
 from ingot.store import gc, leases
 from ingot.store.blobs import Blobs
 from ingot.store.records import Action, Store
@@ -91,6 +94,53 @@ def test_gc_keeps_what_an_artifact_points_to(filled):
     age(filled)
     assert set(gc.in_folders(filled)) == {filled.take(Path("artifacts/m.gguf"))["digest"]}
     assert gc.collect(filled, 30, {}, True)["records_dropped"] == []
+
+
+def test_gc_says_why_it_keeps_each_record(filled, tmp_path, capsys):
+    """One in a working folder, made from another; one for a run, one named, one used lately."""
+    leases.hold(filled, []).close()
+    (record,) = filled.records()
+
+    def more(key, text, inputs=()):
+        (tmp_path / text).write_text(text)
+        outputs = [{**filled.take(tmp_path / text), "title": text}]
+        filled.record(Action("rule", key * 64, {"inputs": {"a": [*inputs]}}, outputs, {}, {}))
+        return outputs[0]["digest"]
+
+    base = more("a", "base")
+    filled.record(Action("rule", record.key, {"inputs": {"a": base}}, record.outputs, {}, {}))
+    for key, text in (("b", "named"), ("c", "of a run"), ("d", "of nobody"), ("e", "young")):
+        more(key, text)
+    age(filled)
+    os.utime(filled.root / "actions/rule" / ("e" * 64))
+    lease = leases.hold(filled, ["c" * 64])
+    found = gc.collect(filled, 30, {"b" * 64: True}, True)
+    lease.close()
+    assert found["records_dropped"] == ["of nobody"] and found["records_kept"] == 5
+    show_gc(found)
+    assert (
+        capsys.readouterr()
+        .out.strip()
+        .endswith(
+            "5 records kept: 1 for a run, 1 in a working folder, 1 named, 1 that others were made from, "
+            "1 used in the last 30 days"
+        )
+    )
+    empty = gc.collect(filled, 0, {}, True)
+    assert sum(empty["kept_because"].values()) == empty["records_kept"] == 2
+
+
+def test_show_says_of_a_damaged_artifact_that_it_is_damaged(filled):
+    place = Path("artifacts/m.gguf")
+    assert shown.of_file(filled, place)["artifact"] == "m.gguf, f"
+    place.resolve().chmod(0o644)
+    place.resolve().write_bytes(b"w3ights")
+    with pytest.raises(Refused, match=r"m\.gguf: damaged in .*; `ingot store fsck` sets it aside"):
+        shown.of_file(filled, place)
+    place.resolve().write_bytes(b"weights")
+    next(filled.records()).path.unlink()
+    with pytest.raises(Refused, match="on no record"):
+        shown.of_file(filled, place)
 
 
 def test_usage_counts_each_blob_once(filled):

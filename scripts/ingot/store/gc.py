@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ def collect(
     `forget` are working folders that will not come back.
     """
     with store.locked("content"):
+        wanted = {key: "named" for key, files in keys.items() if files}
         for lease in leases.alive(store):
-            keys = {**keys, **dict.fromkeys(lease["keys"], True)}
+            wanted |= dict.fromkeys(lease["keys"], "for a run")
         notes, gone = list(leases.notes(store)), []
         for folder in forget:
             gone += (found := [note for note in notes if note.folder == folder.rstrip("/")])
@@ -34,16 +36,13 @@ def collect(
                 )
         unseen = [note for note in notes if not note.seen and note not in gone]
         for note in unseen:
-            keys = {**keys, **dict.fromkeys(note.keys, True)}
+            wanted |= dict.fromkeys(note.keys, "for a folder that cannot be seen")
         here = set(in_folders(store))
         standing = [note for note in notes if note.seen]
         records = list(store.records())
-        whole = [
-            one
-            for one in records
-            if _wanted(one, days, keys, here) or any(_stands(one, note) for note in standing)
-        ]
-        kept = {one.path for one in _rested_on(store, records, whole, keys)}
+        why = {one.path: _why(one, days, wanted, here, standing) for one in records}
+        whole = [one for one in records if why[one.path]]
+        kept = {one.path for one in _rested_on(store, records, whole, {*keys, *wanted})}
         keep = [record for record in records if record.path in kept]
         drop = [record for record in records if record.path not in kept]
         names = here | {name for record in whole for name in record.files}
@@ -69,15 +68,20 @@ def collect(
             store.drop_recipes()
     return {
         "store": str(store.root), "dry_run": dry_run, "records_kept": len(keep),
+        "kept_because": Counter(why[one.path] or "that others were made from" for one in keep),
         "records_dropped": [record.title for record in drop], "blobs_dropped": len(blobs),
         "bytes_freed": freed, "unseen_folders": sorted(note.folder for note in unseen),
     }  # fmt: skip
 
 
-def _wanted(record: Record, days: float, keys: dict[str, bool], here: set[str]) -> bool:
-    """Is the record kept with its files?"""
-    young = time.time() - record.used < days * DAY
-    return bool(young or keys.get(record.key) or here & set(record.files))
+def _why(
+    record: Record, days: float, wanted: dict[str, str], here: set[str], standing: list[leases.Note]
+) -> str:
+    """Why the record is kept with its files; empty where it is not, or only as a record."""
+    if time.time() - record.used < days * DAY:
+        return f"used in the last {days:g} days"
+    stands = here & set(record.files) or any(_stands(record, note) for note in standing)
+    return wanted.get(record.key) or ("in a working folder" if stands else "")
 
 
 def _stands(record: Record, note: leases.Note) -> bool:
@@ -87,7 +91,7 @@ def _stands(record: Record, note: leases.Note) -> bool:
 
 
 def _rested_on(
-    store: Store, records: list[Record], whole: list[Record], keys: dict[str, bool]
+    store: Store, records: list[Record], whole: list[Record], keys: Collection[str]
 ) -> Iterator[Record]:
     """The records `whole`, those of `keys`, and all from whose outputs these were made."""
     makers: dict[str, list[Record]] = {}

@@ -164,9 +164,10 @@ def show_gc(found: dict) -> None:
         print(f"{folder}: cannot be seen from here; what it asked for is kept (--forget drops it)")
     for title in sorted(set(found["records_dropped"])):
         print(title)
+    reasons = ", ".join(f"{count} {why}" for why, count in sorted(found["kept_because"].items()))
     word = "would free" if found["dry_run"] else "freed"
     print(
         f"{found['store']}: {word} {found['bytes_freed'] / 1e6:,.1f} MB: "
         f"{len(found['records_dropped'])} records, {found['blobs_dropped']} blobs; "
-        f"{found['records_kept']} records kept"
+        f"{found['records_kept']} records kept{': ' * bool(reasons)}{reasons}"
     )

@@ -77,6 +77,12 @@ def of_file(store: Store, path: Path) -> dict[str, Any]:
     if name not in made and path.is_dir() and (path / sealed.SUMS).is_file():
         name = f"sha256:{sealed.sealed(path)}"  # of a copy, which may lack what git or cp dropped
     record = made.get(name) or inside.get(name)
+    blob = path.resolve()
+    if blob.parent == store.blobs.resolve() and name != f"sha256:{blob.name}":
+        raise Refused(
+            f"{path}: damaged in {store.root}: {name[:19]}, expected sha256:{blob.name[:12]}; `ingot "
+            "store fsck` sets it aside, then snakemake builds it again"
+        )
     if record is None:
         raise Refused(
             f"{path}: {name[:19]} is on no record of {store.root}, expected something built here; ask the "

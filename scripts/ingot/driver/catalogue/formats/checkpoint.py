@@ -70,7 +70,7 @@ ROWS = (
     beside(
         name="reference.npz",
         what="greedy tokens and logits by transformers in float32",
-        steps={"generate_reference": run_through(Cost(3, 200, 1200, 1250), 6e5)},
+        steps={"generate_reference": run_through(Cost(3, 20, 1200, 1250), 6e5)},
     ),
     beside(
         name="texts.json",

@@ -20,7 +20,7 @@ import checkpoints
 import queues
 import slurm
 from checkout import checkout
-from forking import Forking, ForkingSnakemake
+from forking import AT_START, HUB, SLOW, Forking, ForkingSnakemake
 from ingot.base import sealed
 from ingot.base.entry import GARBAGE
 from ingot.driver.catalogue import schema
@@ -102,7 +102,7 @@ def interpreter(python):
 
     def found(name):
         if name not in interpreters:
-            interpreters[name] = Forking(python(name))
+            interpreters[name] = Forking(python(name), HUB if name == "hub" else SLOW)
         return interpreters[name]
 
     yield found
@@ -120,7 +120,8 @@ def forked(interpreter):
 def step(python, interpreter, tmp_path):
     """step("hub", "fetch_file.py", "--file", ...) runs a script; .returncode, .stdout, .stderr.
 
-    In a process of its own where the environment is more than a path and a home, which imports may read.
+    In a process of its own where the environment is more than a path and a home, which imports may read;
+    but for the hub's, where what reads it is not imported before.
     """
 
     def run(name, script, *arguments, environment=None, timeout=600):
@@ -129,17 +130,19 @@ def step(python, interpreter, tmp_path):
         alone = {one: os.environ[one] for one in kept if one in os.environ} | {
             "HOME": str(tmp_path)
         }
-        if not environment and name != "hub" and interpreter(name).free.acquire(blocking=False):
+        given = {**alone, **(environment or {})}
+        early = any(map(AT_START.match, environment or ())) if name == "hub" else environment
+        if not early and interpreter(name).free.acquire(blocking=False):
             try:
                 return interpreter(name).in_time(
-                    *words[1:], seconds=timeout, cwd=tmp_path, environment=alone
+                    *words[1:], seconds=timeout, cwd=tmp_path, environment=given
                 )
             finally:
                 interpreter(name).free.release()
         return subprocess.run(
             [str(word) for word in words],
             cwd=tmp_path,
-            env={**alone, **(environment or {})},
+            env=given,
             capture_output=True,
             text=True,
             timeout=timeout,

@@ -1,9 +1,13 @@
 """What the `ingot` commands refuse, each in one line, before anything is done."""
 
+import signal
+import sys
+
 import pytest
 
 from ingot.base.refused import Refused
-from ingot.driver.commands import cli, doctor, matrix, status, wheels
+from ingot.driver.cache import dry_run
+from ingot.driver.commands import cli, doctor, matrix, status, stopped, wheels
 
 
 @pytest.mark.parametrize(
@@ -37,3 +41,37 @@ def test_status_of_a_folder_without_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("INGOT_STORE", str(tmp_path / "store"))
     assert cli.main(["status"]) == 1 and "no run yet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("reason, said", [((), "stopped by Ctrl-C\n"), (("a child said it",), "")])
+def test_ctrl_c_gets_one_line_and_the_status_of_shells(reason, said, monkeypatch, capsys):
+    def interrupted(*_):
+        raise KeyboardInterrupt(*reason)
+
+    monkeypatch.setattr(status, "run", interrupted)
+    assert cli.main(["status"]) == stopped.STATUS == 130
+    assert capsys.readouterr().err == said
+
+
+SLOW_TO_END = """
+import os, signal, sys, time
+
+def end(*_):
+    time.sleep(1)  # more than subprocess.run waits
+    open("ended", "w")
+    sys.exit(1)
+
+signal.signal(signal.SIGINT, end)
+os.kill(os.getppid(), signal.SIGINT)  # a terminal tells both
+os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_ctrl_c_leaves_a_build_the_time_to_end_its_steps(tmp_path):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt) as reason:
+            dry_run.shown([sys.executable, "-c", SLOW_TO_END], cwd=tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (tmp_path / "ended").exists() and reason.value.args, "it has said so itself"

@@ -14,7 +14,7 @@ from ingot.driver.cache.decide import Decision
 from ingot.driver.catalogue.job import Graph, Job, Output
 from ingot.driver.forecast.costs import Forecast
 from ingot.driver.show import decided
-from ingot.driver.show.capture import OF_BASH
+from ingot.driver.show.capture import OF_BASH, without_ctrl_c
 from ingot.driver.show.drawing import board
 from ingot.driver.show.failure import Failed
 from ingot.driver.show.live import Live
@@ -186,3 +186,13 @@ def test_a_log_of_a_failure_is_folded_only_where_a_ci_asks(capfd, monkeypatch, t
         "::error title=a::why%2C 5 %25", "::group::log", "words", "::endgroup::",
     )  # fmt: skip
     assert stop == f"::stop-commands::{go.strip(':')}", "what a tool prints is no command"
+
+
+def test_a_step_that_ctrl_c_met_while_it_imported_shows_no_traceback():
+    head, frame = "Traceback (most recent call last):\n", '  File "a.py", line 1, in <module>\n'
+    ctrl_c, defect = "KeyboardInterrupt\n", "ZeroDivisionError: division by zero\n"
+    assert [*without_ctrl_c(["a\n", head, frame, ctrl_c, "b\n"])] == ["a\n", "b\n"]
+    assert [*without_ctrl_c([head, head, frame, frame, ctrl_c, ctrl_c])] == [], "of two at once"
+    told = ["a\n", head, frame, defect, "b\n"]
+    assert [*without_ctrl_c(told)] == told
+    assert [*without_ctrl_c([head, frame])] == [head, frame], "of what was killed there"

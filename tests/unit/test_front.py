@@ -1,6 +1,7 @@
 """The `snakemake` command, before Snakemake: what it would meet with a traceback, in one line."""
 
 import os
+import signal
 
 import pytest
 
@@ -121,3 +122,17 @@ def test_modules_that_are_here_serve_the_snakefile_that_is_theirs_and_no_other(
         assert not snakemake.ours(words), words
     monkeypatch.chdir(tmp_path)
     assert not snakemake.ours([]) and snakemake.ours(["-s", str(ROOT / "Snakefile")])
+
+
+def test_ctrl_c_before_anything_runs_gets_one_line(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(snakemake, "run", interrupted)
+    monkeypatch.setattr("sys.argv", ["snakemake", "-n"])
+    try:
+        assert snakemake.main() == 130
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == "stopped by Ctrl-C\n"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from ingot.base.refused import Refused
 
@@ -48,12 +49,25 @@ def build(
     root: Path, targets: list[str], catalogue: str | None, cwd: Path, *more: str, **environment: str
 ) -> None:
     """By the real command, on this terminal; what fails there is said there."""
-    done = subprocess.run(
-        _command(root, targets, catalogue, *more),
-        cwd=cwd, env={**os.environ, **environment}, stdout=sys.stderr, check=False,
-    )  # fmt: skip
-    if done.returncode:
+    command = _command(root, targets, catalogue, *more)
+    if shown(command, cwd=cwd, env={**os.environ, **environment}, stdout=sys.stderr):
         raise Refused(f"{targets[0]}: not built; the lines above say why")
+
+
+def shown(command: list[str], **options: Any) -> int:
+    """The exit status of a command that says on this terminal what it does.
+
+    Ctrl-C is its own, too: it ends its steps and says so, for which subprocess.run gives it 0.25 s.
+    """
+    with subprocess.Popen(command, **options) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            try:
+                process.wait()
+            finally:  # a second one is for those that hear none
+                process.kill()
+            raise KeyboardInterrupt("as it said") from None
 
 
 def _command(root: Path, targets: list[str], catalogue: str | None, *more: str) -> list[str]:

@@ -17,6 +17,7 @@ from typing import NoReturn
 from ingot.base.entry import run
 from ingot.base.refused import Harmless, Refused, one_line
 from ingot.driver.catalogue import site, spelling
+from ingot.driver.commands import stopped
 
 ROOT = Path(__file__).resolve().parents[4]
 GROUPS = {
@@ -93,8 +94,11 @@ def stop_on_unknown(words: list[str]) -> None:
 
 
 def main(argv: list[str] | None = None) -> int | None:
-    with redirect_stdout(Harmless(sys.stdout)), redirect_stderr(Harmless(sys.stderr)):
-        return _main(argv)
+    try:
+        with redirect_stdout(Harmless(sys.stdout)), redirect_stderr(Harmless(sys.stderr)):
+            return _main(argv)
+    except KeyboardInterrupt as reason:
+        return stopped.by_ctrl_c(reason)
 
 
 def _main(argv: list[str] | None) -> int | None:

@@ -1,7 +1,6 @@
 """Build the demo's bundle and its records, serve it, ask it, and show what was built."""
 
 import json
-import subprocess
 import sys
 import time
 from argparse import ArgumentParser, Namespace
@@ -9,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ingot.base.refused import Refused
+from ingot.driver.cache.dry_run import shown
 from ingot.driver.release.on_record import OnRecord
 from ingot.driver.toolchains import toolchains
 from ingot.formats.iree.shortfin import Server
@@ -40,8 +40,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(root: Path, options: Namespace) -> None:
     snakemake = Path(sys.executable).parent / "snakemake"
     started = time.monotonic()
-    built = subprocess.run([snakemake, "--quiet", "rules", "--", BUNDLE, *TARGETS], cwd=root)
-    if built.returncode:
+    if shown([snakemake, "--quiet", "rules", "--", BUNDLE, *TARGETS], cwd=root):
         raise Refused(f"{BUNDLE}: not built; the lines above say why")
     print(f"\nBuilt and verified in {time.monotonic() - started:.0f} s.\n")
     print(f"{'artifacts/':36}{'seconds':>9}{'bytes':>14}")

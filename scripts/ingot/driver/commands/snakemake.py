@@ -5,11 +5,13 @@ import gc
 import importlib.util
 import itertools
 import os
+import signal
 import sys
 from pathlib import Path
 
 from ingot.base.entry import GARBAGE
 from ingot.base.refused import Refused, one_line
+from ingot.driver.commands import stopped
 from ingot.driver.snakemake import noop
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -31,12 +33,17 @@ def main() -> int | None:
     watch = noop.Watch(asked)
     try:
         return run()
+    except KeyboardInterrupt as reason:
+        return stopped.by_ctrl_c(reason)
     finally:
         ended = getattr(sys.exc_info()[1], "code", None)  # Snakemake ends the program itself
         hook = sys.modules.get("ingot.driver.snakemake.hook")  # of the Snakefile's own Ingot
         if ended == 0 and hook and hook.Session.idle:
             watch.keep()
         gc.freeze()  # as steps do: nothing is garbage at the end
+        signal.signal(
+            signal.SIGINT, signal.SIG_DFL
+        )  # Python's would end in a traceback from here on
 
 
 def run() -> int | None:

@@ -5,7 +5,7 @@ import os
 import re
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from ingot.base.refused import printable
 
@@ -13,6 +13,8 @@ from ingot.base.refused import printable
 OF_BASH = re.compile(
     r"(/\S+/)?bash: line \d+: +\d+ (Killed|Terminated|Segmentation|Aborted|Bus error) "
 )
+
+TRACEBACK = "Traceback (most recent call last):"
 
 
 def put(terminal: int, text: str) -> None:
@@ -25,6 +27,24 @@ def put(terminal: int, text: str) -> None:
             select.select([], [terminal], [], 1.0)
         except OSError:
             return
+
+
+def without_ctrl_c(lines: Iterable[str]) -> Iterator[str]:
+    """All but the tracebacks of what Ctrl-C met while it imported, before it could say it in a line."""
+    held: list[str] = []
+    going, kept = 0, False  # tracebacks that have begun: those of steps side by side are mixed
+    for line in lines:
+        going += line.startswith(TRACEBACK)
+        if not going:
+            yield line
+            continue
+        held.append(line)
+        if not line.startswith((" ", TRACEBACK)):
+            going, kept = going - 1, kept or not line.startswith("KeyboardInterrupt")
+        if not going:
+            yield from held if kept else ()
+            held, kept = [], False
+    yield from held
 
 
 class Capture:
@@ -45,7 +65,7 @@ class Capture:
 
     def _read(self, reading: int, say: Callable[[str], None]) -> None:
         with os.fdopen(reading, errors="replace") as file:
-            for line in file:
+            for line in without_ctrl_c(file):
                 with contextlib.suppress(Exception):  # a reader that ends would end the steps
                     if not OF_BASH.match(line):
                         say(printable(line.rstrip("\r\n").rpartition("\r")[2].expandtabs(4)))

@@ -236,6 +236,29 @@ def test_a_folder_is_named_by_its_place_and_the_file_keeps_what_it_had(
     assert done.returncode == 1 and "its last part is not `models:`" in done.stderr
 
 
+def test_an_entry_of_ones_own_is_written_again_where_it_stands(ingot, tmp_path):
+    checkpoints.llama31(tmp_path / "mine")
+    path = tmp_path / LOCAL
+    path.write_text("models:\n  demo: {tp: [1]}\n")
+    assert ingot("add", "mine", "--name", "ft").returncode == 0
+    first, beside = path.read_text(), "\n  # beside it\n  llama8b: {tp: [1]}  # kept\n"
+    path.write_text(f"{first}    corpus_tokens: 4096\n{beside}")
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "mine").rename(tmp_path / "moved/mine")
+    words = ("add", "moved/mine", "--name", "ft")
+    done = ingot(*words)
+    assert done.returncode == 1 and "ft: in the catalogue already" in done.stderr
+    assert "another --name" in done.stderr and "--again writes" in done.stderr
+    done = ingot(*words, "--again")
+    assert done.returncode == 0 and f"{path}: ft, moved/mine" in done.stdout, done.stderr
+    assert path.read_text() == first.replace('"mine"', '"moved/mine"', 1) + beside
+    done = ingot("add", "moved/mine", "--name", "llama405b", "--again")
+    assert done.returncode == 1 and "in models.yaml, which --again leaves alone" in done.stderr
+    path.write_text("models: {demo: {tp: [1]}}\n")
+    done = ingot("add", "moved/mine", "--name", "demo", "--again")
+    assert done.returncode == 1 and "demo: shares its lines" in done.stderr, done.stderr
+
+
 def test_a_license_is_the_cards_own_name(tmp_path):
     for text, wanted in (
         ("---\nlicense: llama3.2\n---\n", "llama3.2"),

@@ -55,6 +55,11 @@ def add_options(parser: ArgumentParser) -> None:
         "--base", help="of an adapter: the model of the catalogue that it was trained on"
     )
     parser.add_argument("--revision", default="", help="the commit to pin (default: main's)")
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help=f"write the entry of that name in {schema.LOCAL} anew; what you added to it goes",
+    )
 
 
 def run(root: Path, options: Namespace) -> None:
@@ -79,7 +84,7 @@ def add(root: Path, options: Namespace) -> str:
     if of and name in taken:
         name = f"{name}-base"
     if name in taken:
-        raise Refused(f"{name}: in the catalogue already, expected a new name; give it --name")
+        stop_on_taken(name, options)
     title = re.sub("[-_]+", " ", title)
     with tempfile.TemporaryDirectory() as scratch:
         place, listing = folder or Path(scratch), None
@@ -112,6 +117,19 @@ def add(root: Path, options: Namespace) -> str:
     for line in about(root, name, catalogue["models"][name], size, catalogue):
         print(line)
     return name
+
+
+def stop_on_taken(name: str, options: Namespace) -> None:
+    """Refuse a name that the catalogue has, but for one of the user's own that is to be written again."""
+    own = Path(schema.LOCAL).is_file() and name in (schema.read(schema.LOCAL).get("models") or {})
+    again = getattr(options, "again", False)
+    if own and again:
+        return
+    where = schema.LOCAL if own else schema.FILE
+    ways = [f"give it {'another ' if options.name else ''}--name"]
+    ways += [f"--again writes the entry in {schema.LOCAL} anew"] if own else []
+    known = f"in {where}, which --again leaves alone" if again else "in the catalogue already"
+    raise Refused(f"{name}: {known}, expected a new name; {'; '.join(ways)}")
 
 
 def of_folder(folder: Path, title: str) -> tuple[dict[str, Any], int]:
@@ -232,7 +250,7 @@ def _word(value: Any) -> str:
 
 
 def write(root: Path, name: str, text: str) -> None:
-    """Append the entry.  Refused before: a file of another form."""
+    """Append the entry, or replace the one of its name.  Refused before: a file of another form."""
     import yaml
 
     path = Path(schema.LOCAL)
@@ -240,7 +258,8 @@ def write(root: Path, name: str, text: str) -> None:
     if not before.endswith("\n"):
         before += "\n"
     wanted = yaml.safe_load(before) or {}
-    after = before + text
+    there = name in (wanted.get("models") or {})
+    after = replaced(before, name, text) if there else before + text
     try:
         found = yaml.safe_load(after)
         right = {
@@ -252,6 +271,10 @@ def write(root: Path, name: str, text: str) -> None:
         }
     except yaml.YAMLError:
         found, right = None, {}
+    if found != right and there:
+        raise Refused(
+            f"{path}: {name}: shares its lines, expected lines of its own, since they are replaced; edit it"
+        )
     if found != right:
         raise Refused(
             f"{path}: its last part is not `models:`, expected that, since entries are appended; move it"
@@ -259,6 +282,20 @@ def write(root: Path, name: str, text: str) -> None:
     schema.load(root, None, found)
     with replacing(path) as partial:
         partial.write_text(after)
+
+
+def replaced(before: str, name: str, text: str) -> str:
+    """A catalogue with `text` in place of an entry's lines; comments behind these stay."""
+    import yaml
+
+    lines = before.splitlines(keepends=True)
+    entries = next(node.value for key, node in yaml.compose(before).value if key.value == "models")
+    key, node = next((key, node) for key, node in entries if key.value == name)
+    # a mapping in lines ends where the next thing begins
+    start, end = key.start_mark.line, node.end_mark.line + bool(node.flow_style)
+    while not lines[end - 1].partition("#")[0].strip():
+        end -= 1
+    return "".join([*lines[:start], text, *lines[end:]])
 
 
 def where(entry: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from importlib import metadata
 from typing import NoReturn
 
 import sums
-from network import free
+from network import stop_on_no_port, stop_on_unusable
 from program import SLOW, STORE, Program, say
 
 from place import FOLDER, Refused, read_bundle
@@ -65,8 +65,8 @@ def check(bundle: dict, options: argparse.Namespace) -> None:
             found = "missing"
         if found != wanted:
             raise Refused(f"{name}: {found}, expected {wanted}; install requirements.lock")
-    if not options.address and not free(options.host, options.port):
-        raise Refused(f"{options.host}:{options.port}: taken, expected a free port; name another")
+    if not options.address:
+        stop_on_unusable(options.host, options.port, "name another")
     at = os.statvfs("/dev/shm")
     room, needed = at.f_bavail * at.f_frsize, STORE + bundle["shm_bytes"]
     if not options.address and room < needed:
@@ -133,6 +133,7 @@ def main() -> int:
     for one in HEARD:
         signal.signal(one, stop)
     try:
+        stop_on_no_port(options.port)
         bundle = read_bundle()
         check(bundle, options)
         while not served(bundle, options, number):

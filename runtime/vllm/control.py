@@ -195,6 +195,9 @@ def main() -> int:
     except (Refused, OSError, ValueError, subprocess.TimeoutExpired) as why:
         print(f"error: {why}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("stopped by Ctrl-C", file=sys.stderr)
+        return 130
     return 0
 
 

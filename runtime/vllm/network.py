@@ -1,5 +1,6 @@
 """Addresses and ports of this node: the one that routes to the head, and what is free."""
 
+import errno
 import fcntl
 import socket
 import struct
@@ -77,15 +78,39 @@ def interface_of(address: str) -> str:
     raise Refused(f"{address}: on no interface of this node; set interface in the site file")
 
 
-def free(address: str, port: int) -> bool:
+def listen(address: str, port: int) -> None:
+    """Try to: raises OSError."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((address, port))
-            probe.listen()
-        except OSError:
-            return False
+        probe.bind((address, port))
+        probe.listen()
+
+
+def free(address: str, port: int) -> bool:
+    try:
+        listen(address, port)
+    except OSError:
+        return False
     return True
+
+
+def stop_on_no_port(port: int) -> None:
+    if not 0 < port < 1 << 16:
+        raise Refused(f"--port: {port}, expected a number from 1 to 65535; name another")
+
+
+def stop_on_unusable(address: str, port: int, remedy: str, where: str = "") -> None:
+    """Refuse a port that no server of this user could listen on."""
+    try:
+        listen(address, port)
+        return
+    except PermissionError:
+        why, expected = "not allowed to this user", "a port above 1023"
+    except OSError as error:
+        why, expected = error.strerror, "an address of this machine"
+        if error.errno == errno.EADDRINUSE:
+            why, expected = "taken", "a free port"
+    raise Refused(f"{address}:{port}: {why}{where}, expected {expected}; {remedy}")
 
 
 def all_free(address: str, first: int, count: int) -> bool:

@@ -41,7 +41,7 @@ QUIET = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 
 class Stopped(Exception):
-    """By SIGTERM: scancel, or the time limit."""
+    """By SIGTERM, as of scancel or the time limit; by Ctrl-C; by a terminal that was closed."""
 
 
 class Node:
@@ -77,9 +77,8 @@ class Node:
             self.refuse(str(why))
         first, master = self.agreed(own, address)
         port = self.options.port or self.site.number("port", first + 1)
-        if not place.rank and not network.free(address, port):
-            taken = f"{address}:{port}: taken on {place.name}"
-            raise Refused(f"{taken}, expected a free port; leave port out")
+        if not place.rank:
+            network.stop_on_unusable(address, port, "leave port out", f" on {place.name}")
         self.state.mkdir(parents=True, exist_ok=True)
         environment = self.environment(address, first + 4)
         if self.bundle["executor"] == "ray":
@@ -312,8 +311,8 @@ class Node:
             raise Refused("")
         raise Refused(why)
 
-    def stopped(self) -> str:
-        """Why SIGTERM came; empty where another node says it."""
+    def stopped(self, number: int) -> str:
+        """Why this signal came; empty where another node says it."""
         if self.place.rank:
             while self.table and (word := self.table.word()):
                 if "stop" in word:
@@ -323,7 +322,7 @@ class Node:
             return ""
         if self.table and (why := self.table.ended(patience=0.3)):
             return f"error: {why}"
-        return "stopped: the job's time is over" if self.place.over() else "stopped by SIGTERM"
+        return "stopped: the job's time is over" if self.place.over() else by(number)
 
     def lost(self) -> str:
         return f"{self.place.names[0]}: the head ended without a word, or is unreachable"
@@ -354,10 +353,15 @@ def forget(state: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def stop(*_) -> None:
-    for number in ENDS:
-        signal.signal(number, signal.SIG_IGN)  # the first one ends it
-    raise Stopped
+def stop(number: int, _) -> None:
+    for one in ENDS:
+        signal.signal(one, signal.SIG_IGN)  # the first one ends it
+    raise Stopped(number)
+
+
+def by(number: int) -> str:
+    name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    return f"stopped by {name}"
 
 
 def main() -> int:
@@ -373,6 +377,8 @@ def main() -> int:
         if options.forget:  # by serve.sbatch, when its step has ended by whatever
             forget(state_folder(read_site()) / os.environ["SLURM_JOB_ID"])
             return 0
+        if options.port:
+            network.stop_on_no_port(options.port)
         node = Node(place, read_site(), read_bundle(), options)
         node.run()
     except (Refused, OSError, ValueError, KeyError, http.client.HTTPException) as why:
@@ -385,11 +391,11 @@ def main() -> int:
                 flush=True,
             )
         return 1
-    except Stopped:
-        stopped = True
-        if text := node.stopped() if node else "stopped by SIGTERM":
+    except Stopped as why:
+        stopped, number = True, why.args[0]
+        if text := node.stopped(number) if node else by(number):
             print(text, flush=True)
-        return 143
+        return 128 + number
     finally:
         for number in ENDS:
             signal.signal(number, signal.SIG_IGN)

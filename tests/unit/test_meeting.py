@@ -142,3 +142,45 @@ def test_a_site_file_takes_any_port_and_says_what_is_wrong_with_a_value(
     (tmp_path / "serve.conf").write_text("prot = 1\n")
     with pytest.raises(place.Refused, match="expected KEY = VALUE with one of python, account"):
         place.read_site()
+
+
+TOLD = """
+import os, signal, sys
+import node
+node.read_bundle = dict
+node.Node.run = lambda self: os.kill(os.getpid(), signal.{signal})
+sys.argv[1:] = {words}
+print(node.main())
+"""
+
+
+@pytest.mark.parametrize(
+    "name, said, status",
+    [("SIGINT", "Ctrl-C", 130), ("SIGTERM", "SIGTERM", 143), ("SIGHUP", "SIGHUP", 129)],
+)
+def test_a_server_says_by_what_it_was_stopped(name, said, status):
+    assert run(TOLD.format(signal=name, words=[])) == f"stopped by {said}\n{status}\n"
+
+
+@pytest.mark.parametrize("port", [99999, 65536, -1])
+def test_a_port_that_there_cannot_be_is_refused_before_anything_is_read(port):
+    said = f"error: --port: {port}, expected a number from 1 to 65535; name another\n1\n"
+    assert run(TOLD.format(signal="SIGTERM", words=[f"--port={port}"])) == said
+
+
+UNUSABLE = {
+    "taken": ("other.bind(('127.0.0.1', 0))\nother.listen()\nport = other.getsockname()[1]\n",
+              "taken on n1, expected a free port"),
+    "for root alone": ("def listen(*_): raise PermissionError(13, 'no')\nnetwork.listen = listen\n",
+                       "not allowed to this user on n1, expected a port above 1023"),
+    "of another machine": ("address = '192.0.2.1'\n",
+                           "Cannot assign requested address on n1, expected an address of this"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how, said", UNUSABLE.values(), ids=list(UNUSABLE))
+def test_a_port_that_cannot_be_used_says_why(how, said):
+    code = "import socket, network\nother = socket.socket()\naddress, port = '127.0.0.1', 80\n"
+    tried = "    network.stop_on_unusable(address, port, 'leave port out', ' on n1')\n"
+    code += f"{how}try:\n{tried}except network.Refused as why:\n    print(why)\n"
+    assert said in run(code)

@@ -99,9 +99,9 @@ def serve(tmp_path):
     (tmp_path / "b/SHA256SUMS").write_text(sums.stdout)
     started = []
 
-    def start(**variables):
+    def start(*words, **variables):
         process = subprocess.Popen(
-            [sys.executable, "-B", parts / "start.py", "--address", "elsewhere"],
+            [sys.executable, "-B", parts / "start.py", "--address", "elsewhere", *words],
             env={**os.environ, "SEEN": str(tmp_path), "TMPDIR": "/tmp", **variables},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -170,3 +170,9 @@ def test_told_to_end_while_files_are_read_it_waits_for_none(serve, seen, tmp_pat
     one.terminate()
     out, _ = one.communicate(timeout=60)
     assert one.returncode == 0 and out.endswith(" stopped\n") and not seen("init")
+
+
+def test_a_port_that_there_cannot_be_is_refused(serve):
+    out, err = serve("--port", "99999").communicate(timeout=60)
+    assert out == "error: --port: 99999, expected a number from 1 to 65535; name another\n"
+    assert not err

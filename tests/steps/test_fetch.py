@@ -145,6 +145,14 @@ def test_a_5xx_that_does_not_heal_ends_after_a_bounded_number_of_tries(hub, fetc
     nothing_left(tmp_path)
 
 
+def test_a_hub_that_cannot_be_reached_is_named(list_files, fetch):
+    assert list_files().returncode == 0
+    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:1"}
+    for done in (list_files(**nowhere), fetch(**nowhere)):
+        one_line(done, "org/name", ": 127.0.0.1:1: ", "refused, 6 times in a row", "resumes")
+        assert done.stderr.count("127.0.0.1:1: ") == 6 and "; trying again in" in done.stderr
+
+
 def test_a_connection_reset_in_mid_body_goes_on_from_there(hub, fetch, tmp_path):
     hub.faults.update(cut=[3_000_000, 1], reset=True)
     done = fetch()

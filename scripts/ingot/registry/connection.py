@@ -7,6 +7,7 @@ authentication.  Answers name no secret; a token is asked for once per scope, an
 import json
 import random
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -62,10 +63,12 @@ class Connection:
         tries: int = TRIES,
         slowest: float = 0,
         longest_wait: float = LONGEST_WAIT,
+        quiet: bool = False,
     ):
         """`plain` permits HTTP without TLS to a host that is not this machine; `silence` in seconds;
         `slowest` in bytes/s, below which a download is refused; `longest_wait` in seconds, whatever the
-        registry asks for."""
+        registry asks for; `quiet`: what is tried again is not said."""
+        self.quiet = quiet
         self.tries, self.slowest, self.longest_wait = tries, slowest, longest_wait
         self.reference, self.access, self.plain = reference, access, plain
         self.pool = urllib3.PoolManager(
@@ -124,7 +127,7 @@ class Connection:
             except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
                 if last:
                     raise Cut(f"{what}: {_reason(error)}, expected an answer; try again") from None
-                time.sleep(pause(attempt))
+                time.sleep(self.again(f"{what}: {_reason(error)}", attempt))
                 continue
             if found.status in expected:
                 return found
@@ -144,8 +147,16 @@ class Connection:
             elif found.status not in AGAIN or last:
                 raise Answer(found.status, what, said, wait)
             else:
-                time.sleep(pause(attempt, wait, self.longest_wait))
+                time.sleep(self.again(str(Answer(found.status, what, said)), attempt, wait))
         raise Cut(f"{what}: no answer but 401, expected one; try again")
+
+    def again(self, why: str, attempt: int, asked: str | None = None) -> float:
+        """Say that something is tried again; the seconds until then."""
+        seconds = pause(attempt, asked, self.longest_wait)
+        if not self.quiet:
+            why = re.split(", expected|; ", why)[0]  # what a user would do, we do
+            print(f"{why}; trying again in {seconds:.1f} s", file=sys.stderr, flush=True)
+        return seconds
 
     def _once(
         self,
@@ -247,11 +258,12 @@ class Connection:
             except (urllib3.exceptions.HTTPError, OSError) as error:
                 if attempt + 1 == self.tries:
                     raise Cut(f"{realm}: {_reason(error)}, expected a token; try again") from None
-                time.sleep(pause(attempt))
+                time.sleep(self.again(f"{realm}: {_reason(error)}", attempt))
                 continue
             if found.status not in AGAIN or attempt + 1 == self.tries:
                 break
-            time.sleep(pause(attempt, found.headers.get("Retry-After"), self.longest_wait))
+            wait = found.headers.get("Retry-After")
+            time.sleep(self.again(f"{realm}: {found.status}", attempt, wait))
         try:
             said = json.loads(content)
             token = said.get("token") or said.get("access_token")

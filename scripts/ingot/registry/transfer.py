@@ -17,7 +17,7 @@ import urllib3
 
 from ingot.base.digest import canonical
 from ingot.base.refused import Refused
-from ingot.registry.connection import AGAIN, Answer, Connection, Cut, pause
+from ingot.registry.connection import AGAIN, Answer, Connection, Cut
 from ingot.registry.reference import DIGEST
 
 BLOCK = 1 << 20
@@ -151,7 +151,7 @@ def _put(connection: Connection, content: Content, tell: Seen, stop: Event) -> i
             status, wait = getattr(error, "status", 0), getattr(error, "wait", None)
             if attempt + 1 == connection.tries or (status and status not in AGAIN):
                 raise
-            stop.wait(pause(attempt, wait))
+            stop.wait(connection.again(str(error), attempt, wait))
             if stop.is_set():
                 raise Stopped("stopped") from None
     raise AssertionError("unreached")
@@ -273,7 +273,8 @@ def pull(
                 f"{connection.reference}: {word} come as {digest}; tell who runs the registry, publish "
                 "it again"
             )
-        stop.wait(pause(attempt) if attempt else 0)
+        if attempt:
+            stop.wait(connection.again(f"{connection.reference}: {digest} was cut", attempt))
     raise Cut(
         f"{connection.reference}: {digest} was cut {connection.tries} times; pull again, it goes on"
     )

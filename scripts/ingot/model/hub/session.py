@@ -45,7 +45,8 @@ def install() -> None:
             try:
                 answer = super().handle_request(request)
             except httpx2.TransportError as error:  # the library would try again, and we around it
-                raise BrokenTransferError(str(error)) from None
+                said = str(error) or type(error).__name__
+                raise BrokenTransferError(f"{request.url.netloc.decode()}: {said}") from None
             if answer.headers.get("Content-Encoding", "identity") != "identity":
                 answer.close()
                 raise BrokenTransferError("an answer that is compressed, which was not asked for")

@@ -60,7 +60,14 @@ class Remote:
             if self._connection is None:
                 access = "pull,push" if self.writes else "pull"
                 self._connection = Connection(
-                    self.place, access, self.settings.plain, SILENCE, TRIES, SLOWEST, SILENCE
+                    self.place,
+                    access,
+                    self.settings.plain,
+                    SILENCE,
+                    TRIES,
+                    SLOWEST,
+                    SILENCE,
+                    quiet=True,
                 )
             return self._connection
 

@@ -45,6 +45,7 @@ from ingot.driver.commands import (  # fmt: skip
     plan_table,
     report_model,
     snakemake,
+    stopped,
     store,
     targets,
     toolchain,
@@ -104,7 +105,8 @@ def test_every_command_says_what_each_option_does(name, capsys):
 
 def test_every_module_of_commands_is_one_or_serves_one():
     parts = {
-        module.__name__ for module in (at_hub, fit_forms, report_model, plan_table, cli, snakemake)
+        module.__name__
+        for module in (at_hub, fit_forms, report_model, plan_table, cli, snakemake, stopped)
     }
     commands = {f"ingot.driver.commands.{name}" for name in cli.COMMANDS}
     found = {

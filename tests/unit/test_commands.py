@@ -24,6 +24,29 @@ def test_a_wrong_word_gets_one_line(words, said):
     assert str(end.value).startswith(said) and "\n" not in str(end.value)
 
 
+@pytest.mark.parametrize("value", ["-5", "0", "nan", "inf"])
+@pytest.mark.parametrize(
+    "words",
+    ["plan demo --gpu-memory", "plan demo --nominal", "stream artifacts/demo.gguf --window"],
+)
+def test_an_amount_that_is_not_above_0_is_refused(words, value, capsys):
+    with pytest.raises(SystemExit):
+        cli.main([*words.split(), value])
+    said = capsys.readouterr().err
+    option = words.rpartition(" ")[2]
+    assert f": argument {option}: {value}, expected a number above 0; `ingot " in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("option", ["plan demo --context", "plan demo --kv-heads", "fit demo --context",
+                                    "cast demo --context", "plan demo --cores"])  # fmt: skip
+def test_a_count_that_is_not_above_0_is_refused(option, capsys):
+    for value, said in (("-5", "-5, expected a number above 0"), ("x", "invalid int value: 'x'")):
+        with pytest.raises(SystemExit):
+            cli.main([*option.split(), value])
+        assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("module", [doctor, matrix, status, wheels])
 def test_each_command_explains_itself(module, capsys):
     with pytest.raises(SystemExit) as end:

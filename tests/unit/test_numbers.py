@@ -51,6 +51,15 @@ def test_the_same_as_json(here, capsys):
     assert row["mean_kl"] == 0.0157
 
 
+def test_a_misspelt_model_is_said_to_be_unknown_with_the_nearest(here):
+    here("demo.q4_k_m.gguf", mean_kl=0.0157)
+    for command in ("numbers", "speed", "report", "plan", "fit"):
+        with pytest.raises(SystemExit) as end:
+            main([command, "dmeo"])
+        said = "error: dmeo: unknown model, expected one of the catalogue; nearest: demo"
+        assert str(end.value) == said, command
+
+
 def test_without_any_it_says_what_to_ask_for(here, capsys):
     assert main(["numbers", "demo"]) == 1
     assert (

@@ -145,6 +145,15 @@ def test_words_that_are_no_targets_are_left_to_snakemake(catalogue, empty):
         targets.stop_on_wrong(["snakemake", *words], catalogue)
 
 
+@pytest.mark.parametrize("ending", ["verfied.json", "verified.jsn", "verified", "verify.json"])
+def test_the_nearest_of_a_misspelt_record_is_the_record(ending, catalogue):
+    for of in ("demo.q4_k_m.gguf", "demo_tp1.shortfin"):
+        near = targets.nearest(f"artifacts/{of}.{ending}", catalogue)
+        assert near == f"nearest: artifacts/{of}.verified.json"
+    near = targets.nearest(f"artifacts/demo.q4_k_x.gguf.{ending}", catalogue)
+    assert "artifacts/demo.q4_k_m.gguf" in near
+
+
 def test_the_nearest_of_an_unknown_model_are_of_three_models(catalogue):
     near = targets.nearest("artifacts/nope.gguf", catalogue).removeprefix("nearest: ")
     near = near.partition(";")[0].split(", ")

@@ -16,6 +16,7 @@ FOLDER = "artifacts/"
 MODEL = "[a-z0-9][a-z0-9-]*"
 SHAPE = re.compile(rf"{FOLDER}{MODEL}[._][A-Za-z0-9._-]+(/[A-Za-z0-9_][A-Za-z0-9._-]*)?/?")
 LONGEST = 200  # characters of a name; file systems take 255
+ALIKE = 0.75  # of an ending that was meant as a record's: .verified is 0.78, .config.json 0.62
 SHOWN = 8  # variants that a message lists
 NAME = re.compile(
     rf"{FOLDER}(?P<model>{MODEL})(?:_tp(?P<tp>[1-9][0-9]{{0,4}}))?"
@@ -67,8 +68,18 @@ def stop_on_wrong(argv: list[str], catalogue: dict) -> None:
 
 def check(target: str, catalogue: dict) -> None:
     """Refuse `target` with the reason and the nearest targets that can be built."""
+    if re.fullmatch(MODEL, target):
+        stop_on_unknown(target, catalogue)
     if reason := why_not(target, catalogue):
         raise Refused(f"{target}: {reason}; {nearest(target, catalogue)}")
+
+
+def stop_on_unknown(model: str, catalogue: dict) -> None:
+    """Refuse a model that the catalogue does not have, with those whose names are most like its own."""
+    if model not in catalogue["models"]:
+        near = difflib.get_close_matches(model, catalogue["models"], n=3, cutoff=0.5)
+        hint = f"nearest: {', '.join(near)}" if near else "`ingot add` it first"
+        raise Refused(f"{model}: unknown model, expected one of the catalogue; {hint}")
 
 
 def parsed(target: str, catalogue: dict) -> Target | None:
@@ -163,7 +174,10 @@ def legal_of(model: str, catalogue: dict) -> Iterator[str]:
 
 def nearest(target: str, catalogue: dict) -> str:
     """The legal targets most like `target`: of one model, or of the three models most like its own."""
-    target, model = target.removesuffix(RECORD), model_of(target)
+    of, model = of_record(target), model_of(target)
+    if of + RECORD != target != of and not why_not(of + RECORD, catalogue):
+        return f"nearest: {of + RECORD}"
+    target = of
     dotted = [  # M-q4_k_m.gguf for M.q4_k_m.gguf
         f"{FOLDER}{known}.{target.removeprefix(FOLDER)[len(known) + 1 :]}"
         for known in catalogue["models"]
@@ -184,6 +198,14 @@ def nearest(target: str, catalogue: dict) -> str:
         "" if model in catalogue["models"] or not found else "; `ingot add` takes a model of yours"
     )
     return f"nearest: {', '.join(found)}{add}" if found else "see `ingot targets`"
+
+
+def of_record(target: str) -> str:
+    """`target` without the ending of a record, or what was meant as one."""
+    for dot in reversed([match.start() for match in re.finditer(r"\.", target[:LONGEST])]):
+        if difflib.SequenceMatcher(None, target[dot:], RECORD).ratio() > ALIKE:
+            return target[:dot]
+    return target
 
 
 def _most_alike(target: str, names: Iterable[str], count: int) -> list[str]:

@@ -22,7 +22,7 @@ from ingot.driver.catalogue.devices import Device
 from ingot.driver.catalogue.model import Model, stop_on_refusal, untold
 from ingot.driver.commands import fit_forms, numbers, plan
 from ingot.driver.commands.fit_forms import Asked, Form
-from ingot.driver.commands.targets import add_catalogue
+from ingot.driver.commands.targets import above_0, add_catalogue
 from ingot.driver.forecast.schedule import size
 from ingot.formats.gguf.memory import KV_TYPES
 from ingot.model.gpu_layout import GIB, Shape
@@ -46,7 +46,7 @@ def add_asked(parser: ArgumentParser) -> None:
 
     names = "rtx4090, 8xh100, m4-max-64gb, cpu-32gb ... (default: this machine)"
     option("--on", names, metavar="DEVICE")
-    option("--context", f"tokens of one request (default: {CONTEXT})", type=int)
+    option("--context", f"tokens of one request (default: {CONTEXT})", type=above_0(int))
     option("--requests", "at once (default: 1)", type=int, default=1)
     option("--kv-type", "of llama.cpp's cache (default: f16)", choices=[*KV_TYPES], default="f16")
     types = "each of libllama's types, not the catalogue's `quants` alone"
@@ -57,8 +57,8 @@ def add_asked(parser: ArgumentParser) -> None:
 def run(root: Path, options: Namespace) -> int:
     catalogue = schema.load(root, options.configfile)
     name, target = targets.model_of(options.what), options.what.rstrip("/")
-    if target == name and name not in catalogue["models"]:
-        raise Refused(f"{name}: unknown model, expected one of the catalogue; `ingot add` it first")
+    if target == name:
+        targets.stop_on_unknown(name, catalogue)
     if target != name:
         targets.check(target, catalogue)
     if target != name and not options.on:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.base import memo
+from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import RECORD
 from ingot.driver.catalogue.targets import FOLDER, model_of
 from ingot.driver.forecast.schedule import size
@@ -34,6 +35,8 @@ def add_options(parser: ArgumentParser) -> None:
 def run(root: Path, options: Namespace) -> int:
     found = [row for row in rows() if options.model in (None, model_of(row["artifact"]))]
     if not found:
+        if options.model:
+            targets.stop_on_unknown(options.model, schema.load(root))
         print(
             f"{FOLDER}: no record with numbers, expected one or more; ask for one, such as "
             f"{FOLDER}{options.model or 'demo'}.q4_k_m.gguf{RECORD}",

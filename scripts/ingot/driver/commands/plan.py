@@ -21,7 +21,7 @@ from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import FORMATS
 from ingot.driver.catalogue.model import Model, base_of, stop_on_refusal, untold
 from ingot.driver.commands import at_hub, plan_table
-from ingot.driver.commands.targets import add_catalogue
+from ingot.driver.commands.targets import above_0, add_catalogue
 from ingot.driver.forecast import schedule, streamed
 from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.past import Past, spread
@@ -55,12 +55,14 @@ def add_options(parser: ArgumentParser) -> None:
     option(
         "--cores",
         "parallel jobs, whatever memory they take (default: this machine's cores and memory)",
-        type=int,
+        type=above_0(int),
     )
-    option("--context", "tokens of one request (default: the model's context)", type=int)
-    option("--gpu-memory", "GiB of one GPU (default: of the model's hardware)", type=float)
-    option("--kv-heads", "in place of config.json's number of KV heads", type=int, default=0)
-    option("--nominal", "billions of parameters, in place of the real number", type=float)
+    option("--context", "tokens of one request (default: the model's context)", type=above_0(int))
+    option("--gpu-memory", "GiB of one GPU (default: of the model's hardware)", type=above_0(float))
+    option(
+        "--kv-heads", "in place of config.json's number of KV heads", type=above_0(int), default=0
+    )
+    option("--nominal", "billions of parameters, in place of the real number", type=above_0(float))
     option("--svg", "a file to draw the disk over time into", type=Path)
 
 

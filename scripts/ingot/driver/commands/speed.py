@@ -21,6 +21,7 @@ from typing import Any
 from ingot.base import digest, machine
 from ingot.base.atomic import replacing
 from ingot.base.refused import Refused
+from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import row_of
 from ingot.driver.catalogue.targets import FOLDER, model_of
 from ingot.driver.toolchains import toolchains
@@ -44,6 +45,9 @@ def run(root: Path, options: Namespace) -> None:
     for name in ("prompt", "generate", "rounds", "threads"):
         if getattr(options, name) < 1:
             raise Refused(f"--{name}: {getattr(options, name)}, expected 1 or more")
+    for word in options.what:
+        if "/" not in word and not any(Path(FOLDER).glob(f"{word}.*")):
+            targets.stop_on_unknown(word, schema.load(root))
     forms = forms_of(options.what)
     (model,) = {model_of(form.name) for form in forms}
     busy = os.getloadavg()[0] / machine.cores()

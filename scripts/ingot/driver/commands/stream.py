@@ -25,7 +25,7 @@ from ingot.base.refused import Refused
 from ingot.driver.cache.dry_run import DETAILS, build, dry_run
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.rules import environment
-from ingot.driver.commands.targets import add_catalogue
+from ingot.driver.commands.targets import above_0, add_catalogue
 from ingot.driver.forecast import streamed
 from ingot.driver.forecast.schedule import size
 from ingot.driver.forecast.streamed import Job
@@ -41,7 +41,7 @@ PAUSE = 0.1  # seconds between two looks at the steps
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("target", nargs="+", help="such as artifacts/M.gguf; all of one model")
     parser.add_argument(
-        "--window", type=float, default=streamed.WINDOW / 1e6, metavar="MB",
+        "--window", type=above_0(float), default=streamed.WINDOW / 1e6, metavar="MB",
         help="of pieces that are on the disk at once; a tensor that is larger comes whole (default: 128)",
     )  # fmt: skip
     add_catalogue(parser)

@@ -1,7 +1,10 @@
 """What can be asked for: every target of the catalogue, or of one model."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable
+from math import inf
 from pathlib import Path
+from typing import Any
 
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema
@@ -14,6 +17,18 @@ def add_catalogue(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--configfile", metavar="FILE", help="your own catalogue, merged as Snakemake does it"
     )
+
+
+def above_0(kind: type) -> Callable[[str], Any]:
+    """The type of an option that takes a number above 0."""
+
+    def read(text: str) -> Any:
+        if not 0 < (value := kind(text)) < inf:
+            raise ArgumentTypeError(f"{text}, expected a number above 0")
+        return value
+
+    read.__name__ = kind.__name__  # in argparse's words on what is no number
+    return read
 
 
 def add_options(parser: ArgumentParser) -> None:

@@ -58,7 +58,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--again",
         action="store_true",
-        help=f"write the entry of that name in {schema.LOCAL} anew; what you added to it goes",
+        help=f"write the entry of that name in {schema.LOCAL} again; what you added to it goes",
     )
 
 
@@ -127,7 +127,7 @@ def stop_on_taken(name: str, options: Namespace) -> None:
         return
     where = schema.LOCAL if own else schema.FILE
     ways = [f"give it {'another ' if options.name else ''}--name"]
-    ways += [f"--again writes the entry in {schema.LOCAL} anew"] if own else []
+    ways += [f"--again writes the entry in {schema.LOCAL} once more"] if own else []
     known = f"in {where}, which --again leaves alone" if again else "in the catalogue already"
     raise Refused(f"{name}: {known}, expected a new name; {'; '.join(ways)}")
 

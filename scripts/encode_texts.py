@@ -140,8 +140,8 @@ def rendered(tokenizer) -> list[tuple[list[dict[str, str]], str]]:
                 raise unlike(error) from None
             else:
                 found += [(messages, chat)] if chat else []
-    if reason and not found:
-        raise unlike(reason)
+    if not found:
+        raise unlike(reason or ValueError("it renders nothing"))
     return found
 
 

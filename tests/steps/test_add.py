@@ -254,9 +254,13 @@ def test_an_entry_of_ones_own_is_written_again_where_it_stands(ingot, tmp_path):
     assert path.read_text() == first.replace('"mine"', '"moved/mine"', 1) + beside
     done = ingot("add", "moved/mine", "--name", "llama405b", "--again")
     assert done.returncode == 1 and "in models.yaml, which --again leaves alone" in done.stderr
-    path.write_text("models: {demo: {tp: [1]}}\n")
-    done = ingot("add", "moved/mine", "--name", "demo", "--again")
-    assert done.returncode == 1 and "demo: shares its lines" in done.stderr, done.stderr
+    done = ingot(
+        "add", "moved/mine", "--name", "llama8b", "--again"
+    )  # whose tp alone is the user's
+    assert done.returncode == 1 and "in models.yaml, which --again leaves alone" in done.stderr
+    path.write_text(f"models: {{ft: {{path: {tmp_path}/mine, tp: [1]}}}}\n")
+    done = ingot(*words, "--again")
+    assert done.returncode == 1, done.stdout
 
 
 def test_a_license_is_the_cards_own_name(tmp_path):

@@ -50,7 +50,8 @@ def test_every_dtype_is_verified_and_says_what_was_rounded(ok, peers, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "template", ["{% for m in messages %}{{ m.content }", "{{ raise_exception('no') }}"]
+    "template",
+    ["{% for m in messages %}{{ m.content }", "{{ raise_exception('no') }}", "{{ '' }}"],
 )
 def test_a_chat_template_that_renders_nothing_is_refused(template, step, reading, tmp_path):
     """Else its file has a record, and whoever chats with it an error."""

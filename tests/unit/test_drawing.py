@@ -196,3 +196,5 @@ def test_a_step_that_ctrl_c_met_while_it_imported_shows_no_traceback():
     told = ["a\n", head, frame, defect, "b\n"]
     assert [*without_ctrl_c(told)] == told
     assert [*without_ctrl_c([head, frame])] == [head, frame], "of what was killed there"
+    beside = [head, frame, "  5%|#    | of another step\n", ctrl_c]
+    assert [*without_ctrl_c(beside)] == beside

@@ -123,12 +123,13 @@ def outline_of(config: Path) -> Reading:
 def reads_padded(model) -> bool:
     """Does a prompt that is padded to the length of another's give what it gives alone?
 
-    Not where a state runs through the padding, nor where the longest prompt decides the rope of all.
+    Not where a state runs through the padding, where a layer counts in blocks from its beginning, or where
+    the longest prompt decides the rope of all.
     """
     said = model.config.get_text_config()
     rope = getattr(said, "rope_parameters", None) or {}
-    kinds = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
-    return not _cached(said)["state_layers"] and not kinds & {"longrope", "dynamic"}
+    ropes = {one.get("rope_type") for one in (rope, *rope.values()) if isinstance(one, dict)}
+    return {*_kinds(said)} <= {*MASKED} and not ropes & {"longrope", "dynamic"}
 
 
 SLIDING = "sliding_attention"
@@ -138,6 +139,7 @@ FIELDS = (  # that no module has as its own
     "hidden_activation",
 )  # fmt: skip
 # layer types of transformers' configurations that keep no keys and values: a state, or nothing
+MASKED = (FULL, SLIDING, "chunked_attention")  # of whose attention masks keep padding out
 STATES = ("linear_attention", "mamba", "conv", "recurrent")
 NEITHER = ("moe", "mlp")
 
@@ -145,11 +147,7 @@ NEITHER = ("moe", "mlp")
 def _cached(said) -> Reading:
     """What decides how much memory a token takes; `latent`: its values in a layer where they are joined."""
     layers, heads = said.num_hidden_layers, _largest(said, "num_attention_heads")
-    usual = "full_attention" if heads else "mamba"
-    window = getattr(said, "sliding_window", None)
-    if window and heads:  # of a family without kinds of layers, such as Mixtral, each has it
-        usual = SLIDING
-    kinds = getattr(said, "layer_types", None) or [usual] * layers
+    kinds, window = _kinds(said), getattr(said, "sliding_window", None)
     longest = getattr(said, "max_position_embeddings", None)
     heads = heads or 1
     latent = getattr(said, "kv_lora_rank", None)
@@ -164,6 +162,16 @@ def _cached(said) -> Reading:
         "window": window if window and SLIDING in kinds and window < (longest or ENDLESS) else None,
         "latent": latent + said.qk_rope_head_dim if latent else 0,
     }
+
+
+def _kinds(said) -> list[str]:
+    """The kind of each layer."""
+    if kinds := getattr(said, "layer_types", None):
+        return kinds
+    usual = FULL if _largest(said, "num_attention_heads") else "mamba"
+    if getattr(said, "sliding_window", None) and usual == FULL:
+        usual = SLIDING  # of a family without kinds of layers, such as Mixtral, each has it
+    return [usual] * said.num_hidden_layers
 
 
 def _largest(said, name: str) -> int | None:

@@ -151,7 +151,8 @@ def _put(connection: Connection, content: Content, tell: Seen, stop: Event) -> i
             status, wait = getattr(error, "status", 0), getattr(error, "wait", None)
             if attempt + 1 == connection.tries or (status and status not in AGAIN):
                 raise
-            stop.wait(connection.again(str(error), attempt, wait))
+            if not stop.is_set():
+                stop.wait(connection.again(str(error), attempt, wait))
             if stop.is_set():
                 raise Stopped("stopped") from None
     raise AssertionError("unreached")
@@ -273,7 +274,7 @@ def pull(
                 f"{connection.reference}: {word} come as {digest}; tell who runs the registry, publish "
                 "it again"
             )
-        if attempt:
+        if 0 < attempt < connection.tries - 1:
             stop.wait(connection.again(f"{connection.reference}: {digest} was cut", attempt))
     raise Cut(
         f"{connection.reference}: {digest} was cut {connection.tries} times; pull again, it goes on"

@@ -68,7 +68,7 @@ def collect(
             store.drop_recipes()
     return {
         "store": str(store.root), "dry_run": dry_run, "records_kept": len(keep),
-        "kept_because": Counter(why[one.path] or "that others were made from" for one in keep),
+        "kept_because": Counter(why[one.path] or _way(one, keys) for one in keep),
         "records_dropped": [record.title for record in drop], "blobs_dropped": len(blobs),
         "bytes_freed": freed, "unseen_folders": sorted(note.folder for note in unseen),
     }  # fmt: skip
@@ -82,6 +82,11 @@ def _why(
         return f"used in the last {days:g} days"
     stands = here & set(record.files) or any(_stands(record, note) for note in standing)
     return wanted.get(record.key) or ("in a working folder" if stands else "")
+
+
+def _way(record: Record, keys: Collection[str]) -> str:
+    """Why a record is kept without its files."""
+    return "on the way to what was named" if record.key in keys else "that others were made from"
 
 
 def _stands(record: Record, note: leases.Note) -> bool:

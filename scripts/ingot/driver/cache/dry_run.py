@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -57,17 +58,29 @@ def build(
 def shown(command: list[str], **options: Any) -> int:
     """The exit status of a command that says on this terminal what it does.
 
-    Ctrl-C is its own, too: it ends its steps and says so, for which subprocess.run gives it 0.25 s.
+    Ctrl-C is its own, too: it ends its steps and says so, for which subprocess.run gives it 0.25 s.  A
+    SIGINT that somebody sent to this process alone is passed on: a second one would end it at once.
     """
     with subprocess.Popen(command, **options) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
+            if not _at_terminal():
+                process.send_signal(signal.SIGINT)
             try:
                 process.wait()
             finally:  # a second one is for those that hear none
                 process.kill()
             raise KeyboardInterrupt("as it said") from None
+
+
+def _at_terminal() -> bool:
+    """Does Ctrl-C reach this process from a terminal, and with it those that it started?"""
+    try:
+        with open("/dev/tty") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def _command(root: Path, targets: list[str], catalogue: str | None, *more: str) -> list[str]:

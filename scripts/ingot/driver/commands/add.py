@@ -84,7 +84,7 @@ def add(root: Path, options: Namespace) -> str:
     if of and name in taken:
         name = f"{name}-base"
     if name in taken:
-        stop_on_taken(name, options)
+        stop_on_taken(root, name, options)
     title = re.sub("[-_]+", " ", title)
     with tempfile.TemporaryDirectory() as scratch:
         place, listing = folder or Path(scratch), None
@@ -119,9 +119,13 @@ def add(root: Path, options: Namespace) -> str:
     return name
 
 
-def stop_on_taken(name: str, options: Namespace) -> None:
+def stop_on_taken(root: Path, name: str, options: Namespace) -> None:
     """Refuse a name that the catalogue has, but for one of the user's own that is to be written again."""
-    own = Path(schema.LOCAL).is_file() and name in (schema.read(schema.LOCAL).get("models") or {})
+    shipped = (
+        name in schema.read(str(root / schema.FILE))["models"]
+    )  # whose keys a user's own changes
+    mine = schema.read(schema.LOCAL) if Path(schema.LOCAL).is_file() else {}
+    own = not shipped and name in (mine.get("models") or {})
     again = getattr(options, "again", False)
     if own and again:
         return

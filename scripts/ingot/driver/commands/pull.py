@@ -6,6 +6,7 @@ all of it has come.  With --key, or INGOT_TRUSTED_KEYS, only what that key signe
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
 
 from ingot.base.refused import Refused
 from ingot.registry import reference
@@ -42,17 +43,26 @@ def run(root: Path, options: Namespace) -> None:
     place, keys = reference.parse(options.reference), trusted.keys(options.key)
     _free(options.target)
     found = listed.read(Connection(place, "pull", options.plain_http))
-    signature = "not signed"
     if keys:
         trusted.check(found, keys)
-        signature = "signed by a trusted key"
-    elif trusted.has_signature(found):
-        signature = f"signed, not checked: name the public key by --key or {trusted.KEYS}"
     target = options.target or Path(found.title())
     _free(target)
     files = restore.pull(found, target, options.only)
     size = sum(file.size for file in files)
+    signature = "signed by a trusted key" if keys else _unchecked(found)
     print(f"{target}: {len(files)} files, {size / 1e6:.1f} MB, every digest right; {signature}")
+
+
+def _unchecked(found: Any) -> str:
+    """What is said of a signature without a key to check it by.  One that does not come stops nobody."""
+    from ingot.registry import trusted
+
+    try:
+        if not trusted.has_signature(found):
+            return "not signed"
+    except Refused:
+        return "no signature was looked at"
+    return f"signed, not checked: name the public key by --key or {trusted.KEYS}"
 
 
 def _free(target: Path | None) -> None:

@@ -68,10 +68,12 @@ class OnRecord:
                     f"{target}: {known}{why}, expected it built and verified; snakemake "
                     f"{' '.join(wanted)}"
                 )
-            if digest.of(cwd / target) != self.output(target)["digest"]:
-                raise Refused(
-                    f"{target}: not the bytes on record; `snakemake {target}` restores them"
-                )
+            for path in self.makers[target]["outputs"]:  # of a set, each rank
+                here = (cwd / path).exists()
+                if here and digest.of(cwd / path) != self.output(path)["digest"]:
+                    raise Refused(
+                        f"{path}: not the bytes on record; `snakemake {target}` restores them"
+                    )
 
     def _found(self, jobs: list[dict[str, Any]]) -> None:
         self.makers: dict[str, dict[str, Any]] = {}

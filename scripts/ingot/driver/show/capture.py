@@ -15,6 +15,7 @@ OF_BASH = re.compile(
 )
 
 TRACEBACK = "Traceback (most recent call last):"
+FRAME = ('  File "', "    ", "  [Previous line")  # how a traceback goes on
 
 
 def put(terminal: int, text: str) -> None:
@@ -39,7 +40,7 @@ def without_ctrl_c(lines: Iterable[str]) -> Iterator[str]:
             yield line
             continue
         held.append(line)
-        if not line.startswith((" ", TRACEBACK)):
+        if not line.startswith((TRACEBACK, *FRAME)):
             going, kept = going - 1, kept or not line.startswith("KeyboardInterrupt")
         if not going:
             yield from held if kept else ()

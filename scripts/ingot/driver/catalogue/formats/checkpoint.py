@@ -17,6 +17,7 @@ from ingot.driver.catalogue.job import Job
 from ingot.driver.catalogue.model import Model, shard_names
 from ingot.model.checkpoint import adapter
 from ingot.model.checkpoint.safetensors import INDEX
+from ingot.model.rope import LongRope
 
 FETCH = Cost(1.5, 10.0, 90)  # unit: a GB fetched, at 100 MB/s
 LISTING = 5_000  # bytes
@@ -42,6 +43,13 @@ def fetched(job: Job, model: Model) -> Work | None:
         shards = [one for one in shard_names(model.entry["shards"]) if one != INDEX]
         size = model.checkpoint_bytes() / len(shards)
     return Work(FETCH, size / GB, {job.writes[0]: size}, download=int(size))
+
+
+def referenced(job: Job, model: Model) -> Work | None:
+    """Prompts in batches; each alone of a quantised checkpoint, and where the longest decides rope."""
+    far = isinstance(getattr(model.config, "rope", None), LongRope)
+    alone = far or "scheme" in job.wildcards or "original" in model.entry
+    return run_through(Cost(3, 75 if alone else 20, 1200, 1250), 6e5)(job, model)
 
 
 def scored(job: Job, model: Model) -> Work | None:
@@ -70,7 +78,7 @@ ROWS = (
     beside(
         name="reference.npz",
         what="greedy tokens and logits by transformers in float32",
-        steps={"generate_reference": run_through(Cost(3, 20, 1200, 1250), 6e5)},
+        steps={"generate_reference": referenced},
     ),
     beside(
         name="texts.json",

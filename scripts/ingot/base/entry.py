@@ -21,10 +21,6 @@ from ingot.base.refused import Refused
 PAUSE = 1.0  # seconds between two looks at whether Snakemake goes on
 # modules and DAGs are no garbage: looking for some takes a sixth of torch's import, a fifth of a dry run
 GARBAGE = 50_000, 20, 20
-COLLECTED = {
-    "iree.runtime",
-    "mlx.core",
-}  # their bindings print what of theirs was not collected at the end
 UNCOUNTED = {  # with these, other people's packages report no use of them to their makers
     "DO_NOT_TRACK": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "ORT_DISABLE_TELEMETRY": "1",
     "RAY_USAGE_STATS_ENABLED": "0", "TRTLLM_NO_USAGE_STATS": "1", "VLLM_NO_USAGE_STATS": "1",
@@ -54,7 +50,9 @@ def run(main: Callable[[], int | None]) -> NoReturn:
             raise
         _fail(str(Refused(f"{type(error).__name__}: {error}")), "")
     finally:
-        if not COLLECTED & {*sys.modules}:
+        if (
+            "iree.runtime" not in sys.modules
+        ):  # whose bindings print what of theirs was not collected
             gc.freeze()  # or Python looks for garbage once more, in all of it: 0.8 s behind torch
 
 

@@ -41,9 +41,8 @@ def main() -> int | None:
         if ended == 0 and hook and hook.Session.idle:
             watch.keep()
         gc.freeze()  # as steps do: nothing is garbage at the end
-        signal.signal(
-            signal.SIGINT, signal.SIG_DFL
-        )  # Python's would end in a traceback from here on
+        # Python's would end in a traceback from here on
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run() -> int | None:

@@ -146,8 +146,10 @@ def rendered(tokenizer) -> list[tuple[list[dict[str, str]], str]]:
 
 
 def unlike(error: Exception) -> Refused:
-    words = f"{type(error).__name__}: {error}"
-    return Refused(f"chat_template: {words}, expected one that transformers renders; mend it")
+    words = (
+        f"chat_template: {type(error).__name__}: {error}, expected one that transformers renders"
+    )
+    return Refused(f"{words}; correct it beside the tokenizer")
 
 
 if __name__ == "__main__":

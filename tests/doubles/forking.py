@@ -20,12 +20,8 @@ SLOW = (  # where a toolchain has them
     "transformers.models.auto.tokenization_auto", "transformers.models.llama.modeling_llama",
     "llmcompressor", "llmcompressor.modifiers.gptq",
 )  # fmt: skip
-HUB = (
-    "httpx2",
-    "yaml",
-    "filelock",
-    "tqdm.auto",
-)  # not huggingface_hub, which reads variables as it is imported
+# not huggingface_hub, which reads variables as it is imported
+HUB = ("httpx2", "yaml", "filelock", "tqdm.auto")
 # no openvino: its import starts a thread, which a fork does not have
 
 SNAKEMAKE = (  # what a run imports whatever its Snakefile says

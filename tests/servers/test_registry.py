@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 import threading
-from argparse import Namespace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
@@ -20,7 +19,6 @@ import registry as registries
 from conftest import ROOT, needs_mounts
 from ingot.base.refused import Refused
 from ingot.driver.cache.remote import settings
-from ingot.driver.commands import publish, pull
 from ingot.registry import connection as connections
 from ingot.registry import (
     credentials,
@@ -759,75 +757,3 @@ def test_other_hosts_are_spoken_to_by_tls_alone(server, artifact, tmp_path):
         ) as said:
             get(Connection(to(proxy.host, "single")), tmp_path / "back", [])
     assert registries.SECRET not in str(said.value)
-
-
-def test_commands_refuse_before_they_ask_anybody(tmp_path):
-    def asked(**words):
-        return Namespace(
-            **{"configfile": None, "plain_http": False, "only": [], "key": [], **words}
-        )
-
-    with pytest.raises(Refused, match="expected a tag, such as"):
-        publish.run(ROOT, asked(target=["artifacts/m"], to="oci://h/a", key=None))
-    (tmp_path / "here").write_text("mine")
-    with pytest.raises(Refused, match="here: exists, expected nothing there"):
-        pull.run(ROOT, asked(reference="oci://127.0.0.1:1/a:1", target=tmp_path / "here"))
-
-
-@pytest.mark.slow
-def test_the_commands_publish_and_pull_what_was_built(server, shared, tmp_path):
-    target = "artifacts/demo.irpa"
-    done = shared(tmp_path, "--", target, f"{target}.verified.json")
-    assert done.returncode == 0, done.stderr
-    place = f"oci://{server.host}/demo/irpa:1.0"
-    environment = {"INGOT_STORE": str(shared.store), "DOCKER_CONFIG": str(tmp_path)}
-
-    def ingot(*words):
-        command = [sys.executable, "-m", "ingot.driver.commands.cli", *words]
-        return subprocess.run(
-            command, cwd=tmp_path, env={**os.environ, **environment}, capture_output=True, text=True
-        )
-
-    done = ingot("publish", target, "--to", place)
-    assert done.returncode == 0 and f"{place}@sha256:" in done.stdout, done.stderr
-    done = ingot("publish", target, "--to", place)
-    assert "0.0 MB sent" in done.stdout, done.stderr
-    done = ingot("pull", place, "back.irpa")
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "back.irpa").read_bytes() == (tmp_path / target).read_bytes()
-    environment["INGOT_STORE"] = str(tmp_path / "empty")
-    done = ingot("publish", target, "--to", place)
-    assert done.returncode == 1 and "not on record, expected it built and verified" in done.stderr
-    assert ingot("pull", place, "back.irpa").returncode == 1
-
-
-@pytest.mark.slow
-def test_a_folder_that_was_edited_is_neither_published_nor_shown_as_verified(
-    server, shared, tmp_path
-):
-    """What is on record would be sent in its place, and its record be shown."""
-    target = "artifacts/demo.split"
-    done = shared(tmp_path, "--", target, f"{target}.verified.json")
-    assert done.returncode == 0, done.stderr
-    environment = {**os.environ, "INGOT_STORE": str(shared.store), "DOCKER_CONFIG": str(tmp_path)}
-
-    def ingot(*words):
-        command = [sys.executable, "-m", "ingot.driver.commands.cli", *words]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-
-    place = f"oci://{server.host}/demo/split:1.0"
-    assert "verified" in ingot("show", target).stdout
-    assert ingot("publish", target, "--to", place).returncode == 0
-    (file, *_) = sorted((tmp_path / target).glob("*.gguf"))
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.unlink()  # a link into the store
-    file.write_bytes(data)
-    done = ingot("publish", target, "--to", place)
-    assert done.returncode == 1 and "not the bytes on record; `snakemake" in done.stderr, (
-        done.stderr
-    )
-    done = ingot("show", target)
-    assert done.returncode == 1 and "are not those of SHA256SUMS" in done.stderr, done.stderr

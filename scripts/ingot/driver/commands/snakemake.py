@@ -9,7 +9,6 @@ import signal
 import sys
 from pathlib import Path
 
-from ingot.base.entry import GARBAGE
 from ingot.base.refused import Refused, one_line
 from ingot.driver.commands import stopped
 from ingot.driver.snakemake import noop
@@ -46,6 +45,7 @@ def main() -> int | None:
 
 
 def run() -> int | None:
+    from ingot.base.entry import GARBAGE
     from ingot.driver.catalogue import spelling
 
     gc.set_threshold(*GARBAGE)

@@ -63,10 +63,10 @@ class Remote:
                     self.place,
                     access,
                     self.settings.plain,
-                    SILENCE,
-                    TRIES,
-                    SLOWEST,
-                    SILENCE,
+                    silence=SILENCE,
+                    tries=TRIES,
+                    slowest=SLOWEST,
+                    longest_wait=SILENCE,
                     quiet=True,
                 )
             return self._connection

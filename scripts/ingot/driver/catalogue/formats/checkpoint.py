@@ -49,7 +49,7 @@ def referenced(job: Job, model: Model) -> Work | None:
     """Prompts in batches; each alone of a quantised checkpoint, and where the longest decides rope."""
     far = isinstance(getattr(model.config, "rope", None), LongRope)
     alone = far or "scheme" in job.wildcards or "original" in model.entry
-    return run_through(Cost(3, 75 if alone else 20, 1200, 1250), 6e5)(job, model)
+    return run_through(Cost(3, 40 if alone else 20, 1200, 1250), 6e5)(job, model)
 
 
 def scored(job: Job, model: Model) -> Work | None:

@@ -29,8 +29,8 @@ BUILD = Cost(60.0, 30.0, 16000, 2500)  # nobody has measured one: a guess
 
 def checkpoint_size(job: Job, model: Model) -> float:
     """Bytes of all ranks; 0 where it cannot be cut so: the step says why."""
-    settings, words = model.entry["trtllm"], job.wildcards
-    mapping = trtllm.Mapping(int(words["tp"]), settings["pp"], settings["embedding"])
+    words = job.wildcards
+    mapping = mapping_of(model.entry, int(words["tp"]))
     if trtllm.why_not(model.config, mapping):
         return 0
     quant = words.get("quantised") or words.get("quant", "").lstrip(".")
@@ -120,10 +120,18 @@ def why_not(target: Target) -> str | None:
 
 def _uncut(target: Target) -> str | None:
     """Why the model cannot be cut into so many ranks and stages, where the catalogue tells; or None."""
-    settings = target.entry["trtllm"]
-    mapping = trtllm.Mapping(target.tp or 1, settings["pp"], settings["embedding"])
-    config = planned(target.entry) if target.entry.get("dimensions") else None
-    return trtllm.why_not(config, mapping) if isinstance(config, ModelConfig) else None
+    config = _said(target)
+    return trtllm.why_not(config, mapping_of(target.entry, target.tp or 1)) if config else None
+
+
+def _said(target: Target) -> ModelConfig | None:
+    """The model's numbers, where the catalogue has all of them."""
+    found = planned(target.entry) if target.entry.get("dimensions") else None
+    return found if isinstance(found, ModelConfig) else None
+
+
+def mapping_of(entry: dict, tp: int) -> trtllm.Mapping:
+    return trtllm.Mapping(tp, entry["trtllm"]["pp"], entry["trtllm"]["embedding"])
 
 
 def not_served(target: Target) -> str | None:
@@ -139,8 +147,8 @@ def not_served(target: Target) -> str | None:
         return (
             f"TensorRT-LLM serves {scheme} from compute capability {least} on, and {gpu} has {said}"
         )
-    config = planned(target.entry) if target.entry.get("dimensions") else None
-    if isinstance(config, ModelConfig) and (reason := cut_group(config, scheme, target.tp or 1)):
+    config = _said(target)
+    if config and (reason := cut_group(config, scheme, target.tp or 1)):
         return reason
     return quantised.why_not(target)
 

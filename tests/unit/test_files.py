@@ -1,7 +1,10 @@
 """Bytes to disk: whole under their names, hashed once, in any number of threads."""
 
+import _thread
 import os
 import re
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,28 @@ def test_an_error_in_making_the_jobs_is_no_success():
 
     with pytest.raises(OSError, match="Input/output"):
         in_threads(jobs())
+
+
+def test_no_job_outlives_an_interrupt_even_of_a_threads_start(monkeypatch):
+    """A thread runs before its `start` returns; a signal in between left it running, and `join` refused it."""
+    from ingot.base.stream import in_threads
+
+    begun, ended = threading.Event(), []
+
+    def start(thread):
+        _thread.start_new_thread(thread.run, ())
+        begun.wait(60)
+        raise KeyboardInterrupt
+
+    def job():
+        begun.set()
+        time.sleep(0.3)
+        ended.append("one")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        in_threads([job] * 9)
+    assert ended == ["one"]
 
 
 def test_what_a_killed_process_left_is_removed_and_a_running_ones_is_not(tmp_path):

@@ -143,31 +143,34 @@ def in_threads(
     """
     source, lock, errors = iter(jobs), threading.Lock(), []
 
-    def work() -> None:
-        while not errors:
-            try:
-                with lock:
-                    job = next(source, None)
-                if job is None:
-                    return
-                job()
-            except BaseException as error:  # raised again below
-                errors.append(error)
-                for turn in turns:
-                    turn.stop()
+    def work(at_work: threading.Lock) -> None:
+        with at_work:
+            while not errors:
+                try:
+                    with lock:
+                        job = next(source, None)
+                    if job is None:
+                        return
+                    job()
+                except BaseException as error:  # raised again below
+                    errors.append(error)
+                    for turn in turns:
+                        turn.stop()
 
-    threads = [threading.Thread(target=work) for _ in range(count)]
+    locks = [threading.Lock() for _ in range(count)]
+    threads = [threading.Thread(target=work, args=(at_work,)) for at_work in locks]
     try:
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-    except BaseException as error:  # an interrupt: no thread may outlive the files it works on
+    except BaseException as error:  # an interrupt: no job may outlive the files it works on
         errors.append(error)
         for turn in turns:
             turn.stop()
-        for thread in threads:
-            thread.join()
+        for at_work in locks:  # not `join`, which a thread refuses if its `start` was interrupted
+            with at_work:
+                pass
     if errors:
         raise errors[0]
 

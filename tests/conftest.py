@@ -31,6 +31,7 @@ from ingot.store.records import Action, Store
 ROOT = Path(__file__).resolve().parents[1]
 IRPA = "artifacts/demo.irpa"
 KEY = "ab" * 32  # of an action that nobody ran
+QUICK = ("hub", "convert")  # toolchains that are there in a minute
 FEW = 4  # tokens a prompt, where a verification has twelve: it must refuse all the same
 environments.keep_bytecode()
 gc.set_threshold(*GARBAGE)
@@ -117,7 +118,7 @@ def forked(interpreter):
 
 
 @pytest.fixture
-def step(python, interpreter, tmp_path):
+def step(python, interpreter, request, tmp_path):
     """step("hub", "fetch_file.py", "--file", ...) runs a script; .returncode, .stdout, .stderr.
 
     In a process of its own where the environment is more than a path and a home, which imports may read;
@@ -125,6 +126,7 @@ def step(python, interpreter, tmp_path):
     """
 
     def run(name, script, *arguments, environment=None, timeout=600):
+        assert name in QUICK or request.node.get_closest_marker("slow"), f"{name}: mark it slow"
         words = [python(name), ROOT / "scripts" / script, *arguments]
         kept = ("PATH", environments.BYTECODE, environments.WAITS)
         alone = {one: os.environ[one] for one in kept if one in os.environ} | {

@@ -21,7 +21,7 @@ SLOW = (  # where a toolchain has them
     "llmcompressor", "llmcompressor.modifiers.gptq",
 )  # fmt: skip
 # not huggingface_hub, which reads variables as it is imported
-HUB = ("httpx2", "yaml", "filelock", "tqdm.auto")
+HUB = ("httpx2", "httpcore2", "truststore", "anyio.streams.tls", "yaml", "filelock", "tqdm.auto")
 # no openvino: its import starts a thread, which a fork does not have
 
 SNAKEMAKE = (  # what a run imports whatever its Snakefile says

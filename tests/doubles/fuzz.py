@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 import checkpoints
 from ingot.base import digest
 from ingot.base.refused import Refused
@@ -378,7 +376,7 @@ def target_text(chance: random.Random, _: bytes) -> bytes:
 @functools.cache
 def catalogue() -> dict:
     root = Path(__file__).resolve().parents[2]
-    found = yaml.safe_load((root / "models.yaml").read_text())
+    found = schema.read(root / schema.FILE)
     schema.complete(found, root)
     return found
 

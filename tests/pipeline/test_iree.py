@@ -14,6 +14,7 @@ import faults
 from conftest import ROOT, lasting, once
 from ingot.base import digest
 from ingot.base.refused import Refused
+from ingot.driver.catalogue import schema
 from ingot.driver.catalogue.formats.iree import PROGRAMS
 from ingot.driver.commands.demo import QUESTION
 from ingot.driver.toolchains import toolchains
@@ -21,7 +22,7 @@ from ingot.formats.iree.shortfin import Server
 from ingot.parity.hard_texts import STRINGS
 
 DEMO = checkpoints.DEMO
-HARDWARE = yaml.safe_load((ROOT / "models.yaml").read_text())["hardware"]
+HARDWARE = schema.read(ROOT / schema.FILE)["hardware"]
 EXPORT = (
     "--bs-prefill=1", "--bs-decode=1", "--block-seq-stride=32", "--device-block-count=512",
     *PROGRAMS["f32"],
@@ -346,7 +347,7 @@ def test_tied_and_biased_models_go_from_path_to_a_verified_bundle(snakemake, tmp
 
 def test_no_artifact_depends_on_a_models_name(demo, snakemake, told, tmp_path):
     """Files given by role are not named in an action's key: another name must give the same bytes."""
-    entry = yaml.safe_load((ROOT / "models.yaml").read_text())["models"]["demo"]
+    entry = schema.read(ROOT / schema.FILE)["models"]["demo"]
     shutil.copytree(DEMO, tmp_path / "elsewhere")
     told(tmp_path / ".store")
     twin = {"models": {"twin": {**entry, "path": "elsewhere"}}}

@@ -9,17 +9,17 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 import checkpoints
 from conftest import IRPA, ROOT
 from fake_hub import Hub
 from ingot.base import digest
+from ingot.driver.catalogue import schema
 from ingot.driver.release import on_record
 from ingot.store.records import Store
 
 GIB = 1 << 30
-CATALOGUE = yaml.safe_load((ROOT / "models.yaml").read_text())["models"]
+CATALOGUE = schema.read(ROOT / schema.FILE)["models"]
 
 
 def asked(done):

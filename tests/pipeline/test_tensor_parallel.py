@@ -11,6 +11,7 @@ import yaml
 import checkpoints
 from conftest import ROOT, convert, once, ran
 from fake_hub import COMMIT, Hub
+from ingot.driver.catalogue import schema
 from ingot.driver.catalogue.formats.iree import PROGRAMS
 from ingot.formats.iree import dispatches, tensor_parallel
 
@@ -18,7 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import compile_vmfb
 
 DEMO = checkpoints.DEMO
-HARDWARE = yaml.safe_load((ROOT / "models.yaml").read_text())["hardware"]
+HARDWARE = schema.read(ROOT / schema.FILE)["hardware"]
 EQUAL = """
 import sys
 import iree.compiler.dialects.util

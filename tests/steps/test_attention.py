@@ -5,14 +5,14 @@ import re
 import subprocess
 
 import pytest
-import yaml
 
 import forging
 from conftest import ROOT
 from forgeries import Forgery
+from ingot.driver.catalogue import schema
 from ingot.formats.iree import attention
 
-FLAGS = yaml.safe_load((ROOT / "models.yaml").read_text())["hardware"]["cpu"]["flags"]
+FLAGS = schema.read(ROOT / schema.FILE)["hardware"]["cpu"]["flags"]
 TARGET = "--iree-hal-target-device=local"
 RUN = """
 import json, sys

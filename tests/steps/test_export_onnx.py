@@ -10,6 +10,7 @@ import pytest
 import checkpoints
 from conftest import ROOT
 
+pytestmark = pytest.mark.slow
 DEMO = checkpoints.DEMO
 NAMES = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
 CONSUMER = """
@@ -69,7 +70,6 @@ def export(ok, tmp_path):
     return run
 
 
-@pytest.mark.slow
 def test_other_shapes_give_transformers_logits(export, python, tmp_path):
     """Tied embeddings, head_dim that is not hidden / heads, biases, KV heads one or all, norms of heads."""
     asked = []
@@ -113,7 +113,6 @@ def finetuned(folder):
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--dtype=fp16",), ("--dtype=int8",)], ids=str)
 def test_a_second_run_gives_the_same_bytes_and_a_finetune_costs_its_layer(words, export, tmp_path):
     one = export(DEMO, "one", *words)
@@ -138,7 +137,6 @@ for folder in sys.argv[1:]:
 """
 
 
-@pytest.mark.slow
 def test_torch_loads_the_embedding_that_was_written_without_it(ok, python, tmp_path):
     folders = [tmp_path / dtype for dtype in ("fp16", "fp32")]
     for folder in folders:
@@ -307,7 +305,6 @@ PLANTED = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_damaged_or_foreign_folder_is_refused(fault, export, verify):
     plant, *parts = PLANTED[fault]
@@ -342,7 +339,6 @@ def test_without_the_rope_scaling_the_check_fails(ok, export, reading, step, tmp
     refused(done, "of 26 prompts continue as transformers does", "expected all")
 
 
-@pytest.mark.slow
 def test_a_full_disk_is_said_before_any_work(python, tmp_path):
     """On a file system of 8 MB, which a mount namespace has."""
     words = [python("onnx"), ROOT / "scripts/export_onnx.py", "--checkpoint", DEMO, *small(DEMO)]

@@ -57,6 +57,7 @@ def words(folder):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_record_that_is_of_another_gguf_file_carries_no_archive(ok, step, tmp_path):
     convert(ok, checkpoints.DEMO, tmp_path / "m.gguf")
     rewrite(ok, tmp_path / "m.gguf", tmp_path / "m.irpa")
@@ -69,6 +70,7 @@ def test_a_record_that_is_of_another_gguf_file_carries_no_archive(ok, step, tmp_
         words(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_record_is_refused_when_one_byte_of_a_tensor_differs(ok, step, tmp_path):
     convert(ok, checkpoints.DEMO, tmp_path / "m.gguf")
     rewrite(ok, tmp_path / "m.gguf", tmp_path / "m.irpa")

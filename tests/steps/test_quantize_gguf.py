@@ -13,6 +13,7 @@ from ingot.formats.gguf.file import read
 from ingot.formats.gguf.quantisations import ROWS
 from ingot.parity.hard_texts import STRINGS
 
+pytestmark = pytest.mark.slow
 PROMPTS = ROOT / "models/demo/prompts.txt"
 HEADER = ("--name", "A name", "--pre-tokenizer", "llama-bpe")
 
@@ -37,7 +38,6 @@ def quantize(run, checkpoint, *words):
     )
 
 
-@pytest.mark.slow
 def test_every_type_of_one_read_is_what_llama_quantize_writes(ok, tool, tmp_path):
     """The demo has shapes that fall back: rows of 256 and 512, tied to nothing, 4 layers."""
     convert(ok, checkpoints.DEMO, tmp_path / "f32.gguf", "f32")
@@ -51,7 +51,6 @@ def test_every_type_of_one_read_is_what_llama_quantize_writes(ok, tool, tmp_path
     assert len(lines) == len(types)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -116,7 +115,6 @@ def test_several_types_take_one_read_of_the_checkpoint(ok, step, tmp_path):
     assert found <= 1.1 * weights + 500_000  # and a tokenizer, modules, libraries
 
 
-@pytest.mark.slow
 def test_by_an_importance_matrix_the_bytes_are_llama_quantizes_too(ok, tool, tmp_path):
     convert(ok, checkpoints.DEMO, tmp_path / "f16.gguf", "f16")
     convert(ok, checkpoints.DEMO, tmp_path / "f32.gguf", "f32")
@@ -139,7 +137,6 @@ def test_by_an_importance_matrix_the_bytes_are_llama_quantizes_too(ok, tool, tmp
     assert pairs["quantize.imatrix.dataset"].startswith("sha256:")
 
 
-@pytest.mark.slow
 def test_the_importance_matrix_is_llama_imatrixs(ok, tool, tmp_path):
     """Theirs has a KV cache of float16; ours of float32."""
     convert(ok, checkpoints.DEMO, tmp_path / "f32.gguf", "f32")

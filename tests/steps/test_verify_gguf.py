@@ -14,6 +14,7 @@ import tokenizers_of
 from conftest import ROOT, convert
 from ingot.parity import hard_texts
 
+pytestmark = pytest.mark.slow
 PIECES = """
 import json, sys, sentencepiece
 model = sentencepiece.SentencePieceProcessor(sys.argv[1])
@@ -72,7 +73,6 @@ def pieces_of(python, checkpoint):
     return json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
 
 
-@pytest.mark.slow
 def test_a_sentencepiece_model_that_transformers_rewrote_has_its_tokens(
     ok, peers, python, sentencepiece, tmp_path
 ):
@@ -87,7 +87,6 @@ def test_a_sentencepiece_model_that_transformers_rewrote_has_its_tokens(
     assert checks["texts_equal"] > len(hard_texts.STRINGS)
 
 
-@pytest.mark.slow
 def test_a_sentencepiece_model_beside_its_tokenizer_json_has_its_tokens(
     ok, peers, python, sentencepiece, tmp_path
 ):

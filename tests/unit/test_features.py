@@ -5,7 +5,6 @@ import json
 import re
 
 import pytest
-import yaml
 
 import checkpoints
 import formats
@@ -59,7 +58,7 @@ def catalogue(tmp_path, monkeypatch):
         checkpoints.write_json(tmp_path / "m/config.json", config)
         entry = {"path": "m", "name": "M", "architecture": config["architectures"][0],
                  "pre_tokenizer": "llama-bpe", "tp": [1, 2], "imatrix": "corpus.txt"}  # fmt: skip
-        found = yaml.safe_load((ROOT / "models.yaml").read_text())
+        found = schema.read(ROOT / schema.FILE)
         found["models"] = {"m": entry}
         schema.complete(found, ROOT)
         return found

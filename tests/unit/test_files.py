@@ -23,7 +23,7 @@ def test_an_error_in_making_the_jobs_is_no_success():
 
 
 def test_no_job_outlives_an_interrupt_even_of_a_threads_start(monkeypatch):
-    """A thread runs before its `start` returns; a signal in between left it running, and `join` refused it."""
+    """A thread runs before its `start` returns; a signal in between left it running, refused by `join`."""
     from ingot.base.stream import in_threads
 
     begun, ended = threading.Event(), []

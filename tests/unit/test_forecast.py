@@ -7,11 +7,11 @@ import os
 import random
 
 import pytest
-import yaml
 
 import checkpoints
 from conftest import ROOT
 from ingot.base.refused import Refused
+from ingot.driver.catalogue import schema
 from ingot.driver.catalogue.job import Graph, Job, Output
 from ingot.driver.catalogue.model import Model
 from ingot.driver.forecast import ending, past
@@ -25,7 +25,7 @@ from ingot.store import blobs
 from ingot.store.records import Action, Store
 
 GIB = 1 << 30
-CATALOGUE = yaml.safe_load((ROOT / "models.yaml").read_text())
+CATALOGUE = schema.read(ROOT / schema.FILE)
 
 
 @pytest.fixture

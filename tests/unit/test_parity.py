@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from conftest import ROOT
 from ingot.base.refused import Refused
@@ -210,7 +209,7 @@ def test_the_header_of_a_quantised_file_says_its_rows_type_last():
 
 
 def test_the_catalogue_takes_each_quantisation_that_has_a_row_and_no_other():
-    catalogue = yaml.safe_load((ROOT / "models.yaml").read_text())
+    catalogue = schema.read(ROOT / schema.FILE)
     catalogue["models"]["demo"]["quants"] = [*ROWS]
     schema.complete(catalogue, ROOT)
     catalogue["models"]["demo"]["quants"] = ["q4_k_x"]

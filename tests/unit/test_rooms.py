@@ -1,6 +1,7 @@
 """The rooms of the house: who may import whom, how many there are, and the page that lists them."""
 
 import ast
+import functools
 
 import pytest
 
@@ -21,13 +22,16 @@ def module(path):
 MODULES = {module(path): path for path in FILES}
 
 
+@functools.cache
 def imported(path):
     """The files of ours that a file imports."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ingot"):
-            for alias in node.names:
-                name = f"{node.module}.{alias.name}"
-                yield MODULES[name if name in MODULES else node.module]
+    named = [
+        (node.module, f"{node.module}.{alias.name}")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ingot")
+        for alias in node.names
+    ]
+    return {MODULES[name if name in MODULES else module] for module, name in named}
 
 
 def room_of(path):
@@ -35,7 +39,9 @@ def room_of(path):
     return next((room for room in ROOMS if inside.startswith(f"{room}/")), "")
 
 
-ARROWS = {(room_of(path), room_of(other)) for path in FILES for other in imported(path)}
+@functools.cache
+def arrows():
+    return {(room_of(path), room_of(other)) for path in FILES for other in imported(path)}
 
 
 def test_every_file_is_in_a_room():
@@ -45,18 +51,18 @@ def test_every_file_is_in_a_room():
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_imports_only_from_rooms_below_it(room):
     above = ROOMS[ROOMS.index(room) + 1 :]
-    assert [there for here, there in ARROWS if here == room and there in above] == []
+    assert [there for here, there in arrows() if here == room and there in above] == []
 
 
 def test_the_house_is_seen_at_a_glance():
-    between = {arrow for arrow in ARROWS if arrow[0] != arrow[1]}
+    between = {arrow for arrow in arrows() if arrow[0] != arrow[1]}
     assert len(ROOMS) <= MOST["rooms"] and len(between) <= MOST["arrows"], len(between)
     longest = max(FILES, key=lambda path: len(path.read_text().splitlines()))
     assert len(longest.read_text().splitlines()) <= MOST["lines of a file"], longest
 
 
 def test_no_file_imports_itself_by_way_of_others():
-    left = {path: set(imported(path)) - {path} for path in FILES}
+    left = {path: imported(path) - {path} for path in FILES}
     while ground := [path for path, needs in left.items() if not needs & left.keys()]:
         for path in ground:
             del left[path]

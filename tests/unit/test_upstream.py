@@ -58,7 +58,7 @@ def catalogue(tmp_path, monkeypatch):
         (tmp_path / "m").mkdir(exist_ok=True)
         checkpoints.write_json(tmp_path / "m/config.json", said)
         (tmp_path / "m/model.safetensors").write_bytes(b"x" * 4000)
-        found = yaml.safe_load((ROOT / "models.yaml").read_text())
+        found = schema.read(ROOT / schema.FILE)
         named = {"path": "m", "name": "M", "architecture": said["architectures"][0]}
         found["models"] = {"m": {**named, **entry}}
         schema.complete(found, ROOT)
@@ -186,7 +186,7 @@ def test_plans_go_by_bytes_where_there_is_no_table(catalogue):
     assert model.tensor_bytes("f32") == 4 * 62 * 32 and model.tensor_bytes("q8_0") == 62 * 34
     said = {"layers": 2, "hidden": 8, "vocab": 9, "context": 64, "parameters": 5000}
     unfetched = {"hub": "a/b", "shards": 1, "name": "M", "architecture": "OlmoForCausalLM"}
-    found = yaml.safe_load((ROOT / "models.yaml").read_text())
+    found = schema.read(ROOT / schema.FILE)
     found["models"] = {"m": {**unfetched, "dimensions": said}}
     schema.complete(found, ROOT)
     assert Model("m", found, ROOT).parameters() == 5000
@@ -214,7 +214,7 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     assert {*entry["dimensions"]} == {*outline.KEYS}
     assert entry["tp"] == [1, 2, 4]
     text = add.yaml_of("m", entry)
-    found = yaml.safe_load((ROOT / "models.yaml").read_text())
+    found = schema.read(ROOT / schema.FILE)
     found["models"] = yaml.safe_load(f"models:\n{text}")["models"]
     schema.complete(found, ROOT)
     lines = add.about(ROOT, "m", entry, size, found)
@@ -289,7 +289,7 @@ def test_an_entry_of_before_its_family_had_a_table_goes_on_as_it_did(catalogue):
         "upstream",
     )
     unfetched = {"hub": "a/b", "shards": 1, "name": "M", "architecture": "MixtralForCausalLM"}
-    found = yaml.safe_load((ROOT / "models.yaml").read_text())
+    found = schema.read(ROOT / schema.FILE)
     found["models"] = {"m": {**unfetched, **old}}
     schema.complete(found, ROOT)
     assert targets.why_not("artifacts/m.q4_k_m.gguf", found) is None
@@ -343,7 +343,7 @@ def test_shards_that_are_counted_otherwise_are_named(count, catalogue, tmp_path)
     numbers = "{00000..00002}" if first else "{00001..00003}"
     assert found == [count.replace("{n:05d}", numbers)]
     entry = {"hub": "a/b", "shards": found, "name": "M", "architecture": "OlmoForCausalLM"}
-    whole = yaml.safe_load((ROOT / "models.yaml").read_text())
+    whole = schema.read(ROOT / schema.FILE)
     whole["models"] = {"m": entry}
     schema.complete(whole, ROOT)
     weights = Inputs(whole, ROOT).weights(Wildcards("m"))

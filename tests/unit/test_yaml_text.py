@@ -41,7 +41,7 @@ def test_every_reader_refuses_it_in_one_line(text, why, tmp_path, monkeypatch):
     place = tmp_path / "it.yaml"
     place.write_text(text)
     monkeypatch.setenv(site.FILE, str(place))
-    for reader in (lambda: schema.read(str(place)), site.read, lambda: matrix.read(place),
+    for reader in (lambda: schema.read(place), site.read, lambda: matrix.read(place),
                    lambda: manifest.read(place)):  # fmt: skip
         with pytest.raises(Refused, match=f"not YAML.*({why})") as said:
             reader()

@@ -40,22 +40,21 @@ def load(root: Path, own: str | None = None, local: dict | None = None) -> dict:
 
     First that of the working folder, LOCAL, or `local` in place of it; then `own`, as --configfile does.
     """
-    import yaml
     from snakemake.utils import update_config
 
-    catalogue = yaml.safe_load((root / FILE).read_text())
+    catalogue = read(root / FILE)
     if local is None and Path(LOCAL).is_file():
-        local = read(LOCAL)
-    for found in (local, read(own) if own else None):
+        local = read(Path(LOCAL))
+    for found in (local, read(Path(own)) if own else None):
         if found:
             update_config(catalogue, found)
     complete(catalogue, root)
     return catalogue
 
 
-def read(path: str) -> dict:
+def read(path: Path) -> dict:
     """One file.  Refused: what is no catalogue by its form."""
-    found = yaml_text.only(Path(path), "a catalogue")
+    found = yaml_text.only(path, "a catalogue")
     if not isinstance(found, dict):
         kind = type(found).__name__
         raise Refused(f"{path}: holds a {kind}, expected a catalogue")

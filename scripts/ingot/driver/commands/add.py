@@ -122,8 +122,8 @@ def add(root: Path, options: Namespace) -> str:
 def stop_on_taken(root: Path, name: str, options: Namespace) -> None:
     """Refuse a name that the catalogue has, but for one of the user's own that is to be written again."""
     # an entry of one's own changes keys of a shipped one
-    shipped = name in schema.read(str(root / schema.FILE))["models"]
-    mine = schema.read(schema.LOCAL) if Path(schema.LOCAL).is_file() else {}
+    shipped = name in schema.read(root / schema.FILE)["models"]
+    mine = schema.read(Path(schema.LOCAL)) if Path(schema.LOCAL).is_file() else {}
     own = not shipped and name in (mine.get("models") or {})
     again = getattr(options, "again", False)
     if own and again:

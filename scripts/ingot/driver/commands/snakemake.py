@@ -108,11 +108,11 @@ def stop_on_wrong_values(words: list[str]) -> None:
             if not Path(named).exists():
                 raise Refused(f"{named}: no such file, named by {option}")
             if option != FILES[-1]:
-                schema.read(named)
+                schema.read(Path(named))
         if "=" in word and word.startswith("-"):
             option = ""
     if Path(schema.LOCAL).is_file():
-        schema.read(schema.LOCAL)
+        schema.read(Path(schema.LOCAL))
 
 
 def stop_on_swallowed(words: list[str], parser: argparse.ArgumentParser) -> None:

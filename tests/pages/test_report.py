@@ -204,7 +204,7 @@ def test_pictures_are_files_of_their_own_too(reported):
 
 @pytest.mark.parametrize(
     "words, reason",
-    [(["artifacts/demo.q4_k_m.gguf"], "not on record here, expected something built; snakemake"),
+    [(["artifacts/demo.q4_k_m.gguf"], "not here, expected something built; snakemake"),
      (["artifacts/demoo.gguf"], "unknown model demoo"),
      ([IRPA, "--against", "reports/none.html"], "no page of an artifact"),
      (["--against", IRPA], "no artifact to compare"),
@@ -218,3 +218,9 @@ def test_what_cannot_be_reported_is_one_line(words, reason, ingot, tmp_path):
     assert done.returncode == 1 and reason in done.stderr and done.stderr.count("\n") == 1, (
         done.stderr
     )
+
+
+def test_a_damaged_artifact_is_not_called_absent(ingot, tmp_path):
+    (tmp_path / "artifacts").mkdir()
+    (tmp_path / "artifacts/demo.gguf").write_bytes(b"damaged")
+    assert "demo.gguf: its bytes are not on record" in ingot("report", "artifacts/demo.gguf").stderr

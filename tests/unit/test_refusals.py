@@ -55,6 +55,21 @@ def test_a_refusal_is_one_line_and_status_1(capsys):
         raise Refused("no")
 
 
+@pytest.mark.parametrize("stop, said", [(SystemExit("stopped by SIGTERM"), "stopped by SIGTERM"),
+                                        (KeyboardInterrupt(), "stopped by Ctrl-C")])  # fmt: skip
+def test_what_fails_because_of_a_stop_is_not_the_reason(stop, said):
+    """A signal came while a thread was started; waiting for that thread then failed, in a traceback."""
+
+    def main():
+        try:
+            raise stop
+        finally:
+            raise RuntimeError("cannot join thread before it is started")
+
+    with pytest.raises(SystemExit, match=said):
+        run(main)
+
+
 def test_a_defect_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError):
         run(lambda: 1 / 0)

@@ -35,7 +35,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     record.begin()
     gc.set_threshold(*GARBAGE)
     try:
-        status = main()
+        status = _not_beyond_a_stop(main)
         record.end()
         sys.exit(status)
     except Refused as reason:
@@ -54,6 +54,19 @@ def run(main: Callable[[], int | None]) -> NoReturn:
             "iree.runtime" not in sys.modules
         ):  # whose bindings print what of theirs was not collected
             gc.freeze()  # or Python looks for garbage once more, in all of it: 0.8 s behind torch
+
+
+def _not_beyond_a_stop(main: Callable[[], int | None]) -> int | None:
+    """What `main` returns.  A stop may come in the middle of anything: what fails then is not the reason."""
+    try:
+        return main()
+    except Refused:  # also of a tool that ends the program
+        raise
+    except Exception as error:
+        behind: BaseException | None = error
+        while isinstance(behind, Exception):
+            behind = behind.__context__
+        raise behind or error  # noqa: B904  the reason is what it was
 
 
 def _report_to_nobody() -> None:

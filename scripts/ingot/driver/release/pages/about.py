@@ -29,7 +29,8 @@ def about(
     """Of a target that is on record; `verifiable`: its format is verified.  Seconds, and bytes."""
     record = on.record(target)
     if record is None:
-        raise Refused(f"{target}: not on record here, expected something built; snakemake {target}")
+        known = "its bytes are not on record" if (on.cwd / target).exists() else "not here"
+        raise Refused(f"{target}: {known}, expected something built; snakemake {target}")
     output, model = on.output(target), targets.model_of(target)
     entry, row = on.catalogue["models"][model], row_of(target)
     verified = verification(on, target)

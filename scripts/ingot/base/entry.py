@@ -57,7 +57,7 @@ def run(main: Callable[[], int | None]) -> NoReturn:
 
 
 def _not_beyond_a_stop(main: Callable[[], int | None]) -> int | None:
-    """What `main` returns.  A stop may come in the middle of anything: what then fails is not the reason."""
+    """What `main` returns.  A stop may come anywhere: what fails because of it is not the reason."""
     try:
         return main()
     except Refused:  # also of a tool that ends the program

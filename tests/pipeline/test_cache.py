@@ -119,7 +119,8 @@ def test_an_artifact_edited_by_hand_is_put_right_when_it_is_asked_for(build, bui
     assert (folder / IRPA).read_bytes() == right
 
 
-def test_an_input_that_changes_while_it_is_read_puts_nothing_on_record(clone, build):
+def test_an_input_that_changes_while_it_is_read_fails_the_job(clone, build):
+    """Its bytes are of neither state; a run that ended well gave them to whoever took them next."""
     folder = clone("a")
     edit(
         folder / "rules/gguf.smk",
@@ -127,8 +128,10 @@ def test_an_input_that_changes_while_it_is_read_puts_nothing_on_record(clone, bu
         "touch {input.config:q}\n        {PYTHON[convert]:q} {input.code[0]:q} \\\n"
         "            --checkpoint",
     )
-    assert "changed while artifacts/demo.gguf was built" in build(folder, "--", GGUF)
-    assert ran(build(folder, "--", GGUF)) == {"safetensors_to_gguf"}
+    said = build(folder, "--", GGUF, fails=True)
+    assert "config.json: changed while artifacts/demo.gguf was built; ask for it again" in said
+    assert not (folder / GGUF).exists()
+    assert ran(build(folder, "--", GGUF, fails=True)) == {"safetensors_to_gguf"}
 
 
 def test_a_failed_job_is_not_tried_again_while_others_go_on(clone, build):

@@ -27,13 +27,15 @@ def fails(clone, snakemake, store, tmp_path):
     """fails(target, cause): `said` of a run that fails: at most 12 lines, the first of which is so."""
     folder = clone("a")
 
-    def run(target, cause, **environment):
+    def run(target, **environment):
         environment = {"INGOT_STORE": str(store), **environment}
-        done = snakemake(folder, "-s", folder / "Snakefile", "--", target, environment=environment)
-        return judged(done, target, cause)
+        return snakemake(folder, "-s", folder / "Snakefile", "--", target, environment=environment)
 
-    run.folder = folder  # ty: ignore[missing-attribute]
-    return run
+    def fails(target, cause, **environment):
+        return judged(run(target, **environment), target, cause)
+
+    fails.folder, fails.run = folder, run  # ty: ignore[missing-attribute]
+    return fails
 
 
 def judged(done, target, cause):
@@ -116,8 +118,22 @@ def test_dimensions_that_the_fetched_config_contradicts(fails, hub, snakemake, s
     )  # fmt: skip
     lines = done.stderr.splitlines()
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    said = "error: models.mine.dimensions.layers: 99, but artifacts/mine.hf/config.json says 3"
+    said = "error: models.mine.dimensions.layers: 99, but artifacts/mine.hf/config.json says 3; write 3"
     assert said in lines and "File" not in done.stderr
+
+
+def test_a_missing_file_is_said_also_where_what_was_made_of_another_is_here(fails, ingot):
+    """Snakemake took the texts of before for a source, and the file was verified by them: passed."""
+    (fails.folder / "artifacts").mkdir()
+    (fails.folder / "artifacts/demo.texts.json").write_text("{}")
+    (fails.folder / "models.local.yaml").write_text("models: {demo: {corpus: nowhere.txt}}")
+    fails("artifacts/demo.texts.json", "nowhere.txt: missing, expected it there; rule encode_texts")
+    for done in (fails.run("artifacts/demo.gguf.verified.json"),
+                 ingot("explain", "artifacts/demo.texts.json", cwd=fails.folder)):  # fmt: skip
+        assert re.search("demo.texts.json: .*nowhere.txt: missing, expected", done.stderr), (
+            done.stderr
+        )
+        assert done.returncode == 1 and done.stderr.count("\n") <= 2
 
 
 def test_gated_without_a_token(fails, hub):

@@ -46,6 +46,20 @@ def test_another_parameter_is_the_reason_given(folder):
     assert found["b.one"] == "mode: 'fast' → 'slow' (nearest record: b.one)"
 
 
+def test_what_was_built_under_another_name_is_explained_by_its_record(folder):
+    """A copy of M.f16.gguf under M.gguf was only called new once a weight had changed."""
+
+    def alone(output):
+        one = job("a.txt", output)
+        return Graph([one], {one: {}}, [one], {output}, set())
+
+    Run(alone("first.one")).build()
+    assert Run(alone("second.one")).build().ran == []
+    Path("a.txt").write_text("changed")
+    (said,) = why(alone("second.one")).values()
+    assert "input source: its content changed" in said and "nearest record: first.one" in said
+
+
 @pytest.mark.parametrize(
     "hub, said",
     [

@@ -31,7 +31,9 @@ def job(output, rule="convert", model="m"):
 
 def running(*jobs):
     status = Status(run="r", targets=["artifacts/m.gguf"])
-    status.expect(list(jobs), {"seconds": 60.0, "memory": GB, "disk": 5 * GB, "whole": True})
+    status.expect(
+        list(jobs), {"seconds": 60.0, "memory": GB, "disk": 5 * GB, "whole": True, "free": 9 * GB}
+    )
     for one in jobs:
         status.started(one, "log", None)
     return status
@@ -111,7 +113,7 @@ def test_what_bash_says_of_a_killed_step_is_left_out():
     assert OF_BASH.match(killed) and not OF_BASH.match("m.gguf: line 2: 14031 Killed")
 
 
-def test_a_dry_run_is_a_table_in_which_fetches_are_one_row():
+def test_a_dry_run_is_a_table_in_which_fetches_are_one_row(tmp_path):
     class Costs:
         def of(self, job):
             return Forecast("fetch_file", "", 1.0, 30.0, 10**7, {job.writes[0]: GB})
@@ -123,7 +125,7 @@ def test_a_dry_run_is_a_table_in_which_fetches_are_one_row():
     words = "2 min 10 MB 5 GB 5 files of artifacts/m.hf (fetch_file: new)"
     assert " ".join(fetches.split()[1:]) == words
     assert gguf.endswith("  artifacts/m.gguf  (convert: new)")
-    plan = decided.plan(Graph(list(decision.run)), decision, Costs(), "all", 2, GB)
+    plan = decided.plan(Graph(list(decision.run)), decision, Costs(), "all", tmp_path, 2, GB)
     assert plan["whole"] and plan["disk"] == 6 * GB and plan["seconds"] >= 30
 
 
@@ -170,6 +172,8 @@ def test_few_words_for_many_names_and_for_a_verification(tmp_path):
     assert summary(status) == "plan     1 job: 60 s, 1 GB of memory, 5 GB of disk"
     status.plan["download"] = 500_000_000
     assert summary(status).endswith("5 GB of disk, 500 MB to download")
+    status.plan["free"] = 10**9
+    assert "5 GB of disk (1 GB free: too little), 500" in summary(status)
 
 
 def test_a_log_of_a_failure_is_folded_only_where_a_ci_asks(capfd, monkeypatch, tmp_path):

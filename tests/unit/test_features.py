@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -130,8 +131,8 @@ def test_add_says_what_cannot_be_built_and_why_before_anything_is_fetched(catalo
 def test_needs_that_are_not_config_jsons_own_are_refused(catalogue, tmp_path):
     catalogue(**CHANGES["mlp_bias"])
     for said, words in ((["yarn"], "yarn"), ([], "")):
-        with pytest.raises(Refused, match=rf"models.m.needs: {words}, but m/.* says mlp_bias"):
-            known.fill_needs("m", {**LLAMA, "path": "m", "needs": said}, ROOT)
+        refused = known.fill_needs("m", {**LLAMA, "path": "m", "needs": said}, ROOT)
+        assert re.match(rf"models.m.needs: {words}, but m/.* says mlp_bias", refused or "")
     unread = {**LLAMA, "hub": "org/m", "needs": ["yarn"]}
     known.fill_needs("other", unread, ROOT)  # which is not here
     assert unread["needs"] == ["yarn"]
@@ -149,6 +150,18 @@ def test_of_a_config_json_that_is_refused_no_target_can_be_built(catalogue):
     with pytest.raises(Refused, match="refused: no such key"):
         schema.complete({**found, "refused": {}}, ROOT)  # by a user
     assert [*targets.legal_of("m", catalogue())]
+
+
+def test_numbers_that_config_json_contradicts_are_refused_of_that_models_targets_alone(catalogue):
+    """config.json was changed behind `ingot add`: a traceback, whatever was asked."""
+    found = catalogue()
+    config = read_config(Path("m/config.json"), can=ALL)
+    told = {key: getattr(config, key) for key in schema.SIZES}
+    found["models"]["m"]["dimensions"] = {**told, "vocab": 999}
+    schema.complete(found, ROOT)
+    reason = targets.why_not("artifacts/m.gguf", found) or ""
+    said = f"models.m.dimensions.vocab: 999, but m/config.json says {config.vocab}; write"
+    assert reason.startswith(said) and known.Model("m", found, ROOT).refusal == reason
 
 
 def test_add_keeps_needs_of_models_of_the_hub_alone(catalogue, tmp_path):

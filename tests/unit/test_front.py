@@ -70,6 +70,18 @@ def test_a_home_that_may_not_be_written_is_said(tmp_path, monkeypatch):
         snakemake.stop_without_cache()
 
 
+@pytest.mark.skipif(not os.geteuid(), reason="root may write anywhere")
+def test_a_working_folder_that_may_not_be_written_is_said(folder):
+    snakemake.stop_without_folder([])
+    place = folder / "theirs/.snakemake"
+    place.mkdir(parents=True)
+    place.chmod(0o555)
+    with pytest.raises(
+        Refused, match=r"theirs/\.snakemake: cannot be written, and a run writes there"
+    ):
+        snakemake.stop_without_folder(["-d", "theirs", "artifacts/m.gguf"])
+
+
 def test_a_store_that_is_a_file_and_a_folder_without_a_snakefile_are_said(folder, monkeypatch):
     (folder / "file").touch()
     monkeypatch.setenv("INGOT_STORE", "file")
@@ -90,7 +102,7 @@ def test_a_store_that_is_a_file_and_a_folder_without_a_snakefile_are_said(folder
         ),
         (
             "LockException:\nError: Directory cannot be locked.",
-            "error: another run works in this folder",
+            "error: another run builds some of the same files here",
         ),
         ("Building DAG of jobs...", ""),
         ("Benchmark: unable to collect cpu and memory benchmark statistics: (pid=3)", ""),

@@ -23,7 +23,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from ingot.driver.snakemake import asks as snakemake_asks
 from ingot.driver.snakemake import hook as hook
-from ingot.driver.snakemake import memory
+from ingot.driver.snakemake import memory, values
 from ingot.driver.snakemake import says as says
 from ingot.driver.snakemake.cluster import jobs
 
@@ -85,7 +85,11 @@ def test_snakemake_still_has_the_rest():
     assert "exists_local" in inspect.getsource(IOCache), (
         "Session.restore clears what is known of files"
     )
-    assert "_rules" in vars(Rules()), "hook.own_name looks there for a rule's own name"
+    assert "_rules" in vars(Rules()), "values.own_name looks there for a rule's own name"
+    asked = re.findall(r"await dag\.(\w+)\(", inspect.getsource(values))
+    assert {*asked} == {"file2jobs", "update"} and all(
+        inspect.iscoroutinefunction(getattr(DAG, name)) for name in asked
+    )
     assert "module_globals = " in inspect.getsource(Workflow.rule), (
         "hook.format_wildcards reads them"
     )
@@ -108,7 +112,7 @@ def test_snakemake_still_has_the_rest():
 
 @pytest.mark.parametrize("name", ["input", "output", "params", "wildcards", "benchmark", "rule"])
 def test_a_job_of_snakemake_still_has_what_ours_is_made_of(name):
-    assert hasattr(Job, name), f"Job.{name} is gone or renamed: hook.plain reads it"
+    assert hasattr(Job, name), f"Job.{name} is gone or renamed: values.plain reads it"
 
 
 def test_what_snakemake_says_still_comes_by_these_names():

@@ -35,11 +35,22 @@ def test_what_the_store_has_or_this_folder_built_is_nobodys_own(filled):
     assert not list(Path("artifacts").glob("*.yours-*"))
 
 
+def test_a_link_into_a_store_that_was_moved_is_nobodys_own(filled, tmp_path):
+    built = Path("artifacts/m.gguf")
+    name = filled.blob(digest.of(Path("artifacts/f/tool"))).name
+    for known in (name, "ab" * 32):
+        built.unlink(missing_ok=True)
+        built.symlink_to(tmp_path / "before/blobs/sha256" / known)
+        aside.keep(filled, str(built))
+    (moved,) = Path("artifacts").glob("*.yours-*")
+    assert moved.readlink().name == "ab" * 32, "whose bytes nobody has"
+
+
 def test_a_link_into_the_store_of_before_is_nobodys_own(filled, tmp_path):
     """After INGOT_STORE was changed, each artifact of the folder was moved aside."""
     other, built = Store(tmp_path / "other"), Path("artifacts/m.gguf")
     assert other.prepare()
-    built.write_bytes(b"weights")
+    built.write_bytes(b"what that store alone has")
     other.put(built, digest.of(built))
     blob = other.blob(digest.of(built))
     for target in (blob, tmp_path / "a user's/blobs/sha256" / blob.name):

@@ -54,11 +54,11 @@ def drop_record(store: Store, record: Path, name: str) -> None:
 
 def _ours(store: Store, path: Path) -> bool:
     if path.is_symlink():
-        place = path.resolve().parent
-        # of another store, such as before INGOT_STORE was changed: that has the bytes still
-        other = (
-            place.parts[-2:] == store.blobs.parts[-2:]
-            and (place.parents[1] / LAYOUT_FILE).is_file()
+        blob = path.resolve()
+        place = blob.parent
+        # of another store, such as before INGOT_STORE was changed: that has the bytes still; or moved
+        other = place.parts[-2:] == store.blobs.parts[-2:] and (
+            (place.parents[1] / LAYOUT_FILE).is_file() or (store.blobs / blob.name).exists()
         )
         return other or place == store.blobs.resolve()
     if claim.untouched(path):

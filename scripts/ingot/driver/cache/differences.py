@@ -1,5 +1,6 @@
 """Why a job is built: the fields in which its key differs from the nearest record's."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -36,10 +37,12 @@ def nearest(store: Store, job: Job, fields: dict, any_model: bool = False) -> Ne
     `any_model`: of files that are called the same in each checkpoint, whosever they are.
     """
     names = {path.rpartition("/")[2] for path in job.writes}
+    stand = {f"sha256:{os.path.basename(os.path.realpath(path))}" for path in job.writes}
     best, rank = Nearest(None, ()), 1 << 30
     ours = {"fields": fields, "about": key.about(job)}
     for record in store.youngest(job.rule, MANY):
-        if record.outputs[0]["title"] not in names:
+        first = record.outputs[0]  # what stands there may have been built under another name
+        if first["title"] not in names and first["digest"] not in stand:
             continue
         config = store.config(record)
         try:

@@ -39,7 +39,8 @@ def dry_run(
             check=False,
         )
         if not answer.exists():
-            lines = [line for line in done.stderr.splitlines() if not line.startswith("Using ")]
+            said = done.stderr + done.stdout  # where a dry run says most of its errors
+            lines = [line for line in said.splitlines() if not line.startswith("Using ")]
             lines = [line.removeprefix("error: ") for line in lines]
             first, *rest = lines[-3:] or ["Snakemake said nothing; run it with -n"]
             raise Refused(first, "\n".join(rest))

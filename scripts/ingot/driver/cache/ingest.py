@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import errno
 import os
 import queue
 import sys
@@ -55,12 +56,8 @@ class Ingest:
                 contents.made[path] for path in job.writes
             ]:
                 contents.forget([])  # other bytes: what rests on them is decided again
-            # what came in pieces was checked as it came, and is gone
-            streamed = claim.claimed(job.writes[0]).get("streamed")
-            read = [path for path in job.reads if not streamed or os.path.lexists(path)]
-            changed = [path for path in read if not contents.unchanged(job, path)]
-            if changed := changed or self.store.damaged_since(self.began, contents.blobs_read(job)):
-                text = f"{changed[0]}: changed while {job.writes[0]} was built; it is built again"
+            if changed := self.changed(job):
+                text = f"{changed}: changed while {job.writes[0]} was built; it is built again"
                 print(f"{text} when it is next asked for", file=sys.stderr)
                 return
             for path in contents.sources.unread.keys() & set(job.reads):
@@ -70,7 +67,7 @@ class Ingest:
                 with contents.held():
                     remote = contents.shared.remote  # is sent what the store has
                     sends = bool(remote) and remote.writes and not remote.why_not
-                    twice = sends or not (self.short or streamed)
+                    twice = sends or not (self.short or _streamed(job))
                     outputs = [self._take(path, twice) for path in job.writes]
                     parts = {part: _file(outputs[0], part) for part in job.parts}
                     records = {job: self._record(job, outputs, self._cost(job, outputs))}
@@ -90,8 +87,20 @@ class Ingest:
             else:
                 self._only_here(job)
         except (OSError, ValueError, UnknownInput, Refused) as error:
-            print(f"{job.writes[0]}: built, but not stored ({error})", file=sys.stderr)
+            why = str(error)
+            if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+                why = f"{self.store.root} is full; `ingot store gc` makes room, INGOT_STORE names another"
+            print(f"{job.writes[0]}: built, but not stored: {why}", file=sys.stderr)
             self._only_here(job)
+
+    def changed(self, job: Job) -> str | None:
+        """An input, or a file of the store that it rests on, that is not what was decided by."""
+        # what came in pieces was checked as it came, and is gone
+        streamed = _streamed(job)
+        read = [path for path in job.reads if not streamed or os.path.lexists(path)]
+        found = [path for path in read if not self.contents.unchanged(job, path)]
+        found = found or self.store.damaged_since(self.began, self.contents.blobs_read(job))
+        return found[0] if found else None
 
     def _record(self, job: Job, outputs: list[dict], cost: dict) -> Record:
         found, fields = self.contents.key(job)
@@ -156,6 +165,10 @@ class Ingest:
         """Bytes that were nowhere before: large files of a folder may be links of its inputs."""
         large = (e for e in output.get("entries", ()) if e.get("size", 0) >= SMALL)
         return output["size"] - sum(e["size"] for e in large if e["digest"] not in self.fresh)
+
+
+def _streamed(job: Job) -> bool:
+    return bool(claim.claimed(job.writes[0]).get("streamed"))
 
 
 def _file(folder: dict, part: Job) -> dict:

@@ -186,17 +186,34 @@ def fill_needs(name: str, entry: dict[str, Any], root: Path) -> str | None:
         # written when its family had no table
         del entry["needs"]
         said = None
+    found = expected(entry)
     try:
-        found = read(place, entry).needs if place else expected(entry)
+        if place:
+            config = read(place, entry)
+            found = config.needs
+            if said is not None and {*said} - {ADAPTER} != {*found}:
+                words = ", ".join(found) or "none"
+                raise Refused(
+                    f"models.{name}.needs: {', '.join(said)}, but {place} says {words}; leave needs out"
+                )
+            stop_on_other_numbers(name, entry, config, place)
     except Refused as reason:
-        found, refusal = expected(entry), str(reason)
-    if place and said is not None and {*said} - {ADAPTER} != {*found}:
-        words = ", ".join(found) or "none"
-        raise Refused(
-            f"models.{name}.needs: {', '.join(said)}, but {place} says {words}; leave needs out"
-        )
+        refusal = str(reason)
     entry["needs"] = [*found, *([ADAPTER] if ADAPTER in entry else [])]
     return refusal
+
+
+def stop_on_other_numbers(
+    name: str, entry: dict[str, Any], config: ModelConfig | Outline, place: Path
+) -> None:
+    """Refused: `dimensions` that config.json at `place` contradicts."""
+    if not isinstance(config, ModelConfig):  # it may leave numbers to transformers
+        return
+    for key, value in entry.get("dimensions", {}).items():
+        if key not in POLICY and (found := getattr(config, key)) != value:
+            raise Refused(
+                f"models.{name}.dimensions.{key}: {value}, but {place} says {found}; write {found}"
+            )
 
 
 def stop_on_refusal(name: str, catalogue: dict) -> None:
@@ -246,12 +263,13 @@ class Model:
             return None
         if not isinstance(config, ModelConfig):  # it may leave numbers to transformers
             return planned(self.entry) if said else config
-        for key, value in (said or {}).items():
-            if key not in POLICY and getattr(config, key) != value:
-                raise Refused(
-                    f"models.{self.name}.dimensions.{key}: {value}, but {found} says "
-                    f"{getattr(config, key)}"
-                )
+        try:
+            stop_on_other_numbers(self.name, self.entry, config, found)
+        except Refused as reason:
+            if self.name not in self.catalogue.get(REFUSED, ()):  # it was fetched meanwhile
+                raise
+            self.refusal = str(reason)
+            return None
         return config
 
     def folder(self) -> Path:

@@ -61,6 +61,7 @@ def run() -> int | None:
             stop_on_impossible({word.partition("=")[0] for word in words})
             stop_without_cache()
             stop_without_store()
+            stop_without_folder(words)
             stop_without_snakefile(words)
     if not ours(words):
         for module in [one for one in sys.modules if one.partition(".")[0] == "ingot"]:
@@ -150,6 +151,20 @@ def stop_without_store() -> None:
     place = Path(os.environ.get("INGOT_STORE") or ".")
     if place.exists() and not place.is_dir():
         raise Refused(f"{place}: a file, expected a folder, of INGOT_STORE; name another")
+
+
+def stop_without_folder(words: list[str]) -> None:
+    """Snakemake keeps its locks there."""
+    place = Path()
+    for option, value in itertools.pairwise([*words, ""]):
+        if option in ("-d", "--directory"):
+            place = Path(value)
+    for one in (place, place / ".snakemake", place / ".snakemake/locks"):
+        if one.exists() and not os.access(one, os.W_OK):
+            raise Refused(
+                f"{one.resolve()}: cannot be written, and a run writes there; work in a folder of yours: "
+                f"snakemake -s {ROOT}/Snakefile"
+            )
 
 
 def stop_without_snakefile(words: list[str]) -> None:

@@ -1,6 +1,8 @@
 """What a run is going to do: a row per job of a dry run, and what all of it will take."""
 
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from ingot.driver.cache.decide import Decision
@@ -41,9 +43,18 @@ def table(decision: Decision, costs: Costs, asks: Callable[[Job], str]) -> Itera
 
 
 def plan(
-    graph: Graph, decision: Decision, costs: Costs, keeps: str, at_once: int, most: float
+    graph: Graph,
+    decision: Decision,
+    costs: Costs,
+    keeps: str,
+    store: Path,
+    at_once: int,
+    most: float,
 ) -> dict[str, Any]:
-    """What the run takes, of so many jobs at once in `most` bytes; how its disk fills: [s, bytes]."""
+    """What the run takes, of so many jobs at once in `most` bytes; how its disk fills: [s, bytes].
+
+    `free`: bytes of the disk of artifacts/ or of the `store`'s, whichever has less.
+    """
     found = [
         {"action": "run", "outputs": job.writes, "inputs": job.reads,
          "forecast": {"files": one.files, "seconds": one.seconds, "memory": one.memory,
@@ -54,4 +65,9 @@ def plan(
     known = len(found) == len(decision.run)
     line = [[at, sum(sizes.values())] for at, sizes in way.timeline]
     return {"seconds": way.seconds, "memory": way.memory, "disk": way.disk, "disk_at": line,
-            "download": way.download, "whole": known}  # fmt: skip
+            "download": way.download, "whole": known, "free": _free(store)}  # fmt: skip
+
+
+def _free(store: Path) -> int:
+    here = Path("artifacts") if Path("artifacts").exists() else Path()
+    return min(shutil.disk_usage(one).free for one in (here, store) if one.exists())

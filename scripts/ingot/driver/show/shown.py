@@ -135,7 +135,8 @@ def summary(status: Status) -> str:
     if not plan["seconds"]:
         return f"plan     {jobs(status.left)}{restored}"
     least = "" if plan["whole"] else "at least "
-    needs = f"{size(plan['memory'])} of memory, {size(plan['disk'])} of disk"
+    short = f" ({size(plan['free'])} free: too little)" if plan["free"] < plan["disk"] else ""
+    needs = f"{size(plan['memory'])} of memory, {size(plan['disk'])} of disk{short}"
     needs += f", {size(plan['download'])} to download" if plan.get("download") else ""
     return f"plan     {jobs(status.left)}: {least}{duration(plan['seconds'])}, {needs}{restored}"
 

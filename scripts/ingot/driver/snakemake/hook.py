@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,14 @@ from ingot.driver.cache.ingest import Ingest
 from ingot.driver.cache.remote.cache import shared
 from ingot.driver.cache.restore import make_way, restore
 from ingot.driver.catalogue import machine
-from ingot.driver.catalogue.job import EACH, Graph, Input, Job, Output
-from ingot.driver.catalogue.rules.sources import sources_of
+from ingot.driver.catalogue.job import Graph, Job
 from ingot.driver.forecast.costs import CONFIGS, Costs
 from ingot.driver.forecast.ending import Ending
 from ingot.driver.forecast.past import Past
 from ingot.driver.show import decided
 from ingot.driver.show.status import Status
 from ingot.driver.snakemake import asks as snakemake_asks
-from ingot.driver.snakemake import memory, report
+from ingot.driver.snakemake import memory, report, values
 from ingot.driver.snakemake import says as snakemake_says
 from ingot.driver.snakemake.cluster import ask
 from ingot.driver.snakemake.cluster import jobs as cluster
@@ -149,7 +148,7 @@ def exit_gracefully(scheduler, *arguments) -> None:
 
 def handle_error(scheduler, job, *arguments, **options) -> None:
     if decides(dag := scheduler.workflow.dag):
-        for member in members([job]):
+        for member in values.members([job]):
             dag.ingot.status.stopped(dag.ingot.job(member), log_of(member))
     ORIGINAL["handle_error"](scheduler, job, *arguments, **options)
 
@@ -157,7 +156,7 @@ def handle_error(scheduler, job, *arguments, **options) -> None:
 def run_jobs(scheduler, jobs, executor=None) -> None:
     dag = scheduler.workflow.dag
     if decides(dag) and not dag.workflow.dryrun:
-        for job in members(jobs):
+        for job in values.members(jobs):
             try:
                 dag.ingot.claim(job)
             except Refused as reason:  # of a config.json that was fetched meanwhile
@@ -225,12 +224,12 @@ class Session:
     def job(self, job: Any) -> Job:
         """Our value of Snakemake's job."""
         if job not in self.ours:
-            self.ours[job] = found = plain(job)
+            self.ours[job] = found = values.plain(job, self.root)
             self.theirs[found] = job
         return self.ours[job]
 
     def jobs(self, jobs: Iterable[Any]) -> set[Job]:
-        return {self.job(job) for job in members(jobs)}
+        return {self.job(job) for job in values.members(jobs)}
 
     def claim(self, theirs: Any) -> None:
         """Make the job's outputs ours, but for what SLURM builds already for an earlier run."""
@@ -252,7 +251,10 @@ class Session:
         self.status.targets = sorted(self.contents.graph.asked())
         self.status.restored = sum(map(len, self.decision.restore.values()))
         graph, keeps = self.contents.graph, self.catalogue["keep"]
-        self.status.expect(jobs, decided.plan(graph, self.decision, self.costs, keeps, *room))
+        store = self.contents.store.root
+        self.status.expect(
+            jobs, decided.plan(graph, self.decision, self.costs, keeps, store, *room)
+        )
         self.status.ends = self.ending.at(graph, jobs, self.status.running)
 
     def size(self, job: Job) -> int:
@@ -271,8 +273,9 @@ class Session:
                 how = "built here before and on no record"
                 if claim.claimed(job.writes[0]).get("streamed"):
                     how = "written by ingot stream"
-                print(f"{job.writes[0]}: {how}, taken in", file=sys.stderr)
                 self.ingest.finished(job)
+                if job in self.contents.records:
+                    print(f"{job.writes[0]}: {how}, taken into the store", file=sys.stderr)
                 self.adopted.add(job)
                 found.append(job)
         return found
@@ -297,98 +300,6 @@ class Session:
 
 def log_of(theirs: Any) -> str:
     return str(next(iter(theirs.log), ""))
-
-
-def modules(path: str) -> list[str]:
-    """A step of ours with what it imports; of a rule of somebody's own the code that it names."""
-    if Path(path).parent.resolve() != (Session.root / "scripts").resolve():
-        return [path]
-    with one_line("error: "):
-        return [str(one) for one in sources_of(Path(path))]
-
-
-def plain(job: Any) -> Job:
-    """A job of Snakemake's as Ingot sees it: with the modules that its script imports, sixty of them, of
-    which Snakemake would ask each time which rule makes them."""
-    inputs, unnamed = [], []
-    ancient = {str(path) for path in job.input if path.is_ancient}
-
-    def role(name: str, paths: list[str], listed: bool) -> Input:
-        kept, old = [], []
-        for path in map(str, paths):
-            found = modules(path) if name == "code" else [path]
-            kept += found
-            old += found if path in ancient else []
-        return Input(name, tuple(kept), listed, tuple(old))
-
-    for name, value in job.input._allitems():
-        if name is None:
-            unnamed.append(value)
-        elif isinstance(value, str):
-            inputs.append(role(name, [value], False))
-        else:
-            inputs.append(role(name, list(value), True))
-    if unnamed:
-        inputs.append(role("", unnamed, True))
-    outputs = [
-        Output(name or "", str(path), path.is_directory)
-        for name, value in job.output._allitems()
-        for path in ([value] if isinstance(value, str) else value)
-    ]
-    params = {name: value for name, value in job.params._allitems() if name}
-    one = proxies(job.rule).get(str(params.get(EACH))) if "quants" in params else None
-    return Job(
-        rule=own_name(job.rule),
-        shell=job.rule.shellcmd,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        params=params,
-        wildcards={name: str(value) for name, value in job.wildcards.items()},
-        benchmark=str(job.benchmark) if job.benchmark else None,
-        one=(params[EACH], one.rule.shellcmd) if one else None,
-    )
-
-
-def own_name(rule: Any) -> str:
-    """The rule's name where it is written, whatever `use rule ... as x_*` makes of it."""
-    named = proxies(rule).items()
-    return next((name for name, proxy in named if proxy.rule is rule), rule.name)
-
-
-def proxies(rule: Any) -> dict[str, Any]:
-    """The rules of the file that a rule is written in, by their names there."""
-    return rule.module_globals["rules"]._rules
-
-
-def graph_of(dag: Any) -> Graph:
-    """The DAG of Snakemake's as Ingot sees it, with what the command line forces."""
-    session = dag.ingot
-    jobs = list(members(dag.jobs))
-
-    def forced(job: Any) -> bool:
-        if job in dag.omitforce or not job.output:
-            return False
-        return job.rule in dag.forcerules or not dag.forcefiles.isdisjoint(job.output)
-
-    return Graph(
-        jobs=[session.job(job) for job in jobs],
-        needs={
-            session.job(job): {
-                session.job(maker): set(map(str, files))
-                for maker, files in dag.dependencies[job].items()
-            }
-            for job in jobs
-        },
-        targets=[session.job(job) for job in dag.targetjobs],
-        target_files=set(map(str, dag.targetfiles)),
-        forced={session.job(job) for job in jobs if forced(job)},
-    )
-
-
-def members(jobs: Iterable[Any]) -> Iterator[Any]:
-    """The jobs, those of groups one by one."""
-    for job in jobs:
-        yield from job if job.is_group() else [job]
 
 
 def decides(dag: Any) -> bool:
@@ -435,10 +346,16 @@ async def check_and_touch_output(dag, job, *arguments, **options) -> None:
     """
     options |= {"no_touch": True, "check_output_mtime": False}
     if decides(dag):
-        for path in dag.ingot.job(job).writes:
-            if not claim.given(path, dag.ingot.owners.get(dag.ingot.job(job), dag.ingot.run)):
+        ours = dag.ingot.job(job)
+        for path in ours.writes:
+            if not claim.given(path, dag.ingot.owners.get(ours, dag.ingot.run)):
                 raise _stop(
                     f"{path}: another run put it there, expected this one's; ask for it again"
+                )
+        with contextlib.suppress(OSError):  # gone: whoever needs it next says so
+            if ours.cached and (changed := dag.ingot.ingest.changed(ours)):
+                raise _stop(
+                    f"{changed}: changed while {ours.writes[0]} was built; ask for it again"
                 )
     await ORIGINAL["check_and_touch_output"](dag, job, *arguments, **options)
 
@@ -447,15 +364,16 @@ async def update_needrun(dag, create_inventory=False) -> None:
     if not decides(dag):
         await ORIGINAL["update_needrun"](dag, create_inventory=create_inventory)
         return
+    await values.stop_on_hidden(dag)
     by_user = dag.workflow.resource_settings.overwrite_resources
-    dag.ingot.begin(graph_of(dag), dag.workflow.dryrun, by_user)
+    dag.ingot.begin(values.graph_of(dag), dag.workflow.dryrun, by_user)
     decide(dag)
 
 
 def decide(dag: Any) -> None:
     """Ask what has to run, and tell Snakemake."""
     session = dag.ingot
-    running = set(members(dag._running))
+    running = set(values.members(dag._running))
     try:
         done = session.jobs(dag._finished | running) | session.adopted
         session.decision = session.decider.decide(done)
@@ -526,7 +444,7 @@ async def postprocess(dag, *arguments, check_initial=False, **options) -> None:
     if check_initial and decides(dag):
         session, dry = dag.ingot, dag.workflow.dryrun
         dag.cleanup()
-        session.contents.graph = graph_of(dag)  # --until and --omit-from change the targets
+        session.contents.graph = values.graph_of(dag)  # --until and --omit-from change the targets
         decide(dag)
         with one_line("error: "):
             if dag.workflow.local_exec:  # a cluster's jobs look at their own machine
@@ -567,7 +485,7 @@ async def finish(dag, job, *arguments, **options):
     if not decides(dag) or dag.workflow.dryrun:
         return await ORIGINAL["finish"](dag, job, *arguments, **options)
     session = dag.ingot
-    for member in members([job]):
+    for member in values.members([job]):
         session.ingest.finished(session.job(member))
     await ORIGINAL["finish"](dag, job, *arguments, **options)
     before = set(session.decision.run)
@@ -579,7 +497,7 @@ async def finish(dag, job, *arguments, **options):
         drop(session.contents, session.ingest, waiting)
     begun = session.status.running
     session.status.ends = session.ending.at(session.contents.graph, waiting, begun)
-    for member in members([job]):
+    for member in values.members([job]):
         ours = session.job(member)
         session.status.finished(ours, len(waiting), session.size(ours))
         snakemake_says.finished(ours)

@@ -6,6 +6,7 @@ NOISE = re.compile(
     r"Using workflow specific profile|Config file .* is extended|Assuming unrestricted|"
     r"Building DAG of jobs|Using shell|Provided (cores|resources)|Rules claiming more|Select jobs|"
     r"Execute \d+ jobs|Shutting down|Exiting because a job|Removing output files of failed|Reasons:|"
+    r"Error: Directory cannot be locked. Another|"  # of a dry run, after a run that was killed, too
     r"Elapsed time|SLURM run ID|Cleaning up SLURM log files|Will exit after finishing|"
     r"WorkflowError:\s+At least one job did|Missing metadata for file logs/toolchain/|Complete log|"
     r"Benchmark: unable to collect"  # of a job that ended before its first sample: its numbers are NA
@@ -20,7 +21,8 @@ OTHERS = {  # words of Snakemake's that mislead, and ours
     # ours, and where in our code it was raised
     re.compile(r'WorkflowError:\n((?s:.*?))(?:\n  File "[^\n]*)+\s*\Z'): "error: {0}",
     re.compile(r"LockException:\n(?s:.*)"): (
-        "error: another run works in this folder (`ingot status`); where none does any more, --unlock"
+        "error: another run builds some of the same files here (`ingot status`); wait for it, or add "
+        "--unlock once if it is dead"
     ),
 }
 

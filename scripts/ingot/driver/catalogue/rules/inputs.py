@@ -48,7 +48,7 @@ class Inputs:
     # The code half of the key
 
     def code(self, script: str) -> list[str]:
-        """`script`; the modules of ours that it imports are found for jobs alone: hook.plain."""
+        """`script`; the modules of ours that it imports are found for jobs alone: values.plain."""
         return [os.path.relpath(self.root / "scripts" / script)]
 
     def lock(self, name: str) -> list[str]:

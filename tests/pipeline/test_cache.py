@@ -134,6 +134,19 @@ def test_an_input_that_changes_while_it_is_read_fails_the_job(clone, build):
     assert ran(build(folder, "--", GGUF, fails=True)) == {"safetensors_to_gguf"}
 
 
+def test_a_failed_job_says_that_the_artifact_of_before_is_removed(built, build):
+    folder = built("a")
+    right = (folder / GGUF).read_bytes()
+    rule, words = folder / "rules/gguf.smk", "{PYTHON[convert]:q} {input.code[0]:q}"
+    edit(rule, words, f"false; {words}")
+    said = build(folder, "--", GGUF, fails=True)
+    assert f"{GGUF}: what stood there is removed, and comes back with what it was made from" in said
+    assert not (folder / GGUF).exists()
+    edit(rule, f"false; {words}", words)
+    build(folder, "--", GGUF)
+    assert (folder / GGUF).read_bytes() == right
+
+
 def test_a_failed_job_is_not_tried_again_while_others_go_on(clone, build):
     folder = clone("a")
     edit(

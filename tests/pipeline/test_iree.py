@@ -283,6 +283,18 @@ def test_ask_serves_a_bundle_once_and_prints_the_answer(demo):
     assert done.stdout == "Washington, D.C.!\n"
 
 
+@pytest.mark.parametrize(
+    "text, said",
+    [("word " * 600, r"the question has \d+ tokens, expected fewer than 512, its context"),
+     (" ", "the question is empty")],
+    ids=["too long", "empty"],
+)  # fmt: skip
+def test_ask_refuses_what_no_server_could_answer(text, said, demo):
+    command = [ROOT / ".venv/bin/ingot", "ask", demo / "demo_tp1.shortfin", text]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and re.search(said, done.stderr), done.stderr
+
+
 def test_a_server_that_dies_at_start_is_told_with_its_last_lines(demo, tmp_path):
     bundle = tmp_path / "b.shortfin"
     shutil.copytree(demo / "demo_tp1.shortfin", bundle)

@@ -21,6 +21,7 @@ from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats import serving
 from ingot.driver.catalogue.formats.rows import FORMATS
+from ingot.formats.iree import bundle as shortfin_bundle
 from ingot.model.config import read_config
 from ingot.parity.reference import Answer
 from ingot.serving.vllm import bundle as bundle_of
@@ -175,3 +176,15 @@ def test_a_folder_of_no_server_is_refused(tmp_path):
         Server(tmp_path, Path(sys.executable)),
     ):
         pass
+
+
+def test_a_launch_script_says_which_python_it_needs(tmp_path):
+    script = tmp_path / "serve"
+    script.write_text(shortfin_bundle.launch_script("local-task", 2))
+    environment = {**os.environ, "PYTHON": sys.executable}
+    done = subprocess.run(
+        ["sh", str(script)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1 and done.stderr == (
+        f"serve: {sys.executable} has no shortfin_apps; PYTHON=... names one that has requirements.lock\n"
+    )

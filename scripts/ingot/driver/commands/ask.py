@@ -12,10 +12,12 @@ from ingot.driver.catalogue.targets import model_of
 from ingot.driver.toolchains import toolchains
 from ingot.formats.iree.shortfin import Server
 
-RENDER = (
-    "import json, pathlib, sys; from ingot.parity.tokenizer_folder import chat_of; "
-    "bundle, text = sys.argv[1:]; chat = chat_of(pathlib.Path(bundle)); "
-    "print(json.dumps(chat([{'role': 'user', 'content': text}]) if chat else text))"
+PROMPT = (  # and how many tokens it has
+    "import json, pathlib, sys; from ingot.parity.tokenizer_folder import chat_of, ids_of; "
+    "bundle, text, whole = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]; "
+    "chat = None if whole else chat_of(bundle); "
+    "text = chat([{'role': 'user', 'content': text}]) if chat else text; "
+    "print(json.dumps([text, len(ids_of(bundle)(text))]))"
 )
 
 
@@ -30,11 +32,16 @@ def add_options(parser: ArgumentParser) -> None:
 def run(root: Path, options: Namespace) -> None:
     if not (options.bundle / "tokenizer.json").is_file():
         raise Refused(instead(options.bundle))
+    if not options.text.strip():
+        raise Refused("the question is empty, expected some words")
     sealed(options.bundle)
     python = toolchains.build(root, "iree") / "bin/python"
     tokens = read_json(options.bundle / "tokenizer.json").get("added_tokens", [])
     whole = options.raw or any(one["content"] in options.text for one in tokens if one["special"])
-    text = options.text if whole else rendered(root, python, options.bundle, options.text)
+    text, count = prompt(root, python, options.bundle, options.text, whole)
+    most = read_json(options.bundle / "config.json")["max_seq_len"]
+    if count >= most:
+        raise Refused(f"the question has {count} tokens, expected fewer than {most}, its context")
     with Server(options.bundle, python) as server:
         print(server.generate(text=text))
 
@@ -50,10 +57,12 @@ def instead(path: Path) -> str:
     return f"{path}: no shortfin bundle; {served}to ask the model here: snakemake {target}"
 
 
-def rendered(root: Path, python: Path, bundle: Path, text: str) -> str:
-    """The question by the model's own chat template, where it has one."""
+def prompt(root: Path, python: Path, bundle: Path, text: str, whole: bool) -> tuple[str, int]:
+    """The question by the model's own chat template, where it has one and the text is not the whole
+    prompt; and how many tokens that is."""
+    words = [python, "-P", "-c", PROMPT, bundle, text, *(["whole"] if whole else [])]
     done = subprocess.run(
-        [python, "-P", "-c", RENDER, bundle, text], capture_output=True, text=True, check=False,
+        words, capture_output=True, text=True, check=False,
         env={"PYTHONPATH": str(root / "scripts"), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     if done.returncode:

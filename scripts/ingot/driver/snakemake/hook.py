@@ -149,7 +149,12 @@ def exit_gracefully(scheduler, *arguments) -> None:
 def handle_error(scheduler, job, *arguments, **options) -> None:
     if decides(dag := scheduler.workflow.dag):
         for member in values.members([job]):
-            dag.ingot.status.stopped(dag.ingot.job(member), log_of(member))
+            ours = dag.ingot.job(member)
+            dag.ingot.status.stopped(ours, log_of(member))
+            for path in dag.ingot.stood.intersection(ours.writes):
+                if not os.path.lexists(path):
+                    said = "what stood there is removed, and comes back with what it was made from"
+                    print(f"{path}: {said}", file=sys.stderr)
     ORIGINAL["handle_error"](scheduler, job, *arguments, **options)
 
 
@@ -197,6 +202,7 @@ class Session:
         self.decision = Decision()
         self.run = ""  # a name of ours for this run, once it decides
         self.owners: dict[Job, str] = {}  # the run whose step may put the job's outputs in place
+        self.stood: set[str] = set()  # outputs of the store that were there when their job began
         self.adopted: set[Job] = set()  # taken in from a run that was killed
         self.status = Status()
         self.ending: Any = None  # once it is known what has to run
@@ -235,6 +241,7 @@ class Session:
         """Make the job's outputs ours, but for what SLURM builds already for an earlier run."""
         job = self.job(theirs)
         found = {"run": self.run, "key": self.contents.known_key(job), "inputs": stamps(job)}
+        self.stood.update(filter(os.path.islink, job.writes))
         owner = self.cluster.take_over(job, theirs, found) if self.cluster else None
         self.owners[job] = owner or self.run
         for path in () if owner else job.writes:
@@ -378,9 +385,10 @@ def decide(dag: Any) -> None:
         done = session.jobs(dag._finished | running) | session.adopted
         session.decision = session.decider.decide(done)
     except OSError as error:
-        named = (
-            error.filename and f"{error.filename}: {error.strerror}, expected to read it; see ls -l"
-        )
+        place = error.filename and os.path.realpath(
+            error.filename
+        )  # of a link into the store, the file
+        named = place and f"{place}: {error.strerror}, expected to read it; see ls -l"
         raise _stop(named or str(error)) from None
     except ValueError as error:  # a rule without a key
         raise _stop(str(error)) from None

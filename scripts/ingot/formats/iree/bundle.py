@@ -13,7 +13,11 @@ LAUNCH = """\
 #!/bin/sh
 # Serve this folder.  Needs a Python with requirements.lock installed: PYTHON=... ./serve
 # Arguments are added to the server's own, and win: ./serve --port 8080 --device_ids 0
-{here}{environment}exec "${{PYTHON:-python3}}" -m shortfin_apps.llm.server \\
+{here}"${{PYTHON:=python3}}" -c 'import importlib.util as u; exit(not u.find_spec("shortfin_apps"))' || {{
+    echo "serve: $PYTHON has no shortfin_apps; PYTHON=... names one that has requirements.lock" >&2
+    exit 1
+}}
+{environment}exec "$PYTHON" -m shortfin_apps.llm.server \\
     --tokenizer_json=tokenizer.json \\
     --tokenizer_config_json=tokenizer_config.json \\
     --model_config=config.json \\

@@ -76,7 +76,7 @@ def _report_to_nobody() -> None:
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
 
 
-def end(text: str) -> NoReturn:
+def end(text: str | int) -> NoReturn:
     """End the program from a signal handler, past every `except Exception` of other people's code."""
     sys.exit(text)
 

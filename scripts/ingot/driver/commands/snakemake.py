@@ -39,9 +39,14 @@ def main() -> int | None:
         hook = sys.modules.get("ingot.driver.snakemake.hook")  # of the Snakefile's own Ingot
         if ended == 0 and hook and hook.Session.idle:
             watch.keep()
+        told = getattr(sys.modules.get("ingot.driver.snakemake.says"), "status", 0)
         gc.freeze()  # as steps do: nothing is garbage at the end
         # Python's would end in a traceback from here on
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if ended and told:  # Snakemake's own is that of a failure
+            from ingot.base.entry import end
+
+            end(told)
 
 
 def run() -> int | None:

@@ -120,7 +120,7 @@ class Shown:
         steps.close(status.run)
         if not done:
             whole = status.done + status.left
-            why = f"{len(status.failed)} failed, " if status.failed else ""
+            why = f"{len(status.failed)} failed, " if status.failed and not self.stopped else ""
             self.screen.say(
                 f"kept     {why}{status.done} of {jobs(whole)} done; the same command resumes here"
             )

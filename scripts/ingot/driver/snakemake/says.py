@@ -48,6 +48,7 @@ def install_lines() -> None:
             logger.addHandler(_lines := Lines(handler))
 
 
+status = 0  # as shells have it, of a run that was told to end
 _lines: "Lines | None" = None  # of this process; None where Snakemake's own are shown
 
 
@@ -77,9 +78,12 @@ def finished(job: Job) -> None:
 
 def end(done: bool) -> None:
     """All that ran has ended."""
+    global status
     if _lines and _lines.shown:
         shown, _lines.shown = _lines.shown, None
         shown.end(done)
+        if shown.stopped:
+            status = 128 + (signal.SIGTERM if shown.by == "SIGTERM" else signal.SIGINT)
 
 
 class Lines(logging.StreamHandler):

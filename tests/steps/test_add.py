@@ -104,7 +104,7 @@ def test_what_cannot_be_taken_is_refused_before_anything_is_written(hub, added, 
         (["org/tied", "--revision", "f" * 40], "no such revision"),
         (["no model"], "not a model of the hub"),
         (["org/tied", "--name", "demo"], "demo: in the catalogue already"),
-        (["org/tied", "--name", "A b"], "does not match"),
+        (["org/tied", "--name", "A b"], "expected a name of lower-case letters, digits and -"),
         ([str(tmp_path)], "no config.json among its files"),
     ):
         done = added(*words)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ingot.base.refused import Refused
 
-LONGEST = 4 << 20  # bytes
+LONGEST = 4 << 20  # letters
 DEEPEST = 64  # collections in collections
 MOST = 200_000  # values, with those that aliases repeat
 PLAIN = 1 << 16  # letters of a value without quotes: 1:00:00:... is a number, in quadratic time
@@ -24,15 +24,32 @@ class NotYaml(ValueError):
         self.line = line
 
 
+class Unfit(NotYaml):
+    """It is YAML and is not taken; what is expected is said."""
+
+
+def told(error: NotYaml, expected: str) -> str:
+    return str(error) if isinstance(error, Unfit) else f"not YAML ({error}), expected {expected}"
+
+
 def read(path: Path, expected: str) -> list[Any]:
-    """The documents of a file.  Refused: no file, no YAML; `expected` is what it should have been."""
+    """The documents of a file.  Refused: no file, no UTF-8, no YAML; `expected` is what it should be."""
     try:
-        return documents(path.read_bytes())
+        found = path.read_bytes()
+        return documents(found.decode())
+    except PermissionError as error:
+        raise Refused(f"{path}: {error.strerror}, expected to read it; chmod u+r {path}") from None
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}, expected {expected}; name another") from None
+    except UnicodeDecodeError as error:
+        line = found.count(b"\n", 0, error.start) + 1
+        byte = f"byte 0x{found[error.start]:02x}"
+        raise Refused(
+            f"{path}:{line}: not UTF-8 ({byte}), expected {expected}; save it as UTF-8"
+        ) from None
     except NotYaml as error:
         place = f"{path}:{error.line}" if error.line else path
-        raise Refused(f"{place}: not YAML ({error}), expected {expected}") from None
+        raise Refused(f"{place}: {told(error, expected)}") from None
 
 
 def only(path: Path, expected: str) -> Any:
@@ -51,14 +68,14 @@ def value(text: str) -> Any:
         return text
 
 
-def documents(text: str | bytes) -> list[Any]:
+def documents(text: str) -> list[Any]:
     """NotYaml for what is none, for two entries of one name, and for what is too deep or too much."""
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     if len(text) > LONGEST:
-        raise NotYaml(f"{len(text)} bytes, at most {LONGEST}")
+        raise Unfit(f"{len(text)} letters, expected at most {LONGEST}")
     try:
         _hold(yaml, yaml.parse(text, loader))
         return list(yaml.load_all(text, loader))
@@ -96,14 +113,20 @@ def _hold(yaml: Any, events: Any) -> None:
             continue
         alias, scalar = isinstance(event, yaml.AliasEvent), isinstance(event, yaml.ScalarEvent)
         if alias and event.anchor in [one.anchor for one in inside]:
-            raise NotYaml(f"*{event.anchor} is an alias of what holds it", line)
+            raise Unfit(f"*{event.anchor} is an alias of what holds it, expected of another", line)
         if scalar and event.implicit[0] and len(event.value) > PLAIN:
-            raise NotYaml(f"{len(event.value)} letters without quotes, at most {PLAIN}", line)
+            raise Unfit(
+                f"{len(event.value)} letters without quotes, expected at most {PLAIN}; quote them",
+                line,
+            )
         if inside:
             holder = inside[-1]
             if holder.names is not None and scalar and holder.children % 2 == 0:
                 if event.value in holder.names and event.value != MERGE:
-                    raise NotYaml(f"{event.value} is there twice; rename or remove one", line)
+                    raise Unfit(
+                        f"{event.value} is there twice, expected it once; rename or remove one",
+                        line,
+                    )
                 holder.names.add(event.value)
             holder.children += 1
         if isinstance(event, yaml.CollectionStartEvent):
@@ -111,6 +134,8 @@ def _hold(yaml: Any, events: Any) -> None:
             inside.append(_Open(event.anchor, count, names))
         count += sizes.get(event.anchor, 1) if alias else 1
         if len(inside) > DEEPEST:
-            raise NotYaml(f"more than {DEEPEST} collections in one another", line)
+            raise Unfit(f"more than {DEEPEST} collections in one another, expected fewer", line)
         if count > MOST:
-            raise NotYaml(f"more than {MOST} values, with those that its aliases repeat", line)
+            raise Unfit(
+                f"more than {MOST} values, with those that its aliases repeat, expected fewer", line
+            )

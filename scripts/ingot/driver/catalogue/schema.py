@@ -42,14 +42,30 @@ def load(root: Path, own: str | None = None, local: dict | None = None) -> dict:
     """
     from snakemake.utils import update_config
 
+    _files.clear()
     catalogue = read(root / FILE)
-    if local is None and Path(LOCAL).is_file():
-        local = read(Path(LOCAL))
+    local = of_folder() if local is None else local
     for found in (local, read(Path(own)) if own else None):
         if found:
             update_config(catalogue, found)
     complete(catalogue, root)
     return catalogue
+
+
+def of_folder() -> dict:
+    """The user's own of the working folder, empty without one.  Refused: what is there and no file."""
+    path = Path(LOCAL)
+    if path.is_symlink() and not path.exists():
+        raise Refused(
+            f"{LOCAL}: a link to {path.readlink()}, which is missing, expected a catalogue; remove the link"
+        )
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "no plain file"
+        raise Refused(f"{LOCAL}: {kind}, expected a catalogue; rename or remove it")
+    return read(path) if path.exists() else {}
+
+
+_files: list[Path] = []  # that were read, to say in which of them a fault is
 
 
 def read(path: Path) -> dict:
@@ -58,6 +74,10 @@ def read(path: Path) -> dict:
     if not isinstance(found, dict):
         kind = type(found).__name__
         raise Refused(f"{path}: holds a {kind}, expected a catalogue")
+    for key, value in found.items():
+        if value is None:  # Snakemake would put it in place of all that models.yaml has there
+            raise Refused(f"{path}: nothing below {key}, expected its entries; remove that line")
+    _files.append(path)
     return found
 
 
@@ -74,14 +94,11 @@ def complete(catalogue: dict, root: Path) -> None:
     schema = json.loads((root / SCHEMA).read_bytes())
     schema["$defs"]["quant"]["enum"] = [*ROWS]
     schema["$defs"]["feature"]["enum"] = [*FEATURES]
-    if error := jsonschema.exceptions.best_match(_filling(schema).iter_errors(catalogue)):
-        key = ".".join(map(str, error.absolute_path))
-        if error.validator == "additionalProperties" and "patternProperties" not in error.schema:
-            known = error.schema.get("properties", {})
-            _stop_on_unknown(
-                key, [name for name in error.instance if name not in known], list(known)
-            )
-        raise Refused(f"{key or 'the catalogue'}: {error.message}; see {SCHEMA}")
+    errors = [*_filling(schema).iter_errors(catalogue)]
+    # best_match prefers the branches of a choice, each of which says half
+    choices = [one for one in errors if one.validator == "oneOf" and isinstance(one.instance, dict)]
+    if error := next(iter(choices), jsonschema.exceptions.best_match(errors)):
+        raise Refused(_said(error))
     refused = {name: model.fill_needs(name, one, root) for name, one in catalogue["models"].items()}
     reasons = {name: reason for name, reason in refused.items() if reason}
     catalogue[model.REFUSED] = model.Refusals(reasons)
@@ -145,15 +162,62 @@ def _settle_way(key: str, entry: dict[str, Any]) -> None:
         )
 
 
-def _stop_on_unknown(place: str, unknown: list[str], known: list[str]) -> None:
-    """Say which key nobody knows, and what may have been meant."""
+def _said(error: Any) -> str:
+    """A fault by the schema: in which file, of which key, and what is expected there."""
+    path, value, rule = [*error.absolute_path], error.instance, error.validator
+    key = ".".join(map(str, path))
+    if rule == "additionalProperties" and "patternProperties" not in error.schema:
+        known = error.schema.get("properties", {})
+        unknown = [name for name in value if name not in known]
+        words = _unknown(key, [str(name) for name in unknown], list(known))
+        return f"{_file(path, unknown[0])}{words}"
+    if (expected := error.schema.get("expected")) and rule in ("pattern", "oneOf", "type"):
+        said = f"{value!r:.200}, expected {expected}"
+    elif rule == "oneOf" and isinstance(value, dict):
+        said = _choice([one["required"] for one in error.validator_value], value)
+    elif rule == "dependentRequired":
+        said = _choice([[name, *others] for name, others in error.validator_value.items()], value)
+    elif value is None:
+        said = f"nothing there, expected {error.validator_value}; write it, or remove the line"
+    else:
+        said = f"{error.message}; see {SCHEMA}"
+    name = value if "propertyNames" in error.absolute_schema_path else ""
+    return f"{_file(path, name)}{key or 'the catalogue'}: {said}"
+
+
+def _choice(ways: list[list[str]], entry: dict) -> str:
+    """What is wrong where one of several sets of keys is expected."""
+    found = [way[0] for way in ways if way[0] in entry]
+    if len(found) > 1:
+        return f"has {' and '.join(found)}, expected one of them; give an entry of yours a name of its own"
+    wanted = [way for way in ways if way[0] in found] or ways
+    words = ", or ".join(" and ".join(way) for way in wanted)
+    return f"{f'has {found[0]} alone' if found else 'names no source'}, expected {words}"
+
+
+def _file(path: list, name: Any = "") -> str:
+    """The last file that says it, the user's before ours, and a colon; empty where none does."""
+    for file in reversed(_files):
+        try:
+            found = yaml_text.only(file, "a catalogue")
+            for part in path:
+                found = found[part]
+        except (Refused, KeyError, IndexError, TypeError):  # gone since, or without such a key
+            continue
+        if not name or name in found:
+            return f"{file}: "
+    return ""
+
+
+def _unknown(place: str, unknown: list[str], known: list[str]) -> str:
+    """Which key nobody knows, and what may have been meant."""
     prefix = f"{place}." if place else ""
     for name in unknown:
         if name in DEAD and ".ray" in place:
-            raise Refused(f"{prefix}{name}: {DEAD[name]}")
+            return f"{prefix}{name}: {DEAD[name]}"
     near = difflib.get_close_matches(unknown[0], known, 1)
     expected = near[0] if near else f"one of {', '.join(known)}"
-    raise Refused(f"{prefix}{unknown[0]}: no such key, expected {expected}; rename or remove it")
+    return f"{prefix}{unknown[0]}: no such key, expected {expected}; rename or remove it"
 
 
 def _filling(schema: dict) -> Any:

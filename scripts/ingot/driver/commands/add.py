@@ -123,8 +123,7 @@ def stop_on_taken(root: Path, name: str, options: Namespace) -> None:
     """Refuse a name that the catalogue has, but for one of the user's own that is to be written again."""
     # an entry of one's own changes keys of a shipped one
     shipped = name in schema.read(root / schema.FILE)["models"]
-    mine = schema.read(Path(schema.LOCAL)) if Path(schema.LOCAL).is_file() else {}
-    own = not shipped and name in (mine.get("models") or {})
+    own = not shipped and name in schema.of_folder().get("models", {})
     again = getattr(options, "again", False)
     if own and again:
         return
@@ -257,10 +256,11 @@ def write(root: Path, name: str, text: str) -> None:
     import yaml
 
     path = Path(schema.LOCAL)
-    before = path.read_text() if path.is_file() else f"{HEADER}models:\n"
+    before = path.read_text() if path.is_file() else HEADER
     if not before.endswith("\n"):
         before += "\n"
     wanted = yaml.safe_load(before) or {}
+    before += "" if "models" in wanted else "models:\n"
     there = name in (wanted.get("models") or {})
     after = replaced(before, name, text) if there else before + text
     try:

@@ -67,8 +67,11 @@ def faults(document: dict, pinned: bool = False) -> Iterator[Fault]:
     cluster = document["spec"]["rayClusterConfig"]
     try:
         (config,) = yaml_text.documents(document["spec"].get("serveConfigV2") or "") or [None]
-    except ValueError as error:
-        yield Fault("serveConfigV2", f"not YAML ({error}), expected a mapping")
+    except yaml_text.NotYaml as error:
+        yield Fault("serveConfigV2", yaml_text.told(error, "a mapping"))
+        return
+    except ValueError:
+        yield Fault("serveConfigV2", "several documents, expected one")
         return
     pods = [(name, group["template"].get("spec")) for name, group, _ in _groups(cluster)]
     if empty := [name for name, pod in pods if not pod or not pod["containers"]]:

@@ -24,10 +24,18 @@ def parser():
         (["--configfile", "nope.yaml"], "nope.yaml: no such file"),
         (["--configfiles=nope.yaml"], "nope.yaml: no such file"),
         (["--report-metadata", "nope.yaml"], "nope.yaml: no such file"),
-        (["--configfile", "twice.yaml"], r"twice.yaml:2: not YAML \(a is there twice; rename"),
-        (["--cores", "0"], "--cores 0: no core is no run"),
-        (["-j=0"], "-j 0: no core"),
-        (["-c0"], "-c 0: no core"),
+        (
+            ["--configfile", "twice.yaml"],
+            r"twice.yaml:2: a is there twice, expected it once; rename",
+        ),
+        (["--cores", "0"], "--cores 0: nothing could run, expected 1 or more"),
+        (["-j=0"], "-j 0: nothing could run"),
+        (
+            ["--set-threads", "a=1", "safetensors_to_gguf=0"],
+            "safetensors_to_gguf=0: nothing could run",
+        ),
+        (["--set-threads=r=0"], "--set-threads r=0: nothing could run"),
+        (["-c0"], "-c 0: nothing could run"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_refused(words, said, folder):
@@ -35,7 +43,9 @@ def test_a_value_that_cannot_be_meant_is_refused(words, said, folder):
     (folder / "twice.yaml").write_text("a: 1\na: 2\n")
     with pytest.raises(Refused, match=said):
         snakemake.stop_on_wrong_values(words)
-    snakemake.stop_on_wrong_values(["--configfile", "mine.yaml", "--cores", "2"])
+    snakemake.stop_on_wrong_values(
+        ["--configfile", "mine.yaml", "--cores", "2", "--set-threads", "a=10"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,6 +69,14 @@ def test_a_target_that_an_option_takes_is_named(option, parser):
 def test_targets_that_are_given_right_are_left_alone(words, parser):
     named = words.replace("T", "artifacts/m.gguf").replace("U", "artifacts/n.gguf")
     snakemake.stop_on_swallowed(named.split(), parser)
+
+
+@pytest.mark.parametrize("option", ["--cache", "--containerize", "--archive"])
+def test_what_would_go_past_the_store_and_the_toolchains_is_refused_with_what_is_in_its_place(
+    option,
+):
+    with pytest.raises(Refused, match=f"{option}: .*; .*"):
+        snakemake.stop_on_impossible({option, "artifacts/m.gguf"})
 
 
 def test_a_home_that_may_not_be_written_is_said(tmp_path, monkeypatch):
@@ -103,6 +121,13 @@ def test_a_store_that_is_a_file_and_a_folder_without_a_snakefile_are_said(folder
         (
             "LockException:\nError: Directory cannot be locked.",
             "error: another run builds some of the same files here",
+        ),
+        (
+            "MissingInputException in rule r in file /x.smk, line 9:\nMissing input files for rule r:\n"
+            "    output: artifacts/m.gguf, artifacts/n.gguf\n    wildcards: model=m\n"
+            "    affected files:\n        /gone/sp ace/config.json\n        /gone/sp ace/tokenizer.json",
+            "error: artifacts/m.gguf: /gone/sp ace/config.json: missing, expected it there for rule r; if "
+            "you moved the folder, change the model's path in the catalogue",
         ),
         ("Building DAG of jobs...", ""),
         ("Benchmark: unable to collect cpu and memory benchmark statistics: (pid=3)", ""),

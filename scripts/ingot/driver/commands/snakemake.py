@@ -16,6 +16,14 @@ from ingot.driver.snakemake import noop
 ROOT = Path(__file__).resolve().parents[4]
 FILES = ("--configfile", "--configfiles", "--report-metadata")  # options that name files
 CORES = ("--cores", "-c", "--jobs", "-j")  # of which 0 waits for ever
+INSTEAD = {  # options that would go past the store or the toolchains, and what is in their place
+    "--cache": "not used here, since Ingot's own store keeps what every rule makes; leave it out",
+    "--containerize": "writes an image without Ingot's toolchains; `ingot image` makes images of servers",
+    "--archive": (
+        "packs the checkpoint and no toolchain; `git archive` packs the code, and `ingot publish` sends "
+        "artifacts"
+    ),
+}
 NAMES_TARGETS = {  # options whose values are targets or files
     *("--forcerun", "-R", "--until", "-U", "--omit-from", "-O", "--allowed-rules", "--prioritize", "-P"),
     *("--wait-for-files", "--cleanup-metadata", "--cm", "--batch"),
@@ -62,8 +70,8 @@ def run() -> int | None:
     if not {"--version", "-v", "--help", "-h"} & set(words):
         with one_line("error: "):
             stop_on_wrong_values(words)
-            stop_on_swallowed(words, cli.get_argument_parser())
             stop_on_impossible({word.partition("=")[0] for word in words})
+            stop_on_swallowed(words, cli.get_argument_parser())
             stop_without_cache()
             stop_without_store()
             stop_without_folder(words)
@@ -103,13 +111,19 @@ def stop_on_wrong_values(words: list[str]) -> None:
     """Refuse a file that an option names and that does not exist or is no catalogue, and no cores."""
     from ingot.driver.catalogue import schema
 
+    schema.of_folder()  # before those that are read over it
     option = ""
     for word in words:
         named = word
         if word.startswith("-"):
             option, _, named = word.partition("=")
-        if (option in CORES and named == "0") or word in ("-c0", "-j0"):
-            raise Refused(f"{option.removesuffix('0')} 0: no core is no run, expected 1 or more")
+        if word in ("-c0", "-j0"):
+            option, named = word[:2], "0"
+        none = (
+            named == "0" if option in CORES else option == "--set-threads" and named.endswith("=0")
+        )
+        if none:
+            raise Refused(f"{option} {named}: nothing could run, expected 1 or more")
         if option in FILES and named and not named.startswith(("-", "artifacts/")):
             if not Path(named).exists():
                 raise Refused(f"{named}: no such file, named by {option}")
@@ -117,8 +131,6 @@ def stop_on_wrong_values(words: list[str]) -> None:
                 schema.read(Path(named))
         if "=" in word and word.startswith("-"):
             option = ""
-    if Path(schema.LOCAL).is_file():
-        schema.read(Path(schema.LOCAL))
 
 
 def stop_on_swallowed(words: list[str], parser: argparse.ArgumentParser) -> None:
@@ -141,6 +153,8 @@ def stop_on_swallowed(words: list[str], parser: argparse.ArgumentParser) -> None
 
 
 def stop_on_impossible(options: set[str]) -> None:
+    for option in INSTEAD.keys() & options:
+        raise Refused(f"{option}: {INSTEAD[option]}")
     if "--generate-unit-tests" in options:
         raise Refused(
             "--generate-unit-tests: copies each step's inputs from the working folder, where a restored "

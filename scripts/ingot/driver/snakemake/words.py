@@ -1,6 +1,7 @@
 """What Snakemake says of itself, in our words, or not at all where it helps nobody."""
 
 import re
+from pathlib import Path
 
 NOISE = re.compile(
     r"Using workflow specific profile|Config file .* is extended|Assuming unrestricted|"
@@ -12,7 +13,8 @@ NOISE = re.compile(
     r"Benchmark: unable to collect"  # of a job that ended before its first sample: its numbers are NA
 )
 MISSING = re.compile(
-    r"MissingInputException in rule (\w+) in file (?s:.*) output: (\S+?),?\n(?s:.*)affected files:\s+(\S+)"
+    r"MissingInputException in rule (\w+) in file (?s:.*) output: ([^\n,]+)(?s:.*)"
+    r"affected files:\s+([^\n]+)"
 )
 OTHERS = {  # words of Snakemake's that mislead, and ours
     re.compile(r"MissingRuleException:\nNo rule to produce (\S+)(?s:.*)"): (
@@ -30,9 +32,13 @@ OTHERS = {  # words of Snakemake's that mislead, and ours
 def told(text: str) -> str:
     """The same for a person; empty where nothing need be said."""
     if found := MISSING.match(text):
-        return (
-            f"error: {found[2]}: {found[3]}: missing, expected it there; rule {found[1]} reads it"
+        path = Path(found[3])
+        advice = (
+            ""
+            if path.parent.is_dir()
+            else "; if you moved the folder, change the model's path in the catalogue"
         )
+        return f"error: {found[2]}: {path}: missing, expected it there for rule {found[1]}{advice}"
     for pattern, ours in OTHERS.items():
         if found := pattern.match(text):
             return ours.format(*found.groups())

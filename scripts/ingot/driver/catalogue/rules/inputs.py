@@ -68,9 +68,11 @@ class Inputs:
         return str(mark)
 
     def source(self, path: str) -> str:
-        """A path of the catalogue: below the working directory, or else below the repository."""
+        """A path of the catalogue: absolute, below the working directory, or else below the repository."""
         path = path.rstrip("/") or "/"
-        return path if there(Path(path).exists) else os.path.relpath(self.root / path)
+        if path.startswith("/") or there(Path(path).exists):
+            return path
+        return os.path.relpath(self.root / path)
 
     def catalogue_file(self, _) -> str:
         """The catalogue as this run has it, for a command of ours that a rule runs."""

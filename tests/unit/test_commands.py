@@ -47,6 +47,27 @@ def test_a_count_that_is_not_above_0_is_refused(option, capsys):
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (
+            "targets --konfigfile x",
+            "error: ingot targets: --konfigfile: not among its options, nearest: --con",
+        ),
+        ("add --as sp", "error: ingot add: --as: not among its options, nearest: --"),
+        (
+            "explain artifacts/demo.gguf --zzzzzz",
+            "error: ingot explain: --zzzzzz: not among its options; `",
+        ),
+    ],
+)
+def test_an_option_that_a_command_does_not_have_is_said_by_that_command(words, said, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(words.split())
+    found = capsys.readouterr().err
+    assert found.startswith(said) and found.count("\n") == 1 and "--help` says" in found
+
+
 @pytest.mark.parametrize("module", [doctor, matrix, status, wheels])
 def test_each_command_explains_itself(module, capsys):
     with pytest.raises(SystemExit) as end:
@@ -74,6 +95,17 @@ def test_ctrl_c_gets_one_line_and_the_status_of_shells(reason, said, monkeypatch
     monkeypatch.setattr(status, "run", interrupted)
     assert cli.main(["status"]) == stopped.STATUS == 130
     assert capsys.readouterr().err == said
+
+
+def test_why_a_dry_run_ended_is_said_also_where_snakemake_says_it_on_stdout(tmp_path, monkeypatch):
+    words = [
+        sys.executable,
+        "-c",
+        "import sys; print('error: x: missing'); sys.exit('Using workflow')",
+    ]
+    monkeypatch.setattr(dry_run, "_command", lambda *_: words)
+    with pytest.raises(Refused, match=r"^x: missing$"):
+        dry_run.dry_run(tmp_path, ["artifacts/m.gguf"])
 
 
 SLOW_TO_END = """

@@ -39,7 +39,7 @@ def dry_run(
             check=False,
         )
         if not answer.exists():
-            said = done.stderr + done.stdout  # where a dry run says most of its errors
+            said = done.stdout + done.stderr  # a dry run's own words are on stdout
             lines = [line for line in said.splitlines() if not line.startswith("Using ")]
             lines = [line.removeprefix("error: ") for line in lines]
             first, *rest = lines[-3:] or ["Snakemake said nothing; run it with -n"]

@@ -41,6 +41,17 @@ class Parser(argparse.ArgumentParser):
             return super().format_help()
         return f"usage: ingot COMMAND ...\n\n{__doc__}{overview()}\n"
 
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]
+        """A command says itself what it does not know: argparse leaves that to `ingot`."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and self.prog != "ingot":
+            near = difflib.get_close_matches(
+                unknown[0], self._option_string_actions, n=1, cutoff=0.5
+            )
+            hint = f", nearest: {near[0]}" if near else ""
+            self.error(f"{' '.join(unknown)}: not among its options{hint}")
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {self.prog}: {message}; `{self.prog} --help` says what there is\n")
 

@@ -1,5 +1,6 @@
 """What a run knows before it runs: of its sources, and of what the shared cache may answer for."""
 
+import os
 from argparse import Namespace
 from itertools import chain, pairwise
 
@@ -38,6 +39,14 @@ def test_a_recipe_follows_only_where_each_job_gave_what_its_record_says():
     assert Shared(contents)._follows(last)
     contents.made = {"0a.one": "sha256:2"}
     assert not Shared(contents)._follows(last)
+
+
+def test_a_source_that_is_no_plain_file_is_said_and_not_waited_for(tmp_path, store):
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(
+        OSError, match=r"model\.safetensors: no plain file, expected one; put a copy"
+    ):
+        Sources().digest(str(tmp_path / "model.safetensors"), lambda _: True)
 
 
 def test_a_source_is_read_once_and_an_edit_of_it_is_seen(tmp_path, store):

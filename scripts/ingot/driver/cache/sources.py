@@ -37,6 +37,8 @@ class Sources:
             return self.seen[path][1]
         if not os.path.exists(path):
             raise UnknownInput(f"{path} is missing")
+        if not (os.path.isfile(path) or os.path.isdir(path)):  # a FIFO would be waited for
+            raise OSError(f"{path}: no plain file, expected one; put a copy of its content there")
         now = memo.stamp_of(path) or ""
         shard = path.endswith(".safetensors") and os.path.isfile(path)
         if (

@@ -1,6 +1,7 @@
 """A checkpoint as a step is given it, and what follows from its config.json alone."""
 
 import json
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -50,6 +51,18 @@ def test_messages_name_the_file_where_it_lies(tiny):
     (tiny / "config.json").write_text("[]")
     with pytest.raises(Refused, match=f"^{tiny}/config.json: holds a list, expected a JSON object"):
         read_json(Checkpoint([*tiny.iterdir()])["config.json"])
+
+
+def test_json_that_is_none_is_to_be_got_again_from_wherever_it_came(tiny):
+    (tiny / "config.json").write_text("x")
+    with pytest.raises(Refused, match=r"config\.json: not JSON \(.*\); fetch or copy it again$"):
+        read_json(tiny / "config.json")
+    (tiny / "config.json").unlink()
+    os.mkfifo(tiny / "config.json")
+    with pytest.raises(
+        Refused, match=r"config\.json: no plain file, expected a JSON file; put one"
+    ):
+        read_json(tiny / "config.json")
 
 
 def test_rows_of_a_missing_tensor_are_refused_before_any_is_read(tiny, config, store):

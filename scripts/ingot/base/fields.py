@@ -48,18 +48,20 @@ def read_json(path: Path, expected: Any = None) -> dict:
     """
     try:
         if not path.is_file():  # a FIFO would be waited for
+            if path.exists():
+                raise Refused(f"{path}: no plain file, expected a JSON file; put one there")
             raise FileNotFoundError
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, RuntimeError) as error:
         if isinstance(error, RecursionError):
-            raise Refused(f"{path}: JSON nested too deep; fetch it again") from None
+            raise Refused(f"{path}: JSON nested too deep; fetch or copy it again") from None
         raise Refused(
-            f"{path}: missing, expected a JSON file; fetch the checkpoint again"
+            f"{path}: missing, expected a JSON file; fetch or copy the checkpoint again"
         ) from None
     except OSError as error:
         raise Refused(f"{path}: {error.strerror}, expected to read it; see ls -l") from None
     except ValueError as error:
-        raise Refused(f"{path}: not JSON ({error}); fetch it again") from None
+        raise Refused(f"{path}: not JSON ({error}); fetch or copy it again") from None
     if not isinstance(found, dict):
         raise Refused(f"{path}: holds a {type(found).__name__}, expected a JSON object")
     if expected is not None:

@@ -25,7 +25,9 @@ def compare(
     floats, int8 = Comparison(folder), Int8Comparison(folder)
     for tensor in layout.stored:
         if tensor.source not in sources:
-            raise Refused(f"{checkpoint}: tensor {tensor.source} is in no shard; fetch it again")
+            raise Refused(
+                f"{checkpoint}: tensor {tensor.source} is in no shard; fetch or copy it again"
+            )
         source = sources[tensor.source]
         if tensor.kind in (ROWS, BLOCKS):
             columns = tensor.shape[1]

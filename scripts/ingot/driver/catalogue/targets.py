@@ -71,10 +71,9 @@ def check(target: str, catalogue: dict) -> None:
     if re.fullmatch(MODEL, target):
         stop_on_unknown(target, catalogue)
     if reason := why_not(target, catalogue):
-        refused = model_of(target) in catalogue.get(
-            REFUSED, ()
-        )  # of which there is no other target
-        raise Refused(f"{target}: {reason}{'' if refused else f'; {nearest(target, catalogue)}'}")
+        if model_of(target) in catalogue.get(REFUSED, ()):  # it has no other target
+            raise Refused(f"{target}: {reason}")
+        raise Refused(f"{target}: {reason}; {nearest(target, catalogue)}")
 
 
 def stop_on_unknown(model: str, catalogue: dict) -> None:

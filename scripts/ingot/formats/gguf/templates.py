@@ -46,4 +46,4 @@ def _text(checkpoint: Checkpoint, name: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise Refused(f"{path}: not UTF-8, expected a template; fetch it again") from None
+        raise Refused(f"{path}: not UTF-8, expected a template; fetch or copy it again") from None

@@ -158,9 +158,9 @@ def _texts(
     text_of = {number: text for text, number in model["vocab"].items()}
     text_of.update({number: token["content"] for number, token in added.items()})
     if not text_of:
-        raise Refused(f"{path}: model.vocab is empty, expected tokens; fetch it again")
+        raise Refused(f"{path}: model.vocab is empty, expected tokens; fetch or copy it again")
     if odd := [one for one in model["merges"] if isinstance(one, list) and len(one) != 2]:
-        raise Refused(f"{path}: merge {odd[0]}, expected two parts; fetch it again")
+        raise Refused(f"{path}: merge {odd[0]}, expected two parts; fetch or copy it again")
     if max(text_of) >= config.vocab:
         raise Refused(
             f"{path}: token id {max(text_of)} ({text_of[max(text_of)]!r}), expected ids below "
@@ -211,7 +211,7 @@ def _sentencepiece(
         model.LoadFromFile(str(checkpoint["tokenizer.model"]))
     except (RuntimeError, OSError):
         raise Refused(
-            f"{checkpoint['tokenizer.model']}: not a SentencePiece model; fetch it again"
+            f"{checkpoint['tokenizer.model']}: not a SentencePiece model; fetch or copy it again"
         ) from None
     count = config.vocab
     tokens = [f"[PAD{number}]" for number in range(count)]

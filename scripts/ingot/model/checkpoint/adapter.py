@@ -128,12 +128,12 @@ def read(checkpoint: Checkpoint) -> Adapter | None:
     for module, factors in pairs.items():
         by_letter = {FACTORS[end]: tensor for end, tensor in factors.items()}
         if len(factors) != 2 or len(by_letter) != 2:
-            raise Refused(f"{path}: {module} has half a pair of matrices; fetch it again")
+            raise Refused(f"{path}: {module} has half a pair of matrices; fetch or copy it again")
         a, b = by_letter["A"], by_letter["B"]
         if len(a.shape) != 2 or len(b.shape) != 2 or a.shape[0] != b.shape[1] or not a.shape[0]:
             raise Refused(
                 f"{path}: {module} has matrices of {list(a.shape)} and {list(b.shape)}, expected [r, in] "
-                "and [out, r]; fetch it again"
+                "and [out, r]; fetch or copy it again"
             )
         rank = _by_pattern(config["rank_pattern"] or {}, module, config["r"])
         if a.shape[0] != rank:

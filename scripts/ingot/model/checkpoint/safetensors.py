@@ -67,7 +67,7 @@ def read_checkpoint(
     for shard in shards:
         if shard not in checkpoint or not checkpoint[shard].is_file():
             raise Refused(
-                f"{checkpoint[INDEX]}: names {shard}, which is missing beside it; fetch it again"
+                f"{checkpoint[INDEX]}: names {shard}, which is missing beside it; fetch or copy it again"
             )
         for name, tensor in sorted(read_header(checkpoint[shard], dtypes).items()):
             if name in tensors:
@@ -115,7 +115,7 @@ def read_header(path: Path, dtypes: dict[str, Float] = FLOATS) -> dict[str, Tens
         if size < 8 or length > min(size - 8, HEADER_LIMIT):
             raise Refused(
                 f"{path}: header of {length} bytes in a file of {size}, expected a safetensors "
-                "file; fetch it again"
+                "file; fetch or copy it again"
             )
         text = file.read(length)
     try:
@@ -125,7 +125,7 @@ def read_header(path: Path, dtypes: dict[str, Float] = FLOATS) -> dict[str, Tens
         tensors = {name: _tensor(path, name, entry, start, size, dtypes) for name, entry in items}
     except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
         raise Refused(
-            f"{path}: header is not a safetensors header ({error}); fetch it again"
+            f"{path}: header is not a safetensors header ({error}); fetch or copy it again"
         ) from None
     _no_gap(path, tensors, start, size)
     return tensors
@@ -199,12 +199,12 @@ def _tensor(
     if not 0 <= begin <= end or end - begin != nbytes:
         raise Refused(
             f"{path}: tensor {name} has offsets {begin}..{end}, expected {nbytes} bytes for "
-            f"{dtype} {list(shape)}; fetch it again"
+            f"{dtype} {list(shape)}; fetch or copy it again"
         )
     if start + end > size:
         raise Refused(
             f"{path}: tensor {name} ends at byte {start + end}, but the file has {size}; "
-            "it was cut short: fetch it again"
+            "it was cut short: fetch or copy it again"
         )
     return Tensor(name, dtype, shape, path, start + begin, nbytes)
 
@@ -215,10 +215,14 @@ def _no_gap(path: Path, tensors: dict[str, Tensor], start: int, size: int) -> No
     for tensor in sorted(tensors.values(), key=lambda t: (t.offset, t.nbytes)):
         if tensor.offset != place:
             fault = "overlap" if tensor.offset < place else "have bytes of no tensor between them"
-            raise Refused(f"{path}: {last} and tensor {tensor.name} {fault}; fetch it again")
+            raise Refused(
+                f"{path}: {last} and tensor {tensor.name} {fault}; fetch or copy it again"
+            )
         place, last = tensor.offset + tensor.nbytes, f"tensor {tensor.name}"
     if place != size:
-        raise Refused(f"{path}: {size - place} bytes after {last}, expected none; fetch it again")
+        raise Refused(
+            f"{path}: {size - place} bytes after {last}, expected none; fetch or copy it again"
+        )
 
 
 def _weight_map(index: Path) -> dict[str, str]:
@@ -227,7 +231,7 @@ def _weight_map(index: Path) -> dict[str, str]:
         names = set(weight_map.values())
     except (KeyError, TypeError, AttributeError):
         raise Refused(
-            f"{index}: has no weight_map, expected tensor names and shards; fetch it again"
+            f"{index}: has no weight_map, expected tensor names and shards; fetch or copy it again"
         ) from None
     for name in names:
         if (

@@ -21,7 +21,7 @@ from ingot.model.checkpoint.adapter import Adapter, Lora
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.merge import values
 from ingot.model.config import ModelConfig, read_config
-from ingot.model.specs import TensorSpec, specs_of
+from ingot.model.specs import TensorSpec, shapes_of, specs_of
 from ingot.model.tensors.cast import unpermute
 from ingot.model.tensors.dtypes import TYPES
 
@@ -45,8 +45,7 @@ def lora_to_gguf(
             "the merged .gguf"
         )
     specs = {spec.source: spec for spec in specs_of(config, "f32") if spec.source}
-    shapes = {source: spec.shape for source, spec in specs.items()}
-    found.fits(shapes, adapter.TIED if config.tied else ())
+    found.fits(shapes_of(config), adapter.TIED if config.tied else ())
     kvs = lora_of.pairs(config, name, license, found.alpha)
     pairs = [(specs[source], pair) for source, pair in ordered(found)]
     sizes = [

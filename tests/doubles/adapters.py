@@ -20,7 +20,9 @@ MODULE = "model.layers.0.self_attn.q_proj"
 def saved(folder: Path, tensors: dict[str, np.ndarray], **settings) -> Path:
     """An adapter of F32 tensors, as PEFT saves one."""
     folder.mkdir(parents=True, exist_ok=True)
-    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none", **settings}
+    modules = {name.rpartition(".lora_")[0].removeprefix("base_model.model.") for name in tensors}
+    said = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "bias": "none",
+            "target_modules": sorted(modules - {""}), **settings}  # fmt: skip
     (folder / "adapter_config.json").write_text(json.dumps(said))
     found = {
         name: ("F32", values.shape, values.astype("<f4").tobytes())

@@ -33,7 +33,7 @@ def hub(tmp_path):
         "pre_tokenizer": "llama-bpe", "architecture": "LlamaForCausalLM", "hardware": "cpu",
     }  # fmt: skip
     lora = adapters.pair(tmp_path / "hub/org/small", adapters.MODULE)
-    adapters.saved(tmp_path / "lora", lora, target_modules=["q_proj"])
+    adapters.saved(tmp_path / "lora", lora)
     tuned = {"adapter": {"base": "small", "lora": str(tmp_path / "lora")}}
     with Hub(tmp_path / "hub") as running:
         for name in ("w", "other"):

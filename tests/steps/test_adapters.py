@@ -8,6 +8,7 @@ import pytest
 
 from conftest import ROOT, convert
 from ingot.driver.toolchains import toolchains
+from ingot.model.checkpoint import targeted
 
 DEMO = ROOT / "models/demo"
 SHAPES = {
@@ -121,6 +122,40 @@ def test_a_merged_file_is_verified_and_a_wrong_merge_refused(trained, ok, step, 
         shutil.rmtree(wrong)
     convert(ok, DEMO, tmp_path / "m.gguf", "bf16")  # the base alone
     assert "is not the checkpoint's in BF16" in verified(step, "bf16").stderr
+
+
+TARGETED = """
+import json, sys
+from peft import LoraConfig
+from peft.tuners.tuners_utils import check_target_module_exists
+cases, names = json.loads(sys.argv[1])
+print(json.dumps([[bool(check_target_module_exists(LoraConfig(**one), name)) for name in names]
+                  for one in cases]))
+"""
+
+
+@pytest.mark.slow
+def test_which_modules_an_adapter_is_for_is_read_as_peft_reads_it(interpreter, tmp_path):
+    names = [
+        f"model.layers.{n}.{one}" for n in (0, 1, 10) for one in ("mlp.up_proj", "self_attn.q_proj")
+    ]
+    names += ["model.layers.1.mlp.experts.0.up_proj", "lm_head", "model.embed_tokens", "up_proj"]
+    both = {"target_modules": ["q_proj", "up_proj"]}
+    cases = [
+        both, {"target_modules": ["proj"]}, {"target_modules": []}, {"target_modules": names[:3]},
+        {"target_modules": r".*\.(q|k)_proj"}, {"target_modules": "q_proj"},
+        {**both, "exclude_modules": ["mlp.up_proj"]}, {**both, "exclude_modules": r".*\.1\\..*"},
+        {**both, "modules_to_save": ["self_attn"]}, {**both, "layers_to_transform": 1},
+        {**both, "layers_to_transform": []}, {**both, "layers_to_transform": [0, 10]},
+        {**both, "layers_to_transform": [0], "layers_pattern": "experts"},
+        {**both, "layers_to_transform": [1], "layers_pattern": ["h", "layers"]},
+        {"target_modules": [*both["target_modules"], names[0]], "layers_to_transform": [1]},
+    ]  # fmt: skip
+    (tmp_path / "ask.py").write_text(TARGETED)
+    done = interpreter("transformers").run(tmp_path / "ask.py", json.dumps([cases, names]))
+    assert done.returncode == 0, done.stderr[-2000:]
+    for case, theirs in zip(cases, json.loads(done.stdout), strict=True):
+        assert [targeted.is_targeted(case, name) for name in names] == theirs, case
 
 
 def lora_gguf(run, both, path):

@@ -282,6 +282,68 @@ def test_a_license_is_the_cards_own_name(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"num_hidden_layers": 4}, "is in no shard, expected by config.json"),
+        ({"num_hidden_layers": 2}, "9 tensors have no place by config.json, first model.layers.2."),
+        ({"vocab_size": 1120}, "embed_tokens.weight has shape [1056, 256], expected [1120, 256]"),
+        ({"intermediate_size": 768}, "proj.weight has shape [384, 256], expected [768, 256]"),
+        ({"num_key_value_heads": 1}, "k_proj.weight has shape [128, 256], expected [32, 256]"),
+    ],
+    ids=lambda one: next(iter(one)) if isinstance(one, dict) else "",
+)
+def test_weights_that_are_not_those_of_config_json_are_refused_before_anything_is_written(
+    ingot, tmp_path, change, said
+):
+    path = checkpoints.llama31(tmp_path / "wrong") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | change))
+    done = ingot("add", path.parent)
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1) and said in done.stderr, (
+        done.stderr
+    )
+    assert not (tmp_path / LOCAL).exists()
+
+
+@pytest.mark.slow
+def test_an_adapter_that_does_not_fit_its_base_is_refused_before_anything_is_written(
+    ingot, tmp_path
+):
+    base, other = checkpoints.llama31(tmp_path / "tiny"), checkpoints.llama31(tmp_path / "other")
+    assert ingot("add", other).returncode == 0
+    before = (tmp_path / LOCAL).read_text()
+    whole, more = adapters.pair(base), "base_model.model.model.layers.7.self_attn.q_proj.lora_"
+    wide = {name: values.repeat(2, 0) if "_B" in name else values for name, values in whole.items()}
+    elsewhere = {f"{more}{name.partition('.lora_')[2]}": values for name, values in whole.items()}
+    for tensors, settings, said in (
+        (wide, {}, "q_proj.weight of shape [512, 256], but its base has [256, 256]"),
+        (
+            elsewhere,
+            {},
+            "adapts model.layers.7.self_attn.q_proj.weight, which its base does not have",
+        ),
+        (
+            whole,
+            {"target_modules": ["q_proj"]},
+            "no matrices for model.layers.1.self_attn.q_proj, and for 1 more, expected",
+        ),
+        (
+            whole,
+            {"target_modules": ["k_proj"]},
+            "leaves out model.layers.0.self_attn.q_proj, of which",
+        ),
+    ):
+        folder = adapters.saved(
+            tmp_path / "lora", tensors, base_model_name_or_path=str(base), **settings
+        )
+        for words in ([], ["--base", "other"]):
+            done = ingot("add", folder, *words)
+            assert done.returncode == 1 and said in done.stderr, done.stderr
+            assert len(done.stderr.splitlines()) == 1
+    assert (tmp_path / LOCAL).read_text() == before
+
+
+@pytest.mark.slow
 def test_an_adapters_base_is_the_one_that_it_names_or_that_is_asked_for(ingot, tmp_path):
     base = checkpoints.llama31(tmp_path / "tiny")
 

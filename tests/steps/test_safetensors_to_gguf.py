@@ -281,7 +281,7 @@ DAMAGE = {
             change_header(d / FIRST, lambda h, _: h.update(odd=h.pop("lm_head.weight"))),
             edit_index(d, lambda m: (m.pop("lm_head.weight"), m.update(odd=FIRST))),
         ),
-        rf"{FIRST}: 1 tensors have no name in the new file, first odd",
+        rf"{FIRST}: 1 tensors have no place by config.json, first odd",
     ),
     "unknown rope scaling": (
         lambda d: edit_json(d / "config.json", rope_scaling={"rope_type": "dynamic", "factor": 4}),

@@ -154,6 +154,65 @@ def test_a_field_that_changes_the_numbers_is_honoured_or_refused(tmp_path, setti
         adapter.read(saved(tmp_path / "a", pair(), **settings))
 
 
+def test_matrices_that_peft_would_ignore_are_refused(tmp_path):
+    v = Q.replace("q_proj", "v_proj")
+    both = {**pair(), **pair(v)}
+    for settings in (
+        {"target_modules": ["q_proj"]},
+        {"target_modules": r".*\.q_proj"},
+        {"target_modules": ["q_proj", "v_proj"], "exclude_modules": ["v_proj"]},
+        {"target_modules": ["proj"]},
+        {"target_modules": ["q_proj", "v_proj"], "layers_to_transform": [1]},
+        {"target_modules": ["q_proj", "v_proj"], "modules_to_save": ["self_attn"]},
+    ):
+        said = r"leaves out model\.layers\.0\.self_attn\.[qv]_proj, of which adapter_model\.safetensors has"
+        with pytest.raises(Refused, match=said):
+            adapter.read(saved(tmp_path / "a", both, **settings))
+    with pytest.raises(Refused, match="target_modules is missing, expected the modules that"):
+        adapter.read(saved(tmp_path / "a", both, target_modules=None))
+    with pytest.raises(
+        Refused, match="target_modules is 5, expected a text or a list of which each"
+    ):
+        adapter.read(saved(tmp_path / "a", both, target_modules=5))
+    for settings in (
+        {"target_modules": "all-linear"},
+        {
+            "target_modules": ["q_proj", "v_proj"],
+            "layers_to_transform": 0,
+            "layers_pattern": "layers",
+        },
+        {"target_modules": r"model\.layers\.\d+\.self_attn\.(q|v)_proj"},
+        {"target_modules": "(?:" + ".*?" * 9 + ")"},  # which may take long to try: nobody does
+    ):
+        assert len(adapter.read(saved(tmp_path / "a", both, **settings)).loras) == 2
+
+
+def test_a_module_that_an_adapter_is_for_and_has_no_matrices_of_is_refused(tmp_path):
+    layer = "model.layers.0.self_attn"
+    base = dict.fromkeys((f"{layer}.q_proj.weight", f"{layer}.k_proj.weight"), (8, 6))
+    base |= {
+        f"{layer}.k_norm.weight": (6,), "model.layers.0.mlp.gate.weight": (8, 6), "lm_head.weight": (8, 6),
+        "model.layers.0.mlp.experts.0.up_proj.weight": (8, 6),
+    }  # fmt: skip
+    said = r"no matrices for model\.layers\.0\.self_attn\.k_proj, expected those of all that target_modules"
+    for wanted in (["q_proj", "k_proj"], r".*(q|k)_proj", "all-linear"):
+        with pytest.raises(Refused, match=said):
+            adapter.read(saved(tmp_path / "a", pair(), target_modules=wanted)).fits(base)
+    more = {f"model.layers.{n}.self_attn.k_proj.weight": (8, 6) for n in range(3)}
+    with pytest.raises(Refused, match=r"no matrices for \S+k_proj, and for 2 more, expected"):
+        adapter.read(saved(tmp_path / "a", pair(), target_modules=["q_proj", "k_proj"])).fits(
+            base | more
+        )
+    for wanted in (["q_proj", "gate", "up_proj"], ["q_proj", "unheard_of"]):
+        adapter.read(saved(tmp_path / "a", pair(), target_modules=wanted)).fits(base)
+    inner = Q.replace("model.layers", "model.language_model.layers")
+    sees = adapter.read(
+        saved(tmp_path / "b", pair(inner), target_modules=r".*language_model.*\.(q|k)_proj")
+    )
+    with pytest.raises(Refused, match=said):
+        sees.fits(base)
+
+
 def test_a_model_that_sees_has_its_matrices_inside(tmp_path):
     """PEFT names them by the modules of the whole; patterns of its settings too."""
     inner = "base_model.model.model.language_model.layers.0.self_attn.q_proj"

@@ -16,6 +16,7 @@ from ingot.formats.gguf.kv import KV
 from ingot.formats.iree import irpa, stitch, tensor_parallel
 from ingot.formats.onnx import attention
 from ingot.formats.tensorrt import trtllm
+from ingot.model.checkpoint import whole
 from ingot.model.checkpoint.files import Checkpoint
 from ingot.model.checkpoint.rows import Rows
 from ingot.model.checkpoint.safetensors import read_checkpoint
@@ -71,6 +72,19 @@ def test_rows_of_a_missing_tensor_are_refused_before_any_is_read(tiny, config, s
         pytest.raises(Refused, match=r"is in no shard, expected by config.json"),
     ):
         rows.specs("f16")
+
+
+def test_a_checkpoint_is_held_against_config_json_by_its_headers_alone(tiny, config):
+    checkpoint = Checkpoint([tiny])
+    tensors = read_checkpoint(checkpoint)
+    whole.hold(checkpoint, config, tensors)
+    for change, said in (
+        ({"layers": 2}, "9 tensors have no place by config.json, first model.layers.2"),
+        ({"vocab": 1120}, r"has shape \[1056, 256\], expected \[1120, 256\] by config.json"),
+        ({"kv_heads": 1}, r"k_proj.weight has shape \[128, 256\], expected \[32, 256\]"),
+    ):
+        with pytest.raises(Refused, match=said):
+            whole.hold(checkpoint, replace(config, **change), tensors)
 
 
 def test_what_a_gguf_file_says_is_read_back(tmp_path, config):

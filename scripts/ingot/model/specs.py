@@ -93,6 +93,12 @@ def specs_of(config: ModelConfig, dtype: str) -> list[TensorSpec]:
     return [*_specs(config, dtype)]
 
 
+def shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Of every tensor that its checkpoint must have, by name."""
+    found = (spec.source_shapes.items() for spec in _specs(config, "f16"))
+    return {name: shape for one in found for name, shape in one}
+
+
 # forecasts ask once a job: a sixth of the time of a dry run of all targets
 @functools.lru_cache(512)
 def _specs(config: ModelConfig, dtype: str) -> tuple[TensorSpec, ...]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.base.atomic import replacing
-from ingot.base.fields import read_json
+from ingot.base.fields import read_json, there
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import found as found_of
 from ingot.driver.catalogue import machine, schema, targets
@@ -22,6 +22,7 @@ from ingot.driver.catalogue.formats.rows import OFFERED
 from ingot.driver.catalogue.model import (  # fmt: skip
     OWN,
     VOCABULARY,
+    config_of,
     folder_of,
     is_tokenizer,
     planned,
@@ -29,13 +30,14 @@ from ingot.driver.catalogue.model import (  # fmt: skip
     way_of,
 )
 from ingot.driver.commands import at_hub
-from ingot.model.checkpoint import adapter
+from ingot.model.checkpoint import adapter, whole
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.safetensors import read_checkpoint
-from ingot.model.config import ModelConfig
+from ingot.model.config import ModelConfig, read_config
 from ingot.model.families.table import FAMILIES
 from ingot.model.features import ADAPTER as ADAPTER_KEY
-from ingot.model.specs import parameters
+from ingot.model.features import ALL
+from ingot.model.specs import parameters, shapes_of
 from ingot.model.tensors.dtypes import STORED
 
 SAID = {"base_model_name_or_path?": (str, None), "revision?": (str, None)}  # by an adapter
@@ -142,8 +144,10 @@ def of_folder(folder: Path, title: str) -> tuple[dict[str, Any], int]:
     entry = with_weights(found_of.entry(str(folder), names, folder, source, title), folder, size)
     config = read(folder / "config.json", entry)
     own = isinstance(config, ModelConfig) and way_of(entry) == OWN
-    expected = config.stored if own else STORED
-    read_checkpoint(Checkpoint([path for path in folder.iterdir() if path.is_file()]), expected)
+    checkpoint = Checkpoint([path for path in folder.iterdir() if path.is_file()])
+    tensors = read_checkpoint(checkpoint, config.stored if own else STORED)
+    if own:
+        whole.hold(checkpoint, config, tensors)
     return entry, size
 
 
@@ -152,11 +156,13 @@ class Adapted:
 
     def __init__(self, what: str, place: Path, listing: dict | None):
         self.what, self.place, self.listing = what, place, listing
+        self.found: adapter.Adapter | None = None  # of one that is here
 
     def files(self, root: Path) -> dict[str, Any]:
         """Where they are, as the catalogue has it.  Refused: such as are no adapter of LoRA."""
         if not self.listing:
-            adapter.read(Checkpoint([one for one in self.place.iterdir() if one.is_file()]))
+            files = [one for one in self.place.iterdir() if one.is_file()]
+            self.found = adapter.read(Checkpoint(files))
             return {"lora": _path(self.place)}
         names = self.listing["files"]
         if adapter.WEIGHTS not in names:
@@ -174,9 +180,11 @@ class Adapted:
 
         That is added first where the catalogue does not have it; `name` is the adapter's own.
         """
+        models = schema.load(root, None)["models"]
         if asked:
-            if ADAPTER_KEY in schema.load(root, None)["models"].get(asked, {ADAPTER_KEY: 0}):
+            if ADAPTER_KEY in models.get(asked, {ADAPTER_KEY: 0}):
                 raise Refused(f"--base: {asked}, expected a model of the catalogue, and no adapter")
+            self.hold(config_of(asked, models[asked], root))
             return asked
         said = read_json(self.place / ADAPTER, SAID)
         named, revision = said.get("base_model_name_or_path"), said.get("revision") or ""
@@ -184,7 +192,11 @@ class Adapted:
             raise Refused(
                 f"{self.what}: {ADAPTER} names no base, expected one; give it --base NAME"
             )
-        if not (found := named_so(root, named, revision)):
+        if found := named_so(root, named, revision):
+            self.hold(config_of(found, models[found], root))
+        else:
+            if there((Path(named) / CONFIG).is_file):
+                self.hold(Path(named) / CONFIG)
             try:
                 found = add(root, Namespace(model=named, name=None, revision=revision, of=name))
             except Refused as reason:
@@ -192,6 +204,16 @@ class Adapted:
                     f"{self.what}: its base is {named}: {reason}; name one of the catalogue by --base"
                 ) from None
         return found
+
+    def hold(self, config: Path | None) -> None:
+        """Refused: what does not fit its base, where both are here, and Ingot has a table of that."""
+        if not (self.found and config):
+            return
+        try:
+            numbers = read_config(config, can=ALL)
+        except Refused:  # which is said where the base is added
+            return
+        self.found.fits(shapes_of(numbers), adapter.TIED if numbers.tied else ())
 
 
 def named_so(root: Path, base: str, revision: str) -> str | None:

@@ -12,8 +12,16 @@ from typing import Any
 
 from ingot.base.fields import Number, Whole, held, read_json
 from ingot.base.refused import Refused
+from ingot.model.checkpoint import targeted
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
-from ingot.model.checkpoint.safetensors import BESIDE, Tensor, outside, read_header, same_bytes
+from ingot.model.checkpoint.safetensors import (  # fmt: skip
+    BESIDE,
+    INSIDE,
+    Tensor,
+    outside,
+    read_header,
+    same_bytes,
+)
 from ingot.model.specs import EMBEDDING, HEAD
 
 WEIGHTS = "adapter_model.safetensors"  # beside ADAPTER
@@ -21,22 +29,23 @@ PREFIX = "base_model.model."  # of every name in it: the base inside PEFT's own 
 FACTORS = {  # how the names of a pair end
     ".lora_A.weight": "A", ".lora_B.weight": "B", ".lora_embedding_A": "A", ".lora_embedding_B": "B",
 }  # fmt: skip
-# its fields: what the merge goes by,
-HONOURED = ("r", "lora_alpha", "alpha_pattern", "rank_pattern", "use_rslora")
+# its fields: what the merge goes by, or what must agree with the tensors,
+HONOURED = (
+    "r", "lora_alpha", "alpha_pattern", "rank_pattern", "use_rslora", "target_modules", "exclude_modules",
+    "modules_to_save", "layers_to_transform", "layers_pattern",
+)  # fmt: skip
 # what the tensors say themselves, or what is of training alone,
 NEUTRAL = (
     "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
-    "target_modules", "exclude_modules", "lora_dropout", "bias", "modules_to_save", "layers_to_transform",
-    "layers_pattern", "megatron_config", "megatron_core", "loftq_config", "eva_config", "corda_config",
-    "lora_ga_config", "qalora_group_size", "runtime_config", "ensure_weight_tying",
+    "lora_dropout", "bias", "megatron_config", "megatron_core", "loftq_config", "eva_config",
+    "corda_config", "lora_ga_config", "qalora_group_size", "runtime_config", "ensure_weight_tying",
 )  # fmt: skip
 # and those that begin from another base than the checkpoint
 OTHER_BASE = re.compile("pissa|olora|loftq|corda|lora_ga")
-# of a pattern: names, and expressions of few parts that may be tried more than once
-PATTERN = re.compile(r"[\w.^$|()*+?\[\]\\-]{1,200}")
-AGAIN, REPEATS, CHOICES = re.compile(r"\)[*+?]"), 2, 8
 POSITIVE = {"alpha_pattern": Number(0), "rank_pattern": Whole()}
-FORM = {"r": Whole(), "lora_alpha": Number(0), "use_rslora": (bool, None), "bias": (str, None)}
+FORM = {
+    "r": Whole(), "lora_alpha": Number(0), "use_rslora": (bool, None), "bias": (str, None), **targeted.FORM
+}  # fmt: skip
 TIED = (EMBEDDING, HEAD)
 
 
@@ -70,9 +79,11 @@ class Adapter:
     bias: str  # which biases it trained, in PEFT's words
     loras: dict[str, Lora]
     replaced: dict[str, Tensor]
+    aim: dict[str, Any] | None  # adapter_config.json, where it can be told what its fields name
+    inside: tuple[str, ...]  # those of INSIDE with which its modules' names begin
 
     def fits(self, shapes: dict[str, tuple[int, ...]], tied: tuple[str, ...] = ()) -> None:
-        """Refused: of another base, of another shape, or of a matrix that is two: names in `tied`.
+        """Refused: of another base or shape, of a matrix that is two (names in `tied`), or not whole.
 
         `shapes` are those of the base's tensors.
         """
@@ -98,6 +109,26 @@ class Adapter:
                     f"{self.path}: is for {name} of shape {list(lora.shape)}, but its base has "
                     f"{list(shapes[name])}; name the base that it was trained on"
                 )
+        modules = [
+            name.removesuffix(".weight") for name, shape in shapes.items() if len(shape) == 2
+        ]
+        if absent := [
+            one for one in modules if f"{one}.weight" not in self.loras and self._is_due(one)
+        ]:
+            count = f", and for {len(absent) - 1} more" if absent[1:] else ""
+            raise Refused(
+                f"{self.path}: no matrices for {absent[0]}{count}, expected those of all that "
+                f"target_modules of {ADAPTER} names; name only the others there, or save the adapter by "
+                "peft again"
+            )
+
+    def _is_due(self, module: str) -> bool:
+        """Does PEFT expect matrices beside this one of the base?"""
+        if self.aim is None or targeted.ROUTED.search(module):
+            return False
+        prefix = next((one for one in self.inside if module.startswith(INSIDE[one])), "")
+        named = prefix + module.removeprefix(INSIDE[prefix]) if prefix else module
+        return targeted.is_targeted(self.aim, named)
 
 
 def read(checkpoint: Checkpoint) -> Adapter | None:
@@ -124,8 +155,19 @@ def read(checkpoint: Checkpoint) -> Adapter | None:
                     f"{path}: holds two {base} that differ, expected one; merge it by peft"
                 )
             replaced[base] = tensor
+    if pairs and config.get("target_modules") is None:
+        raise Refused(
+            f"{place}: target_modules is missing, expected the modules that {WEIGHTS} has matrices for; "
+            "name them, or save the adapter by peft again"
+        )
+    aim = config if targeted.is_known(config) else None
     loras = {}
     for module, factors in pairs.items():
+        if aim and not targeted.is_targeted(aim, module):
+            raise Refused(
+                f"{place}: target_modules, with the fields that restrict it, leaves out {module}, of which "
+                f"{WEIGHTS} has matrices that PEFT would ignore; name it, or save the adapter by peft again"
+            )
         by_letter = {FACTORS[end]: tensor for end, tensor in factors.items()}
         if len(factors) != 2 or len(by_letter) != 2:
             raise Refused(f"{path}: {module} has half a pair of matrices; fetch or copy it again")
@@ -150,7 +192,8 @@ def read(checkpoint: Checkpoint) -> Adapter | None:
         raise Refused(f"{path}: holds no tensor, expected an adapter's")
     most = max(config["r"], *config["rank_pattern"].values(), 1)
     alpha, bias = float(config["lora_alpha"]), config["bias"] or "none"
-    return Adapter(path, alpha, most, bias, loras, replaced)
+    inside = tuple(one for one in INSIDE if any(name.startswith(one) for name in pairs))
+    return Adapter(path, alpha, most, bias, loras, replaced, aim, inside)
 
 
 def _base_name(module: str) -> str:
@@ -180,22 +223,11 @@ def settings(path: Path) -> dict[str, Any]:
         config[table] = config.get(table) or {}
         held(path, {table: config[table]}, {table: {str: POSITIVE[table]}})
         for key in config[table]:
-            if not _is_quick(key):
+            if not targeted.is_quick(key):
                 raise Refused(
                     f"{path}: {table} names {key:.80}, expected a module's name; merge it by peft"
                 )
     return config
-
-
-def _is_quick(pattern: str) -> bool:
-    """An expression whose search ends soon, whatever the name: it comes from a stranger."""
-    try:
-        re.compile(pattern)
-    except re.error:
-        return False
-    repeats = len(re.findall(r"[*+?]", pattern))
-    few = repeats <= REPEATS and pattern.count("|") <= CHOICES
-    return few and bool(PATTERN.fullmatch(pattern)) and not AGAIN.search(pattern)
 
 
 def _by_pattern(table: dict[str, Any], module: str, otherwise: Any) -> Any:

@@ -5,7 +5,7 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from math import prod
 
 import numpy as np
@@ -13,31 +13,15 @@ import numpy as np
 from ingot.base import memo, pieces, stream
 from ingot.base.progress import Progress
 from ingot.base.refused import Refused
-from ingot.model.checkpoint import adapter, head_rows, identity, scales, stacked
+from ingot.model.checkpoint import adapter, head_rows, identity, scales, stacked, whole
 from ingot.model.checkpoint.arrivals import Arrivals
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.merge import Merger
-from ingot.model.checkpoint.safetensors import (  # fmt: skip
-    BESIDE,
-    INSIDE,
-    Tensor,
-    read_checkpoint,
-    same_bytes,
-)
+from ingot.model.checkpoint.safetensors import Tensor, read_checkpoint
 from ingot.model.config import ModelConfig, say_unknown
-from ingot.model.specs import DROPPED, EMBEDDING, HEAD, TensorSpec, specs_of
+from ingot.model.specs import HEAD, TensorSpec, shapes_of, specs_of
 from ingot.model.tensors.cast import Caster, as_float32, not_finite, unpermute
 from ingot.model.tensors.dtypes import FLOATS, STORED
-
-
-def hold_tied(tensors: dict[str, Tensor]) -> None:
-    """Refused: a head beside tied embeddings that is not they: transformers 5 takes it as it is."""
-    head = tensors[HEAD]
-    if not same_bytes(tensors[EMBEDDING], head):
-        raise Refused(
-            f"{head.path}: {HEAD} is not the embedding, but tie_word_embeddings is true; set it to "
-            "false in config.json where the head was trained, or take the head out"
-        )
 
 
 class Rows:
@@ -62,7 +46,8 @@ class Rows:
         self.loras: dict[str, adapter.Lora] = {}
         self.replaced: dict[str, str] = {}  # by an adapter's: name -> dtype that the base has
         if found := adapter.read(checkpoint):
-            shapes = {name: tensor.shape for name, tensor in self.tensors.items()}
+            known = shapes_of(config)
+            shapes = {name: one.shape for name, one in self.tensors.items() if name in known}
             found.fits(shapes, adapter.TIED if config.tied else ())
             self.loras = found.loras
             self.replaced = {name: self.tensors[name].dtype for name in found.replaced}
@@ -94,10 +79,14 @@ class Rows:
     def specs(self, dtype: str) -> list[TensorSpec]:
         """The spec of each tensor, as llama.cpp orders them: computed ones, then shard by shard."""
         specs = specs_of(self.config, dtype)
-        self._hold_packing()
-        expected = {name: shape for one in specs for name, shape in one.source_shapes.items()}
-        self.check(expected | self._scales(expected))
-        self._hold_codes({name for spec in specs if spec.packed for name in spec.sources})
+        whole.hold(self.checkpoint, self.config, self.tensors, bool(self.coming))
+        self._say_dropped()
+        codes = any(tensor.dtype == scales.CODES for tensor in self.tensors.values())
+        if codes and (self.loras or self.replaced):
+            raise Refused(
+                f"{self.checkpoint[ADAPTER]}: its base is FP8, expected floats; name the model that the "
+                "base was quantised from"
+            )
         joined = {name for spec in specs if spec.stack for name in spec.sources}
         if changed := sorted(joined & {*self.replaced}):
             raise Refused(
@@ -121,90 +110,17 @@ class Rows:
 
         return computed + sorted(stored, key=order)
 
-    def _scales(self, names: Collection[str]) -> dict[str, tuple[int, ...]]:
-        """The scales that weights of FP8 must have, by name.  Refused: an adapter of such a base."""
-        found = {}
-        for name in names:
-            tensor = self.tensors.get(name)
-            factors = self.tensors.get(scales.name_of(name))
-            if tensor and tensor.dtype == scales.CODES:
-                if factors and factors.dtype == scales.CODES:
-                    raise Refused(
-                        f"{factors.path}: tensor {factors.name} has dtype {factors.dtype}, expected a float"
-                    )
-                if len(tensor.shape) != 2:
-                    raise Refused(
-                        f"{tensor.path}: tensor {name} is FP8 of shape {list(tensor.shape)}, expected "
-                        "rows and columns"
-                    )
-                found[scales.name_of(name)] = scales.shape_of(tensor, self.config.scaled)
-        if found and (self.loras or self.replaced):
-            raise Refused(
-                f"{self.checkpoint[ADAPTER]}: its base is FP8, expected floats; name the model that the "
-                "base was quantised from"
-            )
-        return found
-
-    def _hold_packing(self) -> None:
-        """Refused: experts that config.json says to be codes and are values, as merged ones may be."""
-        first = next((one.source for one in specs_of(self.config, "f16") if one.packed), "")
-        if first in self.tensors:
-            raise Refused(
-                f"{self.checkpoint['config.json']}: quantization_config says mxfp4, but {first} is "
-                f"{self.tensors[first].dtype}; take quantization_config out"
-            )
-
-    def _hold_codes(self, names: set[str]) -> None:
-        """Refused: bytes where values belong, and the other way round."""
-        for name, tensor in self.tensors.items():
-            if (tensor.dtype == "U8") is not (name in names):
-                expected = "U8" if name in names else "a float"
-                raise Refused(
-                    f"{tensor.path}: tensor {name} has dtype {tensor.dtype}, expected {expected}; the "
-                    "checkpoint and its config.json do not belong together"
-                )
-
     def check(self, expected: dict[str, tuple[int, ...]]) -> None:
         """Stop unless the checkpoint holds just the tensors `expected`, each of its shape."""
-        dropped = DROPPED
+        whole.check(self.checkpoint, self.config, self.tensors, expected, bool(self.coming))
+        self._say_dropped()
+
+    def _say_dropped(self) -> None:
         if self.config.tied and HEAD in self.tensors:
-            if self.coming:
-                raise Refused(
-                    f"{self.tensors[HEAD].path}: {HEAD} is to be compared with the embedding, expected "
-                    "both at once; build it by snakemake"
-                )
-            hold_tied(self.tensors)
-            dropped = (*dropped, HEAD)
             print(
                 f"{HEAD}: left out, since tie_word_embeddings is true: so does transformers",
                 file=sys.stderr,
             )
-        # of a model that also sees: its other parts, and names of its part for text
-        beside, inside = BESIDE if self.config.family.inner else (), tuple(INSIDE)
-        first = self.config.layers  # behind them, layers that guess further tokens
-        beside += tuple(f"model.layers.{first + n}." for n in range(self.config.guessing))
-        extra = [
-            name
-            for name, tensor in self.tensors.items()
-            if (name not in expected and not name.endswith(dropped) and not name.startswith(beside))
-            or (not self.config.family.inner and tensor.name.startswith(inside))
-        ]
-        if extra:
-            raise Refused(
-                f"{self.tensors[extra[0]].path}: {len(extra)} tensors have no name in the new "
-                f"file, first {extra[0]}; no such tensor is a {self.config.architecture}'s"
-            )
-        for name, shape in expected.items():
-            if name not in self.tensors:
-                raise Refused(
-                    f"{self.checkpoint}: tensor {name} is in no shard, expected by config.json"
-                )
-            if self.tensors[name].shape != shape:
-                tensor = self.tensors[name]
-                raise Refused(
-                    f"{tensor.path}: tensor {name} has shape {list(tensor.shape)}, expected "
-                    f"{list(shape)} by config.json; the two do not belong together"
-                )
 
     def passes(self, *outs: stream.Output) -> Iterator[None]:
         """Turns in which a writer goes through all of `outs`: one, of a checkpoint that is here.

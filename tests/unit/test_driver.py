@@ -22,6 +22,7 @@ from ingot.driver.cache.contents import Contents
 from ingot.driver.cache.decide import Decision
 from ingot.driver.cache.remote import cache
 from ingot.driver.catalogue import machine, schema
+from ingot.driver.catalogue import targets as legal_targets
 from ingot.driver.catalogue.formats import rows
 from ingot.driver.catalogue.formats.rows import ROWS, STEPS
 from ingot.driver.catalogue.formats.table import CHART
@@ -135,14 +136,62 @@ def test_help_and_one_command_import_no_other():
 
 
 @pytest.mark.parametrize(
-    ("word", "hint"), [("build", "snakemake TARGET` builds"), ("plam", "nearest: ingot plan")]
-)
+    ("word", "hint"),
+    [
+        ("build", "snakemake TARGET` builds"), ("plam", "nearest: ingot plan"),
+        ("gc", "nearest: ingot store gc"), ("fsck", "nearest: ingot store fsck"),
+    ],
+)  # fmt: skip
 def test_a_word_that_is_no_command_says_what_is(word, hint):
     with pytest.raises(SystemExit) as stop:
         cli.main([word, "artifacts/demo.gguf"])
     assert str(stop.value).startswith(f"error: ingot {word}: no such command") and hint in str(
         stop.value
     )
+
+
+def test_only_what_is_published_is_verified_and_of_a_file_it_is_said_what_shows_it(tmp_path):
+    path = tmp_path / "m.gguf"
+    path.touch()
+    with pytest.raises(SystemExit, match=f"a file here, .*oci://.*`ingot show {path}`"):
+        cli.main(["verify", str(path)])
+    with pytest.raises(SystemExit, match=r"m\.gguf: no reference, expected oci:"):
+        cli.main(["verify", "m.gguf"])
+
+
+BASE = {"path": "x", "name": "X", "architecture": "LlamaForCausalLM", "pre_tokenizer": "default"}
+
+
+def test_an_adapter_whose_base_is_gone_refuses_its_own_targets_and_no_other():
+    models = {"mine": BASE, "tuned": {"adapter": {"base": "mime", "lora": "y"}}}
+    models |= {"on-it": {"adapter": {"base": "tuned", "lora": "y"}}}
+    found = load(ROOT, local={"models": models})
+    assert not legal_targets.why_not("artifacts/mine.gguf", found)
+    for name, said in (
+        (
+            "tuned",
+            "mime is no model, expected one of the catalogue's that is a checkpoint, such as mine",
+        ),
+        ("on-it", "tuned is a model with an adapter itself, expected one of the catalogue's"),
+    ):
+        said = rf"models.{name}.adapter.base: {said}.*; name its base there, or `ingot add` that$"
+        for target in (
+            name,
+            f"artifacts/{name}.gguf",
+            f"artifacts/{name}.q4_k_m.gguf.verified.json",
+        ):
+            with pytest.raises(Refused, match=said):
+                legal_targets.check(target, found)
+    assert "tuned" not in found["models"], "what goes through all models does not meet it"
+
+
+def test_a_misspelt_adapter_is_said_with_the_nearest_of_that_base():
+    tuned = {"adapter": {"base": "mine", "lora": "y"}}
+    mine = {**BASE, "vllm": {"adapters": ["lora-okk"], "device": "cpu"}}
+    found = load(ROOT, local={"models": {"mine": mine, "lora-ok": tuned}})
+    said = r"adapters: lora-okk, expected adapters of mine, such as lora-ok; name one, or `ingot add` it$"
+    with pytest.raises(Refused, match=said):
+        legal_targets.check("artifacts/mine_tp1.vllm-slurm", found)
 
 
 def test_targets_of_a_catalogue_of_ones_own(tmp_path, capsys):

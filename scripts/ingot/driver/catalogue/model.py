@@ -59,7 +59,7 @@ def is_tokenizer(names: Collection[str]) -> bool:
 
 
 class Refusals(dict):
-    """Models whose config.json is here, and why it is refused.
+    """Models whose config.json is here, and why it is refused; adapters without a base, and why.
 
     A type of its own, which YAML cannot give: the same key in a user's catalogue is an unknown one."""
 
@@ -217,8 +217,8 @@ def stop_on_other_numbers(
 
 
 def stop_on_refusal(name: str, catalogue: dict) -> None:
-    """Refused: a model whose config.json is, by what fill_needs gave."""
-    if reason := catalogue[REFUSED].get(name):
+    """Refused: a model that is by itself, or whose config.json is."""
+    if reason := catalogue.get(REFUSED, {}).get(name):
         raise Refused(f"{name}: {reason}")
 
 

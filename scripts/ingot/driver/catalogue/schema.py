@@ -90,7 +90,7 @@ def complete(catalogue: dict, root: Path) -> None:
 
     if isinstance(catalogue.get(model.REFUSED), model.Refusals):  # of an earlier look
         del catalogue[model.REFUSED]
-    _take_bases(catalogue)
+    baseless = _take_bases(catalogue)
     schema = json.loads((root / SCHEMA).read_bytes())
     schema["$defs"]["quant"]["enum"] = [*ROWS]
     schema["$defs"]["feature"]["enum"] = [*FEATURES]
@@ -101,7 +101,7 @@ def complete(catalogue: dict, root: Path) -> None:
         raise Refused(_said(error))
     refused = {name: model.fill_needs(name, one, root) for name, one in catalogue["models"].items()}
     reasons = {name: reason for name, reason in refused.items() if reason}
-    catalogue[model.REFUSED] = model.Refusals(reasons)
+    catalogue[model.REFUSED] = model.Refusals(reasons | baseless)
     for name, entry in catalogue["models"].items():
         _settle_way(f"models.{name}", entry)
         for table, key, word in (
@@ -125,22 +125,32 @@ def complete(catalogue: dict, root: Path) -> None:
                 )
 
 
-def _take_bases(catalogue: dict) -> None:
-    """Fill in, of each model with an adapter, what it has from its base: all that its entry leaves out."""
-    models = catalogue.get("models")
-    named = models.items() if isinstance(models, dict) else ()
+def _take_bases(catalogue: dict) -> dict[str, str]:
+    """Fill in, of each model with an adapter, what it has from its base: all that its entry leaves out.
+
+    Those whose base there is not are taken out; gives why, by name.
+    """
+    models, baseless = catalogue.get("models"), {}
+    if not isinstance(models, dict):
+        return {}  # the schema says so
+    named = [*models.items()]
+    plain = [name for name, entry in named if isinstance(entry, dict) and ADAPTER not in entry]
     for name, entry in named:
         adapter = entry.get(ADAPTER) if isinstance(entry, dict) else None
         if not isinstance(adapter, dict) or not isinstance(base := adapter.get("base"), str):
             continue  # the schema says so
-        found = models.get(base)
-        if not isinstance(found, dict) or ADAPTER in found:
-            kind = "a model with an adapter itself" if isinstance(found, dict) else "no model"
-            raise Refused(
-                f"models.{name}.adapter.base: {base} is {kind}, expected one of the catalogue's that is a "
-                "checkpoint; `ingot add` it first"
-            )
-        models[name] = {**copy.deepcopy(found), "name": f"{found.get('name')} {name}", **entry}
+        if base in plain:
+            found = copy.deepcopy(models[base])
+            models[name] = {**found, "name": f"{found.get('name')} {name}", **entry}
+            continue
+        del models[name]
+        kind = "a model with an adapter itself" if base in dict(named) else "no model"
+        near = difflib.get_close_matches(base, plain, 1)
+        baseless[name] = (
+            f"models.{name}.adapter.base: {base} is {kind}, expected one of the catalogue's that is a "
+            f"checkpoint{f', such as {near[0]}' if near else ''}; name its base there, or `ingot add` that"
+        )
+    return baseless
 
 
 def _settle_way(key: str, entry: dict[str, Any]) -> None:

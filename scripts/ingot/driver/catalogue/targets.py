@@ -9,7 +9,7 @@ from pathlib import Path
 from ingot.base.refused import Refused
 from ingot.driver.catalogue.formats.rows import FORMATS, OFFERED, PUBLISHED, RECORD, ROWS
 from ingot.driver.catalogue.formats.table import Target
-from ingot.driver.catalogue.model import REFUSED, on_hub
+from ingot.driver.catalogue.model import REFUSED, on_hub, stop_on_refusal
 from ingot.model import features
 
 FOLDER = "artifacts/"
@@ -71,14 +71,15 @@ def check(target: str, catalogue: dict) -> None:
     if re.fullmatch(MODEL, target):
         stop_on_unknown(target, catalogue)
     if reason := why_not(target, catalogue):
-        if model_of(target) in catalogue.get(REFUSED, ()):  # it has no other target
-            raise Refused(f"{target}: {reason}")
-        raise Refused(f"{target}: {reason}; {nearest(target, catalogue)}")
+        # no target of a refused model is nearer; nor is one a remedy, which some reasons bring
+        settled = "; " in reason or model_of(target) in catalogue.get(REFUSED, ())
+        raise Refused(f"{target}: {reason}{'' if settled else f'; {nearest(target, catalogue)}'}")
 
 
 def stop_on_unknown(model: str, catalogue: dict) -> None:
     """Refuse a model that the catalogue does not have, with those whose names are most like its own."""
     if model not in catalogue["models"]:
+        stop_on_refusal(model, catalogue)
         near = difflib.get_close_matches(model, catalogue["models"], n=3, cutoff=0.5)
         hint = f"nearest: {', '.join(near)}" if near else "`ingot add` it first"
         raise Refused(f"{model}: unknown model, expected one of the catalogue; {hint}")
@@ -103,7 +104,7 @@ def why_not(target: str, catalogue: dict) -> str | None:
     if not SHAPE.fullmatch(target) or len(target) > LONGEST:
         return f"not a target's name, expected {FOLDER}MODEL[_tpN][.VARIANT].FORMAT"
     if model not in models:
-        return f"unknown model {model}"
+        return catalogue.get(REFUSED, {}).get(model) or f"unknown model {model}"
     if _intermediate(target, models[model]):
         return None  # for those who know them
     if target.endswith(SERVED):  # what a server of a quantised checkpoint must answer

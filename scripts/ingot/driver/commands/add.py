@@ -21,6 +21,7 @@ from ingot.driver.catalogue import machine, schema, targets
 from ingot.driver.catalogue.formats.rows import OFFERED
 from ingot.driver.catalogue.model import (  # fmt: skip
     OWN,
+    REFUSED,
     VOCABULARY,
     config_of,
     folder_of,
@@ -82,7 +83,8 @@ def add(root: Path, options: Namespace) -> str:
     title = folder.resolve().name if folder else hub.partition("/")[2]
     name = options.name or re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
     of = getattr(options, "of", "")  # of the adapter whose base it is
-    taken = {*schema.load(root, None)["models"], of}
+    known = schema.load(root, None)
+    taken = {*known["models"], *known[REFUSED], of}
     if of and name in taken:
         name = f"{name}-base"
     if name in taken:

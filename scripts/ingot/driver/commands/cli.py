@@ -99,6 +99,8 @@ def stop_on_unknown(words: list[str]) -> None:
     """Refuse a word that is no command, such as `build`, which is Snakemake's."""
     for word in words:
         if not word.startswith("-") and word not in COMMANDS:
+            if word in importlib.import_module("ingot.driver.commands.store").WHAT:
+                raise Refused(f"ingot {word}: no such command; nearest: ingot store {word}")
             near = difflib.get_close_matches(word, COMMANDS, n=1)
             hint = f"nearest: ingot {near[0]}" if near else "`ingot --help` lists the commands"
             raise Refused(f"ingot {word}: no such command; `snakemake TARGET` builds; {hint}")

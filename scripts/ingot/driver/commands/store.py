@@ -23,12 +23,14 @@ from ingot.store.gc import collect
 from ingot.store.records import Store
 from ingot.store.usage import usage
 
+WHAT = ("du", "fsck", "tags", "dedupe", "gc")
+
 
 def add_options(parser: ArgumentParser) -> None:
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.add_argument(
         "what",
-        choices=("du", "fsck", "tags", "dedupe", "gc"),
+        choices=WHAT,
         help="look, check, name, share, or drop",
     )
     parser.add_argument("target", nargs="*", help="tags: of these; gc: keep what these need")

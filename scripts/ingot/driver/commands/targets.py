@@ -38,10 +38,10 @@ def add_options(parser: ArgumentParser) -> None:
 
 def run(root: Path, options: Namespace) -> None:
     catalogue = schema.load(root, options.configfile)
+    stop_on_refusal(options.model, catalogue)
     if options.model and options.model not in catalogue["models"]:
         known = ", ".join(catalogue["models"])
         raise Refused(f"{options.model}: unknown model, expected one of {known}")
-    stop_on_refusal(options.model, catalogue)
     names = legal_of(options.model, catalogue) if options.model else legal(catalogue)
     for target in names:
         print(target)

@@ -25,10 +25,14 @@ def run(root: Path, options: Namespace) -> None:
     from ingot.registry import listed, trusted
     from ingot.registry.connection import Connection
 
-    keys = trusted.keys(options.key)
+    if Path(options.reference).exists():
+        raise Refused(
+            f"{options.reference}: a file here, expected what is published, {reference.EXPECTED}; `ingot "
+            f"show {options.reference}` says what its verification found"
+        )
+    place, keys = reference.parse(options.reference), trusted.keys(options.key)
     if not keys:
         raise Refused("--key: missing, expected a public key that you trust; name it")
-    place = reference.parse(options.reference)
     found = listed.read(Connection(place, "pull", options.plain_http))
     cells = released.cells(found)
     if cells:

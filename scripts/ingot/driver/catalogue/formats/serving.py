@@ -1,5 +1,6 @@
 """Rows of serving bundles: folders that a cluster starts as they are."""
 
+import difflib
 from collections.abc import Collection
 from functools import partial
 
@@ -12,6 +13,7 @@ from ingot.formats.onnx import weights
 from ingot.model import features
 from ingot.model.checkpoint.quantised.schemes import ALL
 from ingot.model.config import ModelConfig
+from ingot.model.features import ADAPTER
 from ingot.model.outline import NO_TABLE
 from ingot.serving.vllm import plan, registry, schemes
 
@@ -95,9 +97,12 @@ def why_not_rayserve(target: Target) -> str | None:
 def why_not_adapters(target: Target) -> str | None:
     """Of the models that are served beside it."""
     key, models = f"models.{target.model}.vllm.adapters", target.catalogue["models"]
+    its = [name for name in models if models[name].get(ADAPTER, {}).get("base") == target.model]
     for name in target.entry["vllm"]["adapters"]:
-        if models.get(name, {}).get("adapter", {}).get("base") != target.model:
-            return f"{key}: {name}, expected adapters of {target.model}; `ingot add` it"
+        if name not in its:
+            near = difflib.get_close_matches(name, its, 1) or its[:3]
+            such = f", such as {', '.join(near)}" if near else ""
+            return f"{key}: {name}, expected adapters of {target.model}{such}; name one, or `ingot add` it"
     if target.entry["vllm"]["adapters"] and target.format != "vllm-slurm":
         return f"{key}: served by .vllm-slurm alone"
     return None

@@ -44,7 +44,7 @@ def encode_texts(
         strings, lines = (
             [(text, tokenizer.encode(text)) for text in of] for of in (STRINGS, pieces(words))
         )
-        chats = rendered(tokenizer)
+        chats = rendered(tokenizer, checkpoint)
         ids = tokenizer.encode(words, add_special_tokens=False)
         start = tokenizer.encode("")[:1]
         known = vocabulary(checkpoint, tokenizer)
@@ -117,7 +117,7 @@ def vocabulary(checkpoint: Checkpoint, tokenizer) -> dict:
     }
 
 
-def rendered(tokenizer) -> list[tuple[list[dict[str, str]], str]]:
+def rendered(tokenizer, checkpoint: Checkpoint) -> list[tuple[list[dict[str, str]], str]]:
     """The dialogues that its chat template takes, and what each becomes; none where there is no template.
 
     Refused: a template that takes none of them, such as one that is no Jinja.
@@ -137,19 +137,21 @@ def rendered(tokenizer) -> list[tuple[list[dict[str, str]], str]]:
             except TemplateError as error:
                 reason = error
             except Exception as error:  # a template may do anything
-                raise unlike(error) from None
+                raise unlike(error, checkpoint) from None
             else:
                 found += [(messages, chat)] if chat else []
     if not found:
-        raise unlike(reason or ValueError("it renders nothing"))
+        raise unlike(reason or ValueError("it renders nothing"), checkpoint)
     return found
 
 
-def unlike(error: Exception) -> Refused:
-    words = (
-        f"chat_template: {type(error).__name__}: {error}, expected one that transformers renders"
+def unlike(error: Exception, checkpoint: Checkpoint) -> Refused:
+    names = ("chat_template.jinja", "tokenizer_config.json")
+    path = next((checkpoint[name] for name in names if name in checkpoint), checkpoint)
+    return Refused(
+        f"{path}: its chat template fails ({type(error).__name__}: {str(error).rstrip('.')}), expected one "
+        "that transformers renders; take that of the model's authors, or fix it there"
     )
-    return Refused(f"{words}; correct it beside the tokenizer")
 
 
 if __name__ == "__main__":

@@ -98,6 +98,17 @@ def test_one_type_alone_has_the_same_bytes_and_its_size_is_foreseen(ok, tmp_path
     assert both[0].stat().st_size == pytest.approx(5771776 * ROWS["q4_k_m"].bits / 8, rel=0.1)
 
 
+def test_tensors_that_get_another_type_for_their_rows_are_counted(ok, tmp_path):
+    """A small model's q4_k_m is otherwise larger than its q5_0, and nobody says why."""
+    small = checkpoints.llama31(tmp_path / "small")  # whose down_proj has rows of 384
+    done = quantize(ok, small, "q4_k_m", "q5_0", "--folder", tmp_path / "m.quants")
+    (line,) = (one for one in done.stderr.splitlines() if "do not divide" in one)
+    assert line.startswith(
+        "m.quants: 3 of 31 tensors have rows that the blocks of q4_k_m do not divide"
+    )
+    assert line.endswith("; libllama makes them q5_0, q8_0")
+
+
 def test_several_types_take_one_read_of_the_checkpoint(ok, step, tmp_path):
     """Counted by the kernel: bytes that the step read by system calls."""
     program = (

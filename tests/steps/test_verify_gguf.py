@@ -1,6 +1,7 @@
 """The record of a GGUF file: given for the checkpoint's values, refused for any other."""
 
 import json
+import re
 import shutil
 import subprocess
 
@@ -65,6 +66,11 @@ def test_a_chat_template_that_renders_nothing_is_refused(template, step, reading
         "--corpus", ROOT / "models/corpus.txt", "--tokens", 1024, "--texts", tmp_path / "texts",
     )  # fmt: skip
     assert done.returncode == 1 and "expected one that transformers renders" in done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert re.search(
+        rf"{checkpoint}/tokenizer_config\.json: its chat template .*; take that of ", line
+    )
+    assert ".," not in line, "no sentence of others ends within ours"
 
 
 def pieces_of(python, checkpoint):

@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+import sys
 from pathlib import Path
 
 from ingot.base.atomic import partial_of
@@ -14,7 +15,10 @@ from ingot.formats.gguf.structures import ImatrixData, QuantizeParameters
 from ingot.model.specs import TensorSpec
 from ingot.model.tensors.dtypes import TYPES, TensorType
 
+K_BLOCK = 256  # weights, of the K and I types
 PLANNED = re.compile(r"\[ *\d+/ *\d+\] +(\S+) +- .*, type = +(\w+), size = .*?(?:\((\w+)\))?\s*$")
+
+FELL_BACK = re.compile(r"WARNING: (\d+) of (\d+) tensor\(s\) required fallback quantization")
 
 
 def planned(
@@ -55,6 +59,14 @@ def planned(
         raise Refused(
             f"{named}: {quant} needs an importance matrix; set the model's `imatrix` in the catalogue to "
             "a text"
+        )
+    if fell := next(filter(None, map(FELL_BACK.search, lines)), None):
+        odd = (one for one in specs if len(one.shape) > 1 and one.shape[-1] % K_BLOCK)
+        others = ", ".join(sorted({found[one.name].name.lower() for one in odd}))
+        print(
+            f"{named.name}: {fell[1]} of {fell[2]} tensors have rows that the blocks of {quant} do not "
+            f"divide; libllama makes them {others}",
+            file=sys.stderr,
         )
     return found
 

@@ -7,8 +7,7 @@ import pytest
 import checkpoints
 import families
 from conftest import ROOT, convert, llama_cpp, once
-from ingot.model.checkpoint.rows import BESIDE
-from ingot.model.checkpoint.safetensors import outside
+from ingot.model.checkpoint.safetensors import BESIDE, outside
 from ingot.model.config import read_config
 from ingot.model.families.table import FAMILIES
 from ingot.model.features import ALL

@@ -166,6 +166,7 @@ def test_an_adapter_whose_base_is_gone_refuses_its_own_targets_and_no_other():
     models = {"mine": BASE, "tuned": {"adapter": {"base": "mime", "lora": "y"}}}
     models |= {"on-it": {"adapter": {"base": "tuned", "lora": "y"}}}
     found = load(ROOT, local={"models": models})
+    schema.complete(found, ROOT)  # once more, as where config.json was fetched meanwhile
     assert not legal_targets.why_not("artifacts/mine.gguf", found)
     for name, said in (
         (

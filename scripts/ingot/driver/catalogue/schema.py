@@ -88,9 +88,13 @@ def complete(catalogue: dict, root: Path) -> None:
     """
     import jsonschema
 
-    if isinstance(catalogue.get(model.REFUSED), model.Refusals):  # of an earlier look
-        del catalogue[model.REFUSED]
-    baseless = _take_bases(catalogue)
+    before = {}
+    if isinstance(catalogue.get(model.REFUSED), model.Refusals):
+        before = catalogue.pop(
+            model.REFUSED
+        )  # of an earlier look, which took some out of the models
+    baseless = {name: why for name, why in before.items() if name not in catalogue["models"]}
+    baseless |= _take_bases(catalogue)
     schema = json.loads((root / SCHEMA).read_bytes())
     schema["$defs"]["quant"]["enum"] = [*ROWS]
     schema["$defs"]["feature"]["enum"] = [*FEATURES]

@@ -71,7 +71,7 @@ def check(target: str, catalogue: dict) -> None:
     if re.fullmatch(MODEL, target):
         stop_on_unknown(target, catalogue)
     if reason := why_not(target, catalogue):
-        # no target of a refused model is nearer; nor is one a remedy, which some reasons bring
+        # a refused model has no other target, and a reason that says what to do needs none
         settled = "; " in reason or model_of(target) in catalogue.get(REFUSED, ())
         raise Refused(f"{target}: {reason}{'' if settled else f'; {nearest(target, catalogue)}'}")
 

@@ -119,19 +119,32 @@ def test_an_artifact_edited_by_hand_is_put_right_when_it_is_asked_for(build, bui
     assert (folder / IRPA).read_bytes() == right
 
 
+def meddled(folder, with_config):
+    """Its step for GGUF begins with this command on config.json."""
+    words = "{PYTHON[convert]:q} {input.code[0]:q} \\\n            --checkpoint"
+    edit(folder / "rules/gguf.smk", words, f"{with_config} {{input.config:q}}\n        {words}")
+
+
 def test_an_input_that_changes_while_it_is_read_fails_the_job(clone, build):
     """Its bytes are of neither state; a run that ended well gave them to whoever took them next."""
-    folder = clone("a")
-    edit(
-        folder / "rules/gguf.smk",
-        "{PYTHON[convert]:q} {input.code[0]:q} \\\n            --checkpoint",
-        "touch {input.config:q}\n        {PYTHON[convert]:q} {input.code[0]:q} \\\n"
-        "            --checkpoint",
-    )
+    meddled(folder := clone("a"), "echo >>")
     said = build(folder, "--", GGUF, fails=True)
     assert "config.json: changed while artifacts/demo.gguf was built; ask for it again" in said
     assert not (folder / GGUF).exists()
     assert ran(build(folder, "--", GGUF, fails=True)) == {"safetensors_to_gguf"}
+
+
+def test_an_input_that_is_touched_while_it_is_read_puts_nothing_on_record(clone, build):
+    meddled(folder := clone("a"), "touch")
+    assert "changed while artifacts/demo.gguf was built" in build(folder, "--", GGUF)
+    assert ran(build(folder, "--", GGUF)) == {"safetensors_to_gguf"}
+
+
+def test_a_step_and_the_one_that_reads_it_may_be_one_group(clone, build):
+    """As one job of a cluster: what the second reads is on no record before both are done."""
+    folder = clone("a")
+    assert ran(build(folder, "--groups", *(f"{one}=g" for one in BOTH), "--", IRPA)) == BOTH
+    assert "Nothing to be done" in build(folder)
 
 
 def test_a_failed_job_says_that_the_artifact_of_before_is_removed(built, build):

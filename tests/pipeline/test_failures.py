@@ -127,7 +127,9 @@ def test_a_missing_file_is_said_also_where_what_was_made_of_another_is_here(fail
     (fails.folder / "artifacts").mkdir()
     (fails.folder / "artifacts/demo.texts.json").write_text("{}")
     (fails.folder / "models.local.yaml").write_text("models: {demo: {corpus: nowhere.txt}}")
-    fails("artifacts/demo.texts.json", "nowhere.txt: missing, expected it there; rule encode_texts")
+    fails(
+        "artifacts/demo.texts.json", "nowhere.txt: missing, expected it there for rule encode_texts"
+    )
     for done in (fails.run("artifacts/demo.gguf.verified.json"),
                  ingot("explain", "artifacts/demo.texts.json", cwd=fails.folder)):  # fmt: skip
         assert re.search("demo.texts.json: .*nowhere.txt: missing, expected", done.stderr), (

@@ -144,7 +144,7 @@ def test_which_modules_an_adapter_is_for_is_read_as_peft_reads_it(interpreter, t
     cases = [
         both, {"target_modules": ["proj"]}, {"target_modules": []}, {"target_modules": names[:3]},
         {"target_modules": r".*\.(q|k)_proj"}, {"target_modules": "q_proj"},
-        {**both, "exclude_modules": ["mlp.up_proj"]}, {**both, "exclude_modules": r".*\.1\\..*"},
+        {**both, "exclude_modules": ["mlp.up_proj"]}, {**both, "exclude_modules": r".*\.1\..*"},
         {**both, "modules_to_save": ["self_attn"]}, {**both, "layers_to_transform": 1},
         {**both, "layers_to_transform": []}, {**both, "layers_to_transform": [0, 10]},
         {**both, "layers_to_transform": [0], "layers_pattern": "experts"},

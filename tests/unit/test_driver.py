@@ -688,7 +688,10 @@ def test_a_catalogue_of_the_folder_that_is_no_file_is_said(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("# mine\nmodels:\n", "nothing below models, expected its entries; remove that line"),
+        (
+            "# mine\nmodels:\n",
+            "models: nothing there, expected object; write it, or remove the line",
+        ),
         ("other: 1\n", "other: no such key, expected one of keep, "),
     ],
 )

@@ -4,8 +4,8 @@ import _thread
 import os
 import re
 import threading
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_no_job_outlives_an_interrupt_even_of_a_threads_start(monkeypatch):
     """A thread runs before its `start` returns; a signal in between left it running, refused by `join`."""
     from ingot.base.stream import in_threads
 
-    begun, ended = threading.Event(), []
+    begun, told, ended = threading.Event(), threading.Event(), []
 
     def start(thread):
         _thread.start_new_thread(thread.run, ())
@@ -35,12 +35,12 @@ def test_no_job_outlives_an_interrupt_even_of_a_threads_start(monkeypatch):
 
     def job():
         begun.set()
-        time.sleep(0.3)
+        told.wait(60)
         ended.append("one")
 
     monkeypatch.setattr(threading.Thread, "start", start)
     with pytest.raises(KeyboardInterrupt):
-        in_threads([job] * 9)
+        in_threads([job] * 9, [SimpleNamespace(stop=told.set)])
     assert ended == ["one"]
 
 

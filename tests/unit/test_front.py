@@ -77,6 +77,7 @@ def test_what_would_go_past_the_store_and_the_toolchains_is_refused_with_what_is
 ):
     with pytest.raises(Refused, match=f"{option}: .*; .*"):
         snakemake.stop_on_impossible({option, "artifacts/m.gguf"})
+    snakemake.stop_on_impossible({option}, mine=False)  # of somebody's own Snakefile
 
 
 def test_a_home_that_may_not_be_written_is_said(tmp_path, monkeypatch):
@@ -91,6 +92,7 @@ def test_a_home_that_may_not_be_written_is_said(tmp_path, monkeypatch):
 @pytest.mark.skipif(not os.geteuid(), reason="root may write anywhere")
 def test_a_working_folder_that_may_not_be_written_is_said(folder):
     snakemake.stop_without_folder([])
+    snakemake.stop_without_folder(["--directory=nowhere", "artifacts/m.gguf"])
     place = folder / "theirs/.snakemake"
     place.mkdir(parents=True)
     place.chmod(0o555)
@@ -127,7 +129,7 @@ def test_a_store_that_is_a_file_and_a_folder_without_a_snakefile_are_said(folder
             "    output: artifacts/m.gguf, artifacts/n.gguf\n    wildcards: model=m\n"
             "    affected files:\n        /gone/sp ace/config.json\n        /gone/sp ace/tokenizer.json",
             "error: artifacts/m.gguf: /gone/sp ace/config.json: missing, expected it there for rule r; if "
-            "you moved the folder, change the model's path in the catalogue",
+            "you moved that folder, change the path in the catalogue",
         ),
         ("Building DAG of jobs...", ""),
         ("Benchmark: unable to collect cpu and memory benchmark statistics: (pid=3)", ""),

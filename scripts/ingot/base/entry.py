@@ -64,8 +64,10 @@ def _not_beyond_a_stop(main: Callable[[], int | None]) -> int | None:
         raise
     except Exception as error:
         behind: BaseException | None = error
-        while isinstance(behind, Exception):
+        while behind and not isinstance(behind, KeyboardInterrupt | SystemExit):
             behind = behind.__context__
+        if isinstance(behind, SystemExit) and not behind.code:  # a tool's end, and no stop
+            behind = None
         raise behind or error  # noqa: B904  the reason is what it was
 
 

@@ -41,8 +41,8 @@ def dry_run(
         if not answer.exists():
             said = done.stdout + done.stderr  # a dry run's own words are on stdout
             lines = [line for line in said.splitlines() if not line.startswith("Using ")]
-            lines = [line.removeprefix("error: ") for line in lines]
-            first, *rest = lines[-3:] or ["Snakemake said nothing; run it with -n"]
+            wrong = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+            first, *rest = wrong or lines[-3:] or ["Snakemake said nothing; run it with -n"]
             raise Refused(first, "\n".join(rest))
         return json.loads(answer.read_text())
 

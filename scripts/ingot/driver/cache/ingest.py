@@ -57,7 +57,7 @@ class Ingest:
             ]:
                 contents.forget([])  # other bytes: what rests on them is decided again
             if changed := self.changed(job):
-                text = f"{changed}: changed while {job.writes[0]} was built; it is built again"
+                text = f"{changed[0]}: changed while {job.writes[0]} was built; it is built again"
                 print(f"{text} when it is next asked for", file=sys.stderr)
                 return
             for path in contents.sources.unread.keys() & set(job.reads):
@@ -93,14 +93,26 @@ class Ingest:
             print(f"{job.writes[0]}: built, but not stored: {why}", file=sys.stderr)
             self._only_here(job)
 
-    def changed(self, job: Job) -> str | None:
-        """An input, or a file of the store that it rests on, that is not what was decided by."""
+    def changed(self, job: Job) -> list[str]:
+        """Inputs, or else files of the store that they rest on, that are not what was decided by."""
         # what came in pieces was checked as it came, and is gone
         streamed = _streamed(job)
         read = [path for path in job.reads if not streamed or os.path.lexists(path)]
         found = [path for path in read if not self.contents.unchanged(job, path)]
-        found = found or self.store.damaged_since(self.began, self.contents.blobs_read(job))
-        return found[0] if found else None
+        return found or self.store.damaged_since(self.began, self.contents.blobs_read(job))
+
+    def torn(self, job: Job) -> str | None:
+        """Of these, one that the job may have read in two states.
+
+        Not its code, which Python read as it began; nor what holds the same, and has another time alone.
+        """
+        code = {path for one in job.inputs if one.role == "code" for path in one.paths}
+        for path in self.changed(job):
+            if path not in job.reads:
+                return path
+            if path not in code and digest.of(path) != self.contents.of(job, path):
+                return path
+        return None
 
     def _record(self, job: Job, outputs: list[dict], cost: dict) -> Record:
         found, fields = self.contents.key(job)

@@ -127,7 +127,7 @@ def stop_on_taken(root: Path, name: str, options: Namespace) -> None:
     """Refuse a name that the catalogue has, but for one of the user's own that is to be written again."""
     # an entry of one's own changes keys of a shipped one
     shipped = name in schema.read(root / schema.FILE)["models"]
-    own = not shipped and name in schema.of_folder().get("models", {})
+    own = not shipped and name in (schema.of_folder().get("models") or {})
     again = getattr(options, "again", False)
     if own and again:
         return

@@ -70,7 +70,7 @@ def run() -> int | None:
     if not {"--version", "-v", "--help", "-h"} & set(words):
         with one_line("error: "):
             stop_on_wrong_values(words)
-            stop_on_impossible({word.partition("=")[0] for word in words})
+            stop_on_impossible({word.partition("=")[0] for word in words}, ours(words))
             stop_on_swallowed(words, cli.get_argument_parser())
             stop_without_cache()
             stop_without_store()
@@ -152,8 +152,9 @@ def stop_on_swallowed(words: list[str], parser: argparse.ArgumentParser) -> None
             )
 
 
-def stop_on_impossible(options: set[str]) -> None:
-    for option in INSTEAD.keys() & options:
+def stop_on_impossible(options: set[str], mine: bool = True) -> None:
+    """`mine`: of Ingot's own Snakefile, whose store stands in place of some."""
+    for option in INSTEAD.keys() & options if mine else ():
         raise Refused(f"{option}: {INSTEAD[option]}")
     if "--generate-unit-tests" in options:
         raise Refused(
@@ -176,14 +177,17 @@ def stop_without_folder(words: list[str]) -> None:
     """Snakemake keeps its locks there."""
     place = Path()
     for option, value in itertools.pairwise([*words, ""]):
-        if option in ("-d", "--directory"):
-            place = Path(value)
-    for one in (place, place / ".snakemake", place / ".snakemake/locks"):
-        if one.exists() and not os.access(one, os.W_OK):
-            raise Refused(
-                f"{one.resolve()}: cannot be written, and a run writes there; work in a folder of yours: "
-                f"snakemake -s {ROOT}/Snakefile"
-            )
+        name, is_set, same = option.partition("=")
+        if name in ("-d", "--directory"):
+            place = Path(same if is_set else value)
+    locks = place / ".snakemake/locks"
+    nearest = next((one for one in (locks, *locks.parents[:2]) if one.exists()), locks)
+    looks = {"-n", "--dry-run", "--dryrun"} & {*words}  # which takes no lock
+    if nearest.exists() and not (looks and nearest == locks) and not os.access(nearest, os.W_OK):
+        raise Refused(
+            f"{nearest.resolve()}: cannot be written, and a run writes there; work in a folder of yours: "
+            f"snakemake -s {ROOT}/Snakefile"
+        )
 
 
 def stop_without_snakefile(words: list[str]) -> None:

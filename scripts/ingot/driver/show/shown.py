@@ -33,7 +33,8 @@ class Shown:
     def __init__(self, status: Status, quiet: bool, silent: bool):
         self.status, self.quiet, self.silent = status, quiet, silent
         self.begun: set[str] = set()  # kinds of which there are many
-        self.stopped, self.by, self.over = False, "Ctrl-C", threading.Event()
+        self.stopped, self.by, self.over = False, "", threading.Event()
+        self.failures = 0  # before it was told to end
         self.capture = Capture()
         live = os.isatty(self.capture.terminal) and os.environ.get("TERM", "dumb") != "dumb"
         self.screen: Any = (Live if live and not quiet else Log)(status, self.capture.terminal)
@@ -83,9 +84,14 @@ class Shown:
     def _files(self, kind: str, outputs: list[str]) -> str:
         return f"{self.status.alike[kind][0]} files of {outputs[0].rpartition('/')[0]}"
 
+    def told(self, by: str) -> None:
+        """It is to end: what fails from now on does so for that."""
+        if not self.stopped:
+            self.stopped, self.by, self.failures = True, by, len(self.status.failed)
+
     def stop(self) -> str:
         """Ctrl-C: the steps have it, too."""
-        self.stopped = True
+        self.told("Ctrl-C")
         warnings.filterwarnings("ignore", "coroutine .* was never awaited")  # of Snakemake's
         with contextlib.suppress(ValueError):  # not the main thread, which alone hears a second one
             signal.signal(signal.SIGINT, self._at_once)
@@ -120,7 +126,8 @@ class Shown:
         steps.close(status.run)
         if not done:
             whole = status.done + status.left
-            why = f"{len(status.failed)} failed, " if status.failed and not self.stopped else ""
+            failures = self.failures if self.stopped else len(status.failed)
+            why = f"{failures} failed, " if failures else ""
             self.screen.say(
                 f"kept     {why}{status.done} of {jobs(whole)} done; the same command resumes here"
             )

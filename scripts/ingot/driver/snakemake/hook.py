@@ -17,7 +17,7 @@ from typing import Any
 
 from ingot.base import claim, processes, steps
 from ingot.base.refused import Refused, one_line
-from ingot.driver.cache.contents import Contents, stamps
+from ingot.driver.cache.contents import Contents, UnknownInput, stamps
 from ingot.driver.cache.decide import Decider, Decision
 from ingot.driver.cache.drop import drop
 from ingot.driver.cache.dry_run import ANSWER, WHOLE
@@ -359,11 +359,10 @@ async def check_and_touch_output(dag, job, *arguments, **options) -> None:
                 raise _stop(
                     f"{path}: another run put it there, expected this one's; ask for it again"
                 )
-        with contextlib.suppress(OSError):  # gone: whoever needs it next says so
-            if ours.cached and (changed := dag.ingot.ingest.changed(ours)):
-                raise _stop(
-                    f"{changed}: changed while {ours.writes[0]} was built; ask for it again"
-                )
+        # gone: whoever needs it next says so; unknown: of a job of the same group
+        with contextlib.suppress(OSError, UnknownInput):
+            if ours.cached and (torn := dag.ingot.ingest.torn(ours)):
+                raise _stop(f"{torn}: changed while {ours.writes[0]} was built; ask for it again")
     await ORIGINAL["check_and_touch_output"](dag, job, *arguments, **options)
 
 

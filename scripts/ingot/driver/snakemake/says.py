@@ -67,7 +67,7 @@ def begin(status: Status) -> None:
 def stopped() -> None:
     """The running steps are told to end: that they do is no failure."""
     if _lines and _lines.shown:
-        _lines.shown.stopped, _lines.shown.by = True, "SIGTERM"
+        _lines.shown.told("SIGTERM")
 
 
 def finished(job: Job) -> None:

@@ -106,10 +106,14 @@ def members(jobs: Iterable[Any]) -> Iterator[Any]:
 async def stop_on_hidden(dag: Any) -> None:
     """Raise what keeps a rule from making an artifact that is here, such as a source that is missing: the
     artifact would count as a source itself, whatever it was made from."""
-    from snakemake.exceptions import MissingRuleException
+    from snakemake import exceptions
 
+    # what Snakemake itself lets pass, where the file is here
+    passed = (
+        exceptions.MissingRuleException, exceptions.CyclicGraphException, exceptions.PeriodicWildcardError,
+    )  # fmt: skip
     made = {path for job in members(dag.jobs) for path in job.output}
     read = {path for job in members(dag.jobs) for path in job.input if path.startswith(FOLDER)}
     for path in sorted(read - made):
-        with contextlib.suppress(MissingRuleException):
+        with contextlib.suppress(*passed):
             await dag.update(await dag.file2jobs(path), file=path)

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from ingot.base.fields import there
+
 NOISE = re.compile(
     r"Using workflow specific profile|Config file .* is extended|Assuming unrestricted|"
     r"Building DAG of jobs|Using shell|Provided (cores|resources)|Rules claiming more|Select jobs|"
@@ -35,8 +37,8 @@ def told(text: str) -> str:
         path = Path(found[3])
         advice = (
             ""
-            if path.parent.is_dir()
-            else "; if you moved the folder, change the model's path in the catalogue"
+            if there(path.parent.is_dir)
+            else "; if you moved that folder, change the path in the catalogue"
         )
         return f"error: {found[2]}: {path}: missing, expected it there for rule {found[1]}{advice}"
     for pattern, ours in OTHERS.items():

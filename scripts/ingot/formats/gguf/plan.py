@@ -16,6 +16,7 @@ from ingot.model.specs import TensorSpec
 from ingot.model.tensors.dtypes import TYPES, TensorType
 
 K_BLOCK = 256  # weights, of the K and I types
+KEPT = {"f32", "f16", "bf16", "mxfp4"}  # that no block of 256 was wanted of
 PLANNED = re.compile(r"\[ *\d+/ *\d+\] +(\S+) +- .*, type = +(\w+), size = .*?(?:\((\w+)\))?\s*$")
 
 FELL_BACK = re.compile(r"WARNING: (\d+) of (\d+) tensor\(s\) required fallback quantization")
@@ -62,7 +63,7 @@ def planned(
         )
     if fell := next(filter(None, map(FELL_BACK.search, lines)), None):
         odd = (one for one in specs if len(one.shape) > 1 and one.shape[-1] % K_BLOCK)
-        others = ", ".join(sorted({found[one.name].name.lower() for one in odd}))
+        others = ", ".join(sorted({found[one.name].name.lower() for one in odd} - KEPT))
         print(
             f"{named.name}: {fell[1]} of {fell[2]} tensors have rows that the blocks of {quant} do not "
             f"divide; libllama makes them {others}",

@@ -155,11 +155,6 @@ def read(checkpoint: Checkpoint) -> Adapter | None:
                     f"{path}: holds two {base} that differ, expected one; merge it by peft"
                 )
             replaced[base] = tensor
-    if pairs and config.get("target_modules") is None:
-        raise Refused(
-            f"{place}: target_modules is missing, expected the modules that {WEIGHTS} has matrices for; "
-            "name them, or save the adapter by peft again"
-        )
     aim = config if targeted.is_known(config) else None
     loras = {}
     for module, factors in pairs.items():

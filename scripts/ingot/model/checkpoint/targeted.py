@@ -32,8 +32,8 @@ def is_quick(pattern: str) -> bool:
 
 
 def is_known(config: dict[str, Any]) -> bool:
-    """Can it be told in little time what these settings name?"""
-    return all(map(is_quick, _expressions(config)))
+    """Can it be told in little time what these settings name?  Of none, PEFT goes by the kind of model."""
+    return config.get("target_modules") is not None and all(map(is_quick, _expressions(config)))
 
 
 def _expressions(config: dict[str, Any]) -> Iterator[str]:

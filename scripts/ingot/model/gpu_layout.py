@@ -3,6 +3,7 @@
 tp is the tensor parallel size, pp the number of pipeline stages; bytes unless said otherwise.
 """
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import ceil, prod
@@ -155,6 +156,7 @@ def _joined(config: ModelConfig) -> int:
     return sizes["experts"] * each
 
 
+@functools.lru_cache(4096)  # of each target of each model it is asked
 def _matrices(config: ModelConfig, tp: int, layer: int) -> float:
     """Weights of a layer's matrices on one rank: some are on each, and KV heads that are too few."""
     sizes, held = sizes_of(config, layer), 0.0

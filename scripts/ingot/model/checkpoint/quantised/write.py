@@ -32,6 +32,7 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return {name: one.source_shape for one in specs_of(config, "f16") for name in one.sources}
 
 
+@functools.lru_cache(64)  # of each target of each model it is asked
 def linear(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The weights that are quantised, by name, and their shapes: no embedding, no head, no router."""
     found = {}

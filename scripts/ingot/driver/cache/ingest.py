@@ -67,7 +67,7 @@ class Ingest:
                 with contents.held():
                     remote = contents.shared.remote  # is sent what the store has
                     sends = bool(remote) and remote.writes and not remote.why_not
-                    twice = sends or not (self.short or _streamed(job))
+                    twice = sends or not (self.short or streamed(job))
                     outputs = [self._take(path, twice) for path in job.writes]
                     parts = {part: _file(outputs[0], part) for part in job.parts}
                     records = {job: self._record(job, outputs, self._cost(job, outputs))}
@@ -96,8 +96,8 @@ class Ingest:
     def changed(self, job: Job) -> list[str]:
         """Inputs, or else files of the store that they rest on, that are not what was decided by."""
         # what came in pieces was checked as it came, and is gone
-        streamed = _streamed(job)
-        read = [path for path in job.reads if not streamed or os.path.lexists(path)]
+        gone = streamed(job)
+        read = [path for path in job.reads if not gone or os.path.lexists(path)]
         found = [path for path in read if not self.contents.unchanged(job, path)]
         return found or self.store.damaged_since(self.began, self.contents.blobs_read(job))
 
@@ -179,7 +179,8 @@ class Ingest:
         return output["size"] - sum(e["size"] for e in large if e["digest"] not in self.fresh)
 
 
-def _streamed(job: Job) -> bool:
+def streamed(job: Job) -> bool:
+    """Was it written by a stream, whose pieces are gone?"""
     return bool(claim.claimed(job.writes[0]).get("streamed"))
 
 

@@ -67,16 +67,17 @@ def run() -> int | None:
     import yaml
     from snakemake import cli
 
+    mine = ours(words)
     if not {"--version", "-v", "--help", "-h"} & set(words):
         with one_line("error: "):
             stop_on_wrong_values(words)
-            stop_on_impossible({word.partition("=")[0] for word in words}, ours(words))
+            stop_on_impossible({word.partition("=")[0] for word in words}, mine)
             stop_on_swallowed(words, cli.get_argument_parser())
             stop_without_cache()
             stop_without_store()
             stop_without_folder(words)
             stop_without_snakefile(words)
-    if not ours(words):
+    if not mine:
         for module in [one for one in sys.modules if one.partition(".")[0] == "ingot"]:
             del sys.modules[module]  # another Snakefile brings its own
     # the same in C: a twentieth of the time, which was a tenth of a dry run's

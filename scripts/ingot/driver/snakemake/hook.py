@@ -21,7 +21,7 @@ from ingot.driver.cache.contents import Contents, UnknownInput, stamps
 from ingot.driver.cache.decide import Decider, Decision
 from ingot.driver.cache.drop import drop
 from ingot.driver.cache.dry_run import ANSWER, WHOLE
-from ingot.driver.cache.ingest import Ingest
+from ingot.driver.cache.ingest import Ingest, streamed
 from ingot.driver.cache.remote.cache import shared
 from ingot.driver.cache.restore import make_way, restore
 from ingot.driver.catalogue import machine
@@ -278,7 +278,7 @@ class Session:
             key = self.contents.known_key(job)
             if key and claim.finished(job.writes, {"key": key, "inputs": stamps(job)}):
                 how = "built here before and on no record"
-                if claim.claimed(job.writes[0]).get("streamed"):
+                if streamed(job):
                     how = "written by ingot stream"
                 self.ingest.finished(job)
                 if job in self.contents.records:

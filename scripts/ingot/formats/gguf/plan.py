@@ -15,7 +15,7 @@ from ingot.formats.gguf.structures import ImatrixData, QuantizeParameters
 from ingot.model.specs import TensorSpec
 from ingot.model.tensors.dtypes import TYPES, TensorType
 
-K_BLOCK = 256  # weights, of the K and I types
+K_BLOCK = TYPES["Q4_K"].block  # as of all K and I types but one
 KEPT = {"f32", "f16", "bf16", "mxfp4"}  # that no block of 256 was wanted of
 PLANNED = re.compile(r"\[ *\d+/ *\d+\] +(\S+) +- .*, type = +(\w+), size = .*?(?:\((\w+)\))?\s*$")
 

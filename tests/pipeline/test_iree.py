@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 import yaml
@@ -281,6 +282,20 @@ def test_ask_serves_a_bundle_once_and_prints_the_answer(demo):
     command = [ROOT / ".venv/bin/ingot", "ask", bundle, "Name the capital of the United States."]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "Washington, D.C.!\n"
+
+
+def test_serve_starts_the_bundles_server_with_ingots_own_python(demo):
+    class Served(Server):
+        def _begin(self):
+            words = [ROOT / ".venv/bin/ingot", "serve", self.folder, "--", *self.flags()]
+            self.process = subprocess.Popen(
+                words, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            self.begun += 1
+
+    with Served(demo / "demo_tp1.shortfin", Path("unused")) as server:
+        assert "starting " in server.words()
+        assert server.generate(text="<|begin_of_text|>Name the capital of France.<|eot_id|>")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import contextlib
 import importlib
 import json
 import os
-import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -223,23 +222,6 @@ def test_a_users_mistake_is_one_line(words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=said):
         cli.main(words)
-
-
-@pytest.mark.parametrize(
-    "text, reason",
-    [
-        ("models: [", r"mine\.yaml:2: not YAML"),
-        ("[a, b]", r"mine\.yaml: holds a list, expected a catalogue"),
-        (
-            "hardware: {cpu: {program: f64}}",
-            r"hardware\.cpu\.program: f64, expected one of decomposed",
-        ),
-    ],
-)
-def test_a_catalogue_that_is_none_is_one_line(text, reason, tmp_path):
-    (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(Refused, match=reason):
-        load(ROOT, str(tmp_path / "mine.yaml"))
 
 
 def test_a_config_that_is_fetched_meanwhile_is_found(catalogue, tmp_path, monkeypatch):
@@ -585,122 +567,6 @@ def test_every_step_is_forecast_for_the_demo(step, catalogue):
 
 def test_a_program_of_this_interpreter_is_in_the_path():
     assert (Path(sys.executable).parent / "uv").exists(), "uv is in the driver's lock"
-
-
-@pytest.mark.parametrize(
-    "changes, text",
-    [
-        ({"path": "models/{x}"}, "models.demo.path: 'models/{x}', expected a path without {, } or"),
-        ({"path": "models/demo\n"}, "models.demo.path: 'models/demo\\n', expected a path without"),
-        ({"path": "~/demo"}, "models.demo.path: '~/demo', expected a path without"),
-        ({"corpus": "~/c.txt"}, "models.demo.corpus: '~/c.txt', expected a path without"),
-        (
-            {"hub": "a/b"},
-            "mine.yaml: models.demo: has hub and path, expected one of them; give an entry",
-        ),
-        ({"revision": 7}, "mine.yaml: models.demo.revision: 7, expected a commit, 40 digits"),
-        ({"iree": None}, "models.demo.iree: nothing there, expected object; write it, or remove"),
-        ({7: 1}, "models.demo.7: no such key"),
-        ({"trtllm": {"pp": 1.0}}, "1.0 is not of type 'integer'"),
-        ({"tp": [True]}, "True is not one of"),
-        ({"hardwre": "cpu"}, "models.demo.hardwre: no such key, expected hardware; rename"),
-    ],
-)
-def test_a_catalogue_is_held_to_its_schema_to_the_letter(changes, text, tmp_path):
-    own = tmp_path / "mine.yaml"
-    own.write_text(yaml.safe_dump({"models": {"demo": changes}}))
-    with pytest.raises(Refused, match=re.escape(text)):
-        load(ROOT, str(own))
-
-
-def test_a_models_name_ends_with_its_last_letter(tmp_path):
-    own = tmp_path / "mine.yaml"
-    entry = {
-        "path": "x",
-        "name": "x",
-        "architecture": "LlamaForCausalLM",
-        "pre_tokenizer": "tekken",
-    }
-    own.write_text(yaml.safe_dump({"models": {"evil\n": entry}}))
-    with pytest.raises(
-        Refused, match=r"mine\.yaml: models: 'evil\\n', expected a name of lower-case"
-    ):
-        load(ROOT, str(own))
-
-
-@pytest.mark.parametrize(
-    "entry, said",
-    [
-        ({"path": "x", "hub": "a/b", "shards": 1}, "has hub and path, expected one of them"),
-        ({"hub": "a/b"}, "has hub alone, expected hub and shards"),
-        ({}, "names no source, expected hub, or path"),
-        ({"path": "x", "adapter": {"base": "demo", "hub": "a/b"}}, "expected hub and revision"),
-        ({"hub": "a/b", "shards": {"a": 1}}, "{'a': 1}, expected a whole number from 1, or a list"),
-        ({"hub": "a/b", "shards": "4"}, "'4', expected a whole number from 1, or a list"),
-    ],
-)
-def test_a_source_that_is_none_or_two_is_said_in_few_words(entry, said, tmp_path):
-    own = tmp_path / "mine.yaml"
-    named = {"name": "x", "architecture": "LlamaForCausalLM", "pre_tokenizer": "tekken"}
-    own.write_text(yaml.safe_dump({"models": {"x": {**named, **entry}}}))
-    with pytest.raises(Refused, match=re.escape(said)) as refused:
-        load(ROOT, str(own))
-    assert len(str(refused.value)) < len(str(own)) + 200
-
-
-def test_every_pattern_of_the_schema_has_words_for_it():
-    def patterns(value):
-        if isinstance(value, dict):
-            if "pattern" in value:
-                yield value
-            for one in value.values():
-                yield from patterns(one)
-        for one in value if isinstance(value, list) else ():
-            yield from patterns(one)
-
-    found = list(patterns(json.loads((ROOT / "models.schema.json").read_text())))
-    assert found and all(one.get("expected") for one in found)
-
-
-LOCAL = "models.local.yaml"  # of which tests have none else
-
-
-def test_a_catalogue_of_the_folder_that_is_no_file_is_said(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(schema, "LOCAL", LOCAL)
-    Path(LOCAL).mkdir()
-    with pytest.raises(
-        Refused, match=r"models\.local\.yaml: a folder, expected a catalogue; rename"
-    ):
-        load(ROOT)
-    Path(LOCAL).rmdir()
-    Path(LOCAL).symlink_to("gone.yaml")
-    with pytest.raises(
-        Refused, match=r"models\.local\.yaml: a link to gone.yaml, which is missing"
-    ):
-        load(ROOT)
-    Path(LOCAL).unlink()
-    os.mkfifo(LOCAL)
-    with pytest.raises(Refused, match=r"models\.local\.yaml: no plain file"):
-        load(ROOT)
-
-
-@pytest.mark.parametrize(
-    "text, said",
-    [
-        (
-            "# mine\nmodels:\n",
-            "models: nothing there, expected object; write it, or remove the line",
-        ),
-        ("other: 1\n", "other: no such key, expected one of keep, "),
-    ],
-)
-def test_a_fault_in_the_folders_catalogue_names_that_file(text, said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(schema, "LOCAL", LOCAL)
-    Path(LOCAL).write_text(text)
-    with pytest.raises(Refused, match=f"^models.local.yaml: {said}"):
-        load(ROOT)
 
 
 def test_a_node_that_does_not_see_a_toolchain_says_so_and_deletes_nothing(tmp_path, monkeypatch):

@@ -41,7 +41,7 @@ def report(**more):
         "source": {"name": "M", "hub": "o/m", "path": "", "revision": "abc", "commit": ""},
         "verification": {"result": "passed", "reference": "the checkpoint", "checks": checks},
         "actions": [action("convert"), action("other"), action("join", (0, 1))],
-        "format": about.FORMAT, "verifiable": True,
+        "format": about.FORMAT, "verifiable": True, "older": "",
         "sources": {"model.safetensors": "sha256:9"}, "toolchains": {"convert": {"gguf": "0.1"}},
         "serving": {}, "run": {}, "commands": {"make it again": "snakemake artifacts/m.gguf"},
     }  # fmt: skip
@@ -148,3 +148,9 @@ def test_the_digest_of_each_output_and_of_a_folders_sums_is_checked():
     said = about._check(outputs)
     assert "'aa  artifacts/a'" in said and "'bb  artifacts/b c/SHA256SUMS'" in said
     assert said.endswith("&& (cd 'artifacts/b c' && sha256sum --quiet -c SHA256SUMS)")
+
+
+def test_what_is_older_than_its_model_is_marked():
+    assert "Older than its model" not in shown(report())
+    text = shown(report(older="m/model.safetensors has changed since"))
+    assert "Older than its model</strong>: m/model.safetensors has changed since." in text

@@ -2,15 +2,19 @@
 
 import json
 import subprocess
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 from ingot.base.sealed import sealed
+from ingot.driver.catalogue import schema
 from ingot.driver.catalogue.targets import model_of
+from ingot.driver.release import older
 from ingot.driver.toolchains import toolchains
 from ingot.formats.iree.shortfin import Server
+from ingot.store.records import Store
 
 PROMPT = (  # and how many tokens it has
     "import json, pathlib, sys; from ingot.parity.tokenizer_folder import chat_of, ids_of; "
@@ -35,6 +39,9 @@ def run(root: Path, options: Namespace) -> None:
     if not options.text.strip():
         raise Refused("the question is empty, expected some words")
     sealed(options.bundle)
+    target = str(options.bundle)
+    for reason in older.why(root, Store(), schema.load(root), [target]).values():
+        print(older.sentence(target, reason), file=sys.stderr)
     python = toolchains.build(root, "iree") / "bin/python"
     tokens = read_json(options.bundle / "tokenizer.json").get("added_tokens", [])
     whole = options.raw or any(one["content"] in options.text for one in tokens if one["special"])

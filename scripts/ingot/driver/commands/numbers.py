@@ -11,6 +11,8 @@ from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import RECORD
 from ingot.driver.catalogue.targets import FOLDER, model_of
 from ingot.driver.forecast.schedule import size
+from ingot.driver.release import older
+from ingot.store.records import Store
 
 COLUMNS = {  # of a record's numbers: heading, and how one is shown
     "mean_kl": ("mean KL", "{:.2g}"),
@@ -43,12 +45,22 @@ def run(root: Path, options: Namespace) -> int:
             file=sys.stderr,
         )
         return 1
+    marked(root, found)
     if options.svg:
         from ingot.driver.release.pages import plots
 
         options.svg.write_text(plots.plain(plots.quality(found)))
     print(json.dumps(found, indent=2) if options.json else table(found))
     return 0
+
+
+def marked(root: Path, found: list[dict[str, Any]]) -> None:
+    """Say of each row why it is older than its model, where it is, and on stderr."""
+    reasons = older.why(root, Store(), schema.load(root), [row["artifact"] for row in found])
+    for row in found:
+        row["older"] = reasons.get(row["artifact"], "")
+    for target, reason in reasons.items():
+        print(older.sentence(target, reason), file=sys.stderr)
 
 
 def rows() -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ One file of HTML, which works offline and holds its data as JSON.
 """
 
 import json
+import sys
 import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -22,6 +23,7 @@ from ingot.driver.commands import plan, report_model
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.past import Past
+from ingot.driver.release import older
 from ingot.driver.release.on_record import OnRecord
 from ingot.driver.release.pages import page, plots
 from ingot.driver.release.pages.about import FORMAT, about
@@ -61,9 +63,7 @@ def run(root: Path, options: Namespace) -> None:
         raise Refused("--against: no artifact to compare, expected one; name it first")
     if options.markdown and (not options.target or options.target.startswith(targets.FOLDER)):
         raise Refused("--markdown: no model, expected one of the catalogue; name it first")
-    # a folder's page needs no catalogue, an artifact's reads it with what is on record
-    named = options.target and "/" not in options.target
-    catalogue = schema.load(root, options.configfile) if named else {"models": {}}
+    catalogue = schema.load(root, options.configfile)
     if options.target in catalogue["models"]:
         if options.against:
             raise Refused("--against: compares artifacts, expected one of a model; name it")
@@ -82,8 +82,11 @@ def run(root: Path, options: Namespace) -> None:
         text = page.page(found, pictures, compared)
         name = found["title"]
     else:
-        found, pictures = of_folder()
+        found, pictures = of_folder(root, catalogue)
         text, name, compared = page.folder(found, pictures), "index", None
+    for one in found.get("forms", found.get("artifacts", [found])):
+        if one["older"]:
+            print(older.sentence(one.get("target") or one["path"], one["older"]), file=sys.stderr)
     if options.markdown:
         print(report_model.markdown(found))
         return
@@ -146,15 +149,14 @@ def of_other(root: Path, options: Namespace) -> dict[str, Any]:
     raise Refused(NO_PAGE.format(options.against))
 
 
-def of_folder() -> tuple[dict[str, Any], dict[str, str]]:
+def of_folder(root: Path, catalogue: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """What stands in artifacts/, the runs of this folder, and what compiling took."""
-    runs = status.runs()
+    runs, places = status.runs(), [p for p in sorted(Path("artifacts").glob("*")) if _counts(p)]
+    reasons = older.why(root, Store(), catalogue, map(str, places))
     found = {
         "folder": Path.cwd().name,
         "written": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "artifacts": [
-            _artifact(path) for path in sorted(Path("artifacts").glob("*")) if _counts(path)
-        ],
+        "artifacts": [{**_artifact(path), "older": reasons.get(str(path), "")} for path in places],
         "runs": [_run(one) for one in runs[::-1]],
     }
     pictures = {"run": "", "work": ""}

@@ -12,7 +12,9 @@ from ingot.driver.catalogue.formats.rows import RECORD, row_of
 from ingot.driver.commands import fit, numbers, speed
 from ingot.driver.commands.fit_forms import Asked
 from ingot.driver.forecast.schedule import size
+from ingot.driver.release import older
 from ingot.driver.release.pages import page, plots
+from ingot.store.records import Store
 
 CONTEXTS = (8192, 32768)  # tokens of one request, or as many as the model takes
 # one of these holds a form: the first whose server takes it
@@ -41,10 +43,12 @@ def of_model(root: Path, name: str, catalogue: dict[str, Any], pages: Path) -> d
     measured = {row["artifact"]: row for row in numbers.rows()}
     held = memory(root, catalogue, name, [form["target"] for form in found])
     timed = speed.of_forms(name)
+    reasons = older.why(root, Store(), catalogue, [form["target"] for form in found])
     for form in found:
         row = measured.get(form["target"], {})
         form["numbers"] = {key: row[key] for key in numbers.COLUMNS if key in row}
         form |= held.get(form["target"], {"server": "", "memory": {}, "serve": ""})
+        form["older"] = reasons.get(form["target"], "")
         form["speed"] = timed["forms"].get(form["target"], {}) if timed else {}
     front = plots.front(with_numbers(found))
     for form in found:

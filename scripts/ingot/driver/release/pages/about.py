@@ -13,7 +13,7 @@ from ingot.base.sealed import SUMS
 from ingot.driver.catalogue import targets
 from ingot.driver.catalogue.formats.rows import RECORD, row_of
 from ingot.driver.catalogue.model import base_of
-from ingot.driver.release import card
+from ingot.driver.release import card, older
 from ingot.driver.release.on_record import OnRecord, commit, portable
 from ingot.driver.show import status
 
@@ -47,6 +47,7 @@ def about(
         "bytes": sum(one["size"] for one in made),
         "files": sum(len(one.get("entries", ())) or 1 for one in made),
         "verifiable": verifiable,
+        "older": older.why(on.root, on.store, on.catalogue, [target]).get(target, ""),
         "written": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "source": {
             "model": model,

@@ -1,0 +1,78 @@
+"""Serve an artifact on this machine, by its format's server, until Ctrl-C.
+
+    ingot serve artifacts/M_tp1.cpu.shortfin                  shortfin, of Ingot's toolchain
+    ingot serve artifacts/M.q4_k_m.gguf -- --port 9000        llama-server, which you install
+
+Words behind -- are the server's own.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from ingot.base.refused import Refused
+from ingot.base.sealed import SUMS, sealed
+from ingot.driver.catalogue import schema
+from ingot.driver.catalogue.formats.rows import row_of
+from ingot.driver.catalogue.formats.table import Format
+from ingot.driver.release import older
+from ingot.driver.toolchains import toolchains
+from ingot.store.records import Store
+
+# formats whose server runs on a machine without a GPU, in a toolchain of ours; $PYTHON wins
+TOOLCHAINS = {".shortfin": "iree", ".rayserve": "rayserve"}
+SUCH = "artifacts/M_tp1.cpu.shortfin"
+PLACEHOLDERS = ("MODEL.", "BASE.", "  #")  # of a command that takes more files than this one
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("artifact", type=Path, help=f"such as {SUCH}")
+    parser.add_argument("words", nargs="*", metavar="-- OPTIONS", help="of the server")
+
+
+def run(root: Path, options: Namespace) -> None:
+    path = options.artifact
+    row = row_of(str(path))
+    if not row:
+        raise Refused(f"{path}: not among the names of artifacts, expected such as {SUCH}")
+    if not path.exists():
+        raise Refused(f"{path}: not built yet; `snakemake {path}` builds it")
+    words = command(path, row)
+    if (path / SUMS).is_file():
+        sealed(path)
+    for reason in older.why(root, Store(), schema.load(root), [str(path)]).values():
+        print(older.sentence(str(path), reason), file=sys.stderr)
+    environment = dict(os.environ)
+    if name := TOOLCHAINS.get(path.suffix):
+        environment.setdefault("PYTHON", str(toolchains.build(root, name) / "bin/python"))
+    words += options.words
+    print(f"starting {shlex.join(words)}", file=sys.stderr, flush=True)
+    os.execvpe(words[0], words, environment)
+
+
+def command(path: Path, row: Format) -> list[str]:
+    """How its server is started.  Refused: what no server loads by itself, and what is not on PATH."""
+    said = row.serve.format(title=shlex.quote(str(path)))
+    if (path / "serve").is_file():
+        return [str((path / "serve").absolute())]
+    if not said:
+        raise Refused(
+            f"{path}: {row.what}, which no server loads; `ingot targets MODEL` lists the bundles"
+        )
+    if any(one in said for one in PLACEHOLDERS):
+        raise Refused(f"{path}: served with other files only: {' '.join(said.split())}")
+    first, *rest = shlex.split(said)
+    if first == "kubectl" or first.startswith(str(path)):
+        raise Refused(f"{path}: for a cluster, expected a form for one machine; there: {said}")
+    if not (program := shutil.which(first)):
+        raise Refused(f"{first}: not on PATH, expected it for {path}; install it, then: {said}")
+    return [program, *(found for word in rest for found in _files(word))]
+
+
+def _files(word: str) -> list[str]:
+    """A pattern as the files that it stands for; another word as it is."""
+    path = Path(word)
+    return sorted(map(str, path.parent.glob(path.name))) if "*" in word else [word]

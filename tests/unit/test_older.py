@@ -1,0 +1,125 @@
+"""What is older than its model is said: by the digests of a local checkpoint's files, by a hub's commit."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import checkpoints
+from conftest import ROOT
+from ingot.base import digest
+from ingot.driver.catalogue import schema
+from ingot.driver.commands import cli, numbers
+from ingot.driver.release import older
+from ingot.model.checkpoint import identity
+from ingot.store import leases
+from ingot.store.records import Action, Store
+
+TARGET = "artifacts/mine.gguf"
+
+
+@pytest.fixture
+def made(folder):
+    """made({role: [[name, digest], ...]}) is a record of artifacts/mine.gguf; `mine` is its checkpoint."""
+    Path("mine").mkdir()
+    shard("a")
+    Path("mine/config.json").write_text("{}")
+    Path("artifacts").mkdir()
+    Path(TARGET).write_text("weights")
+    store = Store()
+    assert store.prepare()
+
+    def make(inputs, path=TARGET, key="b", reads=None, **about):
+        output = {**store.take(Path(path)), "title": Path(path).name}
+        about |= {"way": {"writes": [path], "reads": reads or {}}}
+        store.record(Action("rule", key * 64, {"inputs": inputs}, [output], {}, about))
+        leases.note_folder(store, [key * 64])
+
+    return make
+
+
+def shard(text):
+    data = (text * 32).encode()
+    checkpoints.write_shard(Path("mine/model.safetensors"), {"w": ("F32", (8,), data)})
+
+
+def reason(**entry):
+    models = {"mine": entry or {"path": "mine"}, "base": {"path": "mine"}}
+    return older.why(ROOT, Store(), {"models": models}, [TARGET]).get(TARGET, "")
+
+
+def read():
+    """What a step that read the checkpoint has on record."""
+    files = [Path("mine/model.safetensors"), Path("mine/config.json")]
+    names = [identity.of(files[0]), digest.of(files[1])]
+    return {"checkpoint": [[path.name, name] for path, name in zip(files, names, strict=True)]}
+
+
+def test_a_file_of_the_model_that_changed_is_named(made):
+    made(read())
+    assert reason() == ""
+    Path("mine/config.json").write_text('{"a": 1}')
+    assert reason() == "mine/config.json has changed since"
+
+
+def test_weights_are_compared_by_samples_where_their_state_is_not_on_record(made, monkeypatch):
+    made(read(), samples={"model.safetensors": identity.sample("mine/model.safetensors")})
+    os.utime("mine/model.safetensors", (1, 1))  # another state, the same weights
+    monkeypatch.setattr(identity, "of", None)  # nothing is read whole
+    assert identity.known("mine/model.safetensors") is None and reason() == ""
+    shard("b")
+    assert reason() == "mine/model.safetensors has changed since"
+
+
+def test_what_an_action_made_is_no_file_of_the_model(made):
+    Path("artifacts/config.json").write_text("made")
+    made({}, "artifacts/config.json", "a")
+    reads = {"artifacts/config.json": ["rule", "a" * 64]}
+    made({"checkpoint": [["config.json", "sha256:made"]]}, reads=reads)
+    assert reason() == ""
+
+
+def test_an_adapters_own_files_and_its_bases_count(made):
+    Path("lora").mkdir()
+    Path("lora/adapter_config.json").write_text("{}")
+    of_adapter = ["adapter_config.json", digest.of(Path("lora/adapter_config.json"))]
+    made({"checkpoint": read()["checkpoint"], "adapter": [of_adapter]})
+    entry = {"adapter": {"base": "base", "lora": "lora"}}
+    assert reason(**entry) == ""
+    Path("lora/adapter_config.json").write_text("[]")
+    assert reason(**entry) == "lora/adapter_config.json has changed since"
+
+
+def test_another_commit_in_the_catalogue_is_said(made):
+    place = "artifacts/mine.hf/listing.json"
+    Path(place).parent.mkdir()
+    Path(place).write_text(json.dumps({"hub": "me/mine", "revision": "a" * 40, "files": {}}))
+    made({}, place, "a")
+    made({}, reads={place: ["rule", "a" * 64]})
+    entry = {"hub": "me/mine", "shards": 1}
+    assert reason(**entry, revision="a" * 40) == ""
+    said = f"made of commit {'a' * 12}, the catalogue has {'c' * 12}"
+    assert reason(**entry, revision="c" * 40) == said
+
+
+def test_of_what_is_on_no_record_nothing_is_said(made):
+    assert reason() == ""
+
+
+def test_numbers_say_it_and_hold_it(made, monkeypatch, capsys):
+    monkeypatch.setattr(schema, "load", lambda *_: {"models": {"mine": {"path": "mine"}}})
+    made(read())
+    sha256 = digest.of(TARGET).removeprefix("sha256:")
+    row = dict.fromkeys(numbers.COLUMNS, 0.5)
+    Path(f"{TARGET}.verified.json").write_text(
+        json.dumps({"sha256": sha256, "checks": {"numbers": row}})
+    )
+    Path("mine/config.json").write_text('{"a": 1}')
+    assert cli.main(["numbers", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)[0]["older"] == "mine/config.json has changed since"
+    assert said.err == (
+        f"{TARGET}: older than its model: mine/config.json has changed since; "
+        f"`snakemake {TARGET}` builds it again\n"
+    )

@@ -11,7 +11,7 @@ import checkpoints
 from conftest import ROOT
 from fake_hub import COMMIT, Hub
 from ingot.base.refused import Refused
-from ingot.driver.catalogue import found, machine, schema
+from ingot.driver.catalogue import found, machine, own_file, schema
 from ingot.driver.commands import add
 
 LOCAL = "models.local.yaml"
@@ -276,7 +276,7 @@ def test_a_license_is_the_cards_own_name(tmp_path):
         found.pre_tokenizer("m", {"config.json"}, Path(tmp_path))
     assert found.pre_tokenizer("m", {"tokenizer.model"}, Path(tmp_path)) == "default"
     assert (
-        add.yaml_of("m", {"tp": [1], "dimensions": {"a": 1}}).splitlines()[2]
+        own_file.yaml_of("m", {"tp": [1], "dimensions": {"a": 1}}).splitlines()[2]
         == "    dimensions: {a: 1}"
     )
 

@@ -12,7 +12,7 @@ import families
 from conftest import ROOT
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import found as found_of
-from ingot.driver.catalogue import schema, targets
+from ingot.driver.catalogue import own_file, schema, targets
 from ingot.driver.catalogue.formats import rows
 from ingot.driver.catalogue.job import Job, Output
 from ingot.driver.catalogue.model import MAKERS, Model, maker_of, shard_names
@@ -213,7 +213,7 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     assert (entry["architecture"], entry["pre_tokenizer"]) == ("OlmoForCausalLM", "llama-bpe")
     assert {*entry["dimensions"]} == {*outline.KEYS}
     assert entry["tp"] == [1, 2, 4]
-    text = add.yaml_of("m", entry)
+    text = own_file.yaml_of("m", entry)
     found = schema.read(ROOT / schema.FILE)
     found["models"] = yaml.safe_load(f"models:\n{text}")["models"]
     schema.complete(found, ROOT)

@@ -5,7 +5,6 @@ models.local.yaml, which every command here reads without a flag.  A model that 
 is refused before anything is written.
 """
 
-import json
 import os
 import re
 import tempfile
@@ -13,11 +12,10 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-from ingot.base.atomic import replacing
 from ingot.base.fields import read_json, there
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import found as found_of
-from ingot.driver.catalogue import machine, schema, targets
+from ingot.driver.catalogue import machine, own_file, schema, targets
 from ingot.driver.catalogue.formats.rows import OFFERED
 from ingot.driver.catalogue.model import (  # fmt: skip
     OWN,
@@ -43,9 +41,6 @@ from ingot.model.tensors.dtypes import STORED
 
 SAID = {"base_model_name_or_path?": (str, None), "revision?": (str, None)}  # by an adapter
 CONFIG = "config.json"
-HEADER = (
-    "# Models of your own, by `ingot add`; edit it as you like.  It is read over models.yaml.\n"
-)
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -114,8 +109,7 @@ def add(root: Path, options: Namespace) -> str:
     # else a plain M_tp1.vmfb would be for a GPU that is not here
     if ADAPTER_KEY not in entry and not machine.has_gpu():
         entry["hardware"] = "cpu"
-    text = yaml_of(name, entry)
-    write(root, name, text)
+    own_file.write(root, name, entry)
     catalogue = schema.load(root, None)
     print(f"{Path(schema.LOCAL).resolve()}: {name}, {where(entry)}")
     for line in about(root, name, catalogue["models"][name], size, catalogue):
@@ -254,75 +248,6 @@ def with_weights(entry: dict[str, Any], folder: Path, size: int) -> dict[str, An
     if "ffn" not in entry["dimensions"]:
         entry["dimensions"] |= found_of.counted(folder / "config.json", size)
     return entry
-
-
-def yaml_of(name: str, entry: dict[str, Any]) -> str:
-    """The entry's lines below `models:`; dimensions and sizes each on one."""
-    lines = [f"  {name}:"]
-    for key, value in entry.items():
-        inner = (
-            ", ".join(f"{k}: {_word(v)}" for k, v in value.items())
-            if isinstance(value, dict)
-            else ""
-        )
-        flat = f"{{{inner}}}" if inner else json.dumps(value)
-        lines.append(f"    {key}: {flat}")
-    return "\n".join(lines) + "\n"
-
-
-def _word(value: Any) -> str:
-    """As it stands between braces."""
-    return json.dumps(value) if isinstance(value, list | str) else str(value)
-
-
-def write(root: Path, name: str, text: str) -> None:
-    """Append the entry, or replace the one of its name.  Refused before: a file of another form."""
-    import yaml
-
-    path = Path(schema.LOCAL)
-    before = path.read_text() if path.is_file() else HEADER
-    if not before.endswith("\n"):
-        before += "\n"
-    wanted = yaml.safe_load(before) or {}
-    before += "" if "models" in wanted else "models:\n"
-    there = name in (wanted.get("models") or {})
-    after = replaced(before, name, text) if there else before + text
-    try:
-        found = yaml.safe_load(after)
-        right = {
-            **wanted,
-            "models": {
-                **(wanted.get("models") or {}),
-                **yaml.safe_load(f"models:\n{text}")["models"],
-            },
-        }
-    except yaml.YAMLError:
-        found, right = None, {}
-    if found != right and there:
-        raise Refused(
-            f"{path}: {name}: shares its lines, expected lines of its own, since they are replaced; edit it"
-        )
-    if found != right:
-        raise Refused(
-            f"{path}: its last part is not `models:`, expected that, since entries are appended; move it"
-        )
-    schema.load(root, None, found)
-    with replacing(path) as partial:
-        partial.write_text(after)
-
-
-def replaced(before: str, name: str, text: str) -> str:
-    """A catalogue with `text` in place of an entry's lines; comments behind these stay."""
-    import yaml
-
-    lines = before.splitlines(keepends=True)
-    entries = next(node.value for key, node in yaml.compose(before).value if key.value == "models")
-    key, node = next((key, node) for key, node in entries if key.value == name)
-    # a mapping in lines ends where the next thing begins
-    start, end = key.start_mark.line, node.end_mark.line + bool(node.flow_style)
-    while not lines[end - 1].partition("#")[0].strip():
-        end -= 1
-    return "".join([*lines[:start], text, *lines[end:]])
 
 
 def where(entry: dict[str, Any]) -> str:

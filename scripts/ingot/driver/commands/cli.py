@@ -22,8 +22,8 @@ from ingot.driver.commands import stopped
 ROOT = Path(__file__).resolve().parents[4]
 GROUPS = {
     "a model and its artifacts": (
-        "cast", "stream", "rank", "add", "targets", "fit", "plan", "explain", "status", "report", "numbers",
-        "speed", "show", "ask", "serve", "demo",
+        "cast", "stream", "rank", "add", "remove", "targets", "fit", "plan", "explain", "status", "report",
+        "numbers", "speed", "show", "ask", "serve", "demo",
     ),
     "the store": ("store",),
     "a registry": ("publish", "pull", "verify", "release", "diff", "reproduce"),

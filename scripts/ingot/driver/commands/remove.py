@@ -1,0 +1,45 @@
+"""Take a model of your own out of the catalogue: what `ingot add` wrote to models.local.yaml.
+
+Its artifacts stay: the files of this folder, and what the store has of them.
+"""
+
+import shlex
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from ingot.base.refused import Refused
+from ingot.driver.catalogue import own_file, schema, targets
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument("model", help=f"its name in {schema.LOCAL}")
+
+
+def run(root: Path, options: Namespace) -> None:
+    name, own = options.model, schema.of_folder().get("models")
+    if not isinstance(own, dict) or name not in own:
+        targets.stop_on_unknown(name, schema.load(root))
+        raise Refused(f"{name}: of {schema.FILE}, expected an entry of {schema.LOCAL}")
+    shipped = name in schema.read(root / schema.FILE)["models"]
+    based = [one for one, entry in own.items() if _base(entry) == name]
+    if based and not shipped:
+        raise Refused(
+            f"{name}: the base of {', '.join(based)}, expected of none; remove {based[0]} first"
+        )
+    own_file.remove(name)
+    left = f"; {name} is that of {schema.FILE} again" if shipped else ""
+    print(f"{Path(schema.LOCAL).resolve()}: {name} removed{left}")
+    here = [path for path in Path(targets.FOLDER).glob(f"{name}[._]*") if _is_of(path, name)]
+    if here and not shipped:
+        print(f"its files stay; without them: rm -r {shlex.join(map(str, sorted(here)))}")
+
+
+def _base(entry: Any) -> str | None:
+    """Of an adapter; of what is no entry at all, none."""
+    adapter = entry.get("adapter") if isinstance(entry, dict) else None
+    return adapter.get("base") if isinstance(adapter, dict) else None
+
+
+def _is_of(path: Path, name: str) -> bool:
+    return targets.model_of(path.name) == name

@@ -226,6 +226,32 @@ def test_add_writes_what_is_known_and_says_who_writes_its_files(catalogue, tmp_p
     assert "by llama.cpp's converter; their records say" in said
 
 
+@pytest.mark.parametrize(
+    "template, said",
+    [
+        (
+            "{% if x %}\n{{ x }\n{% endif %}",
+            ": chat template, line 2: unexpected '}'; verifications",
+        ),
+        (
+            "{% for m in messages %}{% generation %}{{ m }}{% endgeneration %}{% break %}{% endfor %}",
+            "",
+        ),
+        ([{"name": "tool_use", "template": "{% if %}"}], ": chat template tool_use, line 1: "),
+    ],
+)
+def test_add_says_of_a_chat_template_that_cannot_be_parsed_where(
+    template, said, catalogue, tmp_path, capsys
+):
+    catalogue()
+    checkpoints.tokenizer_of_demo(tmp_path / "m", chat_template=template)
+    (tmp_path / "m/model.safetensors").unlink()
+    checkpoints.write_shard(tmp_path / "m/model.safetensors", {"a": ("BF16", (4,), b"12345678")})
+    add.of_folder(tmp_path / "m", "M")
+    lines = [line for line in capsys.readouterr().err.splitlines() if "chat template" in line]
+    assert len(lines) == bool(said) and all(said in line for line in lines)
+
+
 def test_a_llama_that_splits_as_another_family_goes_the_upstream_way(catalogue, tmp_path):
     llama = checkpoints.llama31(tmp_path / "llama")
     tokenizer = json.loads((llama / "tokenizer.json").read_bytes())

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,10 @@ from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import spelling
 from ingot.driver.catalogue.model import SMALL_FILES, UPSTREAM, hub_files, shard_names
-from ingot.formats.gguf import converter, pre_tokenizers
+from ingot.formats.gguf import converter, pre_tokenizers, templates
 from ingot.formats.iree import tensor_parallel
 from ingot.model import features, outline
-from ingot.model.checkpoint.files import ADAPTER
+from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.safetensors import INDEX
 from ingot.model.config import ModelConfig, read_config
 from ingot.model.families.table import FAMILIES
@@ -31,6 +31,8 @@ BASE_MODEL = re.compile(
     r"^base_model:[ \t]*(?:\n?[ \t]*-[ \t]*)?['\"]?([\w.-]+/[\w.-]+)", re.MULTILINE
 )
 TRAINED_SO = ("fp8", "mxfp4")  # ways of quantising whose checkpoints are the original
+# transformers' own tag, which renders nothing
+GENERATION = re.compile(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}")
 LICENSE = re.compile(r"^license(_name)?:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
 
 
@@ -90,7 +92,26 @@ def entry(
         found["tp"] = [size for size in SIZES if not why_not(config, size, 1, server)]
     elif heads := found["dimensions"].get("heads"):
         found["tp"] = [size for size in SIZES if not heads % size]
+    for why in faulty_templates(folder):
+        print(
+            f"{what}: {why}; verifications that render it fail until that is right", file=sys.stderr
+        )
     return found
+
+
+def faulty_templates(folder: Path) -> Iterator[str]:
+    """Chat templates that jinja2 cannot parse, as transformers has it, and where the fault is."""
+    import jinja2
+
+    reader = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
+    checkpoint = Checkpoint([path for path in folder.iterdir() if path.is_file()])
+    settings = checkpoint.optional_json("tokenizer_config.json", templates.SETTING)
+    for key, kind, text in templates.templates(checkpoint, settings):
+        try:
+            reader.parse(GENERATION.sub("", text) if kind == "str" else "")
+        except jinja2.TemplateSyntaxError as error:
+            name = key.removeprefix(templates.KEY).lstrip(".")
+            yield f"chat template{f' {name}' if name else ''}, line {error.lineno}: {error.message}"
 
 
 def is_weights(name: str) -> bool:

@@ -6,7 +6,6 @@ libllama, onnxruntime-genai or openvino_genai, each as it comes but for the numb
 """
 
 import json
-import os
 import random
 import time
 from collections.abc import Callable
@@ -70,43 +69,22 @@ def context_of(artifact: Path) -> int:
 
 
 def by_libllama(gguf: Path, context: int, threads: int) -> tuple[str, str, Timed]:
-    """Not as libllama.Llama, which computes in float32 for the sake of comparing."""
-    from ctypes import c_bool, c_int32, c_void_p
+    from ingot.formats.gguf.libllama import version
+    from ingot.formats.gguf.served import Served
 
-    from ingot.formats.gguf import libllama
-    from ingot.formats.gguf.structures import Batch
-
-    lib = libllama.library()
-    lib.llama_batch_get_one.restype = Batch
-    settings = lib.llama_model_default_params()
-    settings.load_mode, settings.n_gpu_layers = libllama.MMAP, libllama.LAYERS
-    model = c_void_p(lib.llama_model_load_from_file(os.fsencode(gguf), settings))
-    if not model:
-        raise Refused(f"{gguf}: libllama cannot load it, expected a whole model")
-    settings = lib.llama_context_default_params()
-    settings.n_ctx, settings.n_threads, settings.n_threads_batch = context, threads, threads
-    running = c_void_p(lib.llama_init_from_model(model, settings))
-    if not running:
-        raise Refused(f"{gguf}: libllama cannot run it, expected a context of {context} tokens")
-
-    def read(ids: list[int]) -> None:
-        """Behind what was read; the logits of the last token alone are computed."""
-        kept = (c_int32 * len(ids))(*ids)  # as long as the batch, which points to it
-        batch = lib.llama_batch_get_one(kept, c_int32(len(ids)))
-        if status := lib.llama_decode(running, batch):
-            raise Refused(f"{gguf}: llama_decode gave status {status} of {len(ids)} tokens")
-        lib.llama_get_logits_ith(running, c_int32(-1))  # waits until it is done
+    model = Served(gguf)
+    model.begin(context, threads)
 
     def timed(ids: list[int], count: int) -> tuple[float, float]:
-        lib.llama_memory_clear(c_void_p(lib.llama_get_memory(running)), c_bool(True))
+        model.clear()
         begun = time.monotonic()
-        read(ids)
+        model.read(ids)
         between = time.monotonic()
         for number in range(count):
-            read([ids[number % len(ids)]])
+            model.read([ids[number % len(ids)]])
         return between - begun, time.monotonic() - between
 
-    return "llama.cpp", libllama.version(), timed
+    return "llama.cpp", version(), timed
 
 
 def by_genai(onnx: Path, context: int, threads: int) -> tuple[str, str, Timed]:

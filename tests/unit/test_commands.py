@@ -12,7 +12,11 @@ from ingot.driver.commands import cli, doctor, matrix, status, stopped, wheels
 
 @pytest.mark.parametrize(
     "words, said",
-    [("matrix --model nobody", "error: --model: nobody, expected one of demo"),
+    [("ask artifacts/demo.q4_k_m.gguf hello",
+      "error: artifacts/demo.q4_k_m.gguf: not built yet; `snakemake artifacts/demo.q4_k_m.gguf`"),
+     ("ask artifacts/demo.irpa hello",
+      "error: artifacts/demo.irpa: no form that is asked here, expected one that a CPU runs, such as"),
+     ("matrix --model nobody", "error: --model: nobody, expected one of demo"),
      ("matrix --format pickle", "error: --format: pickle, expected one of gguf"),
      ("matrix --runner sm90", "error: --runner: sm90, expected NAME=LABEL"),
      ("matrix artifacts/demo.pickle", "error: artifacts/demo.pickle: not a target"),

@@ -78,7 +78,10 @@ def test_a_bundle_that_was_changed_is_not_started(started):
         ("demo.onnx/", "which no server loads; `ingot targets MODEL` lists the bundles"),
         ("demo.irpa", "served with other files only: python -m shortfin_apps.llm.server"),
         ("demo_tp1.vllm-slurm/", "for a cluster, expected a form for one machine; there: "),
-        ("demo.mlx/", "mlx_lm.server: not on PATH, expected it for artifacts/demo.mlx; install it"),
+        (
+            "demo.mlx/",
+            "mlx_lm.server: not on PATH, expected it for artifacts/demo.mlx; install it: `pip",
+        ),
         ("demo.txt", f"not among the names of artifacts, expected such as {serve.SUCH}"),
     ],
 )

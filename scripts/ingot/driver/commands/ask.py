@@ -1,4 +1,9 @@
-"""Serve a shortfin bundle on this machine and ask it once, by the model's chat template."""
+"""Ask a model once on this machine's CPU: a GGUF, ONNX or OpenVINO file, or a shortfin bundle.
+
+    ingot ask artifacts/M.q4_k_m.gguf "Who are you?"
+
+By its chat template, in the runtime that serves the form; each next token is the likeliest one.
+"""
 
 import json
 import subprocess
@@ -8,14 +13,16 @@ from pathlib import Path
 
 from ingot.base.fields import read_json
 from ingot.base.refused import Refused
-from ingot.base.sealed import sealed
-from ingot.driver.catalogue import schema
-from ingot.driver.catalogue.targets import model_of
+from ingot.base.sealed import SUMS, sealed
+from ingot.driver.catalogue import schema, targets
+from ingot.driver.commands import speed
+from ingot.driver.commands.targets import above_0
 from ingot.driver.release import older
 from ingot.driver.toolchains import toolchains
 from ingot.formats.iree.shortfin import Server
 from ingot.store.records import Store
 
+STEP = "scripts/answer_question.py"
 PROMPT = (  # and how many tokens it has
     "import json, pathlib, sys; from ingot.parity.tokenizer_folder import chat_of, ids_of; "
     "bundle, text, whole = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3:]; "
@@ -26,42 +33,57 @@ PROMPT = (  # and how many tokens it has
 
 
 def add_options(parser: ArgumentParser) -> None:
-    parser.add_argument("bundle", type=Path, help="such as artifacts/M_tp1.shortfin")
+    parser.add_argument("form", type=Path, help="such as artifacts/M.q4_k_m.gguf")
     parser.add_argument("text", help="the question; with special tokens in it, the whole prompt")
     parser.add_argument(
         "--raw", action="store_true", help="the prompt as it is, without a template"
     )
+    parser.add_argument(
+        "--tokens", type=above_0(int), default=256, help="of the answer, at most (default: 256)"
+    )
 
 
-def run(root: Path, options: Namespace) -> None:
-    if not (options.bundle / "tokenizer.json").is_file():
-        raise Refused(instead(options.bundle))
+def run(root: Path, options: Namespace) -> int:
+    form = options.form
     if not options.text.strip():
         raise Refused("the question is empty, expected some words")
-    sealed(options.bundle)
-    target = str(options.bundle)
-    for reason in older.why(root, Store(), schema.load(root), [target]).values():
-        print(older.sentence(target, reason), file=sys.stderr)
+    bundle = form.suffix == ".shortfin" and (form / "tokenizer.json").is_file()
+    if not bundle and not (speed.runs(form) and form.exists()):
+        raise Refused(instead(form))
+    if (form / SUMS).is_file():
+        sealed(form)
+    for reason in older.why(root, Store(), schema.load(root), [str(form)]).values():
+        print(older.sentence(str(form), reason), file=sys.stderr)
+    if bundle:
+        print(by_shortfin(root, options))
+        return 0
+    python = toolchains.build(root, speed.TOOLCHAINS[form.suffix]) / "bin/python"
+    words = [python, root / STEP, "--artifact", form, f"--question={options.text}"]
+    words += ["--tokens", options.tokens, *(["--raw"] if options.raw else [])]
+    return subprocess.run([str(word) for word in words], check=False).returncode
+
+
+def by_shortfin(root: Path, options: Namespace) -> str:
+    """The answer of a server that is started for it."""
     python = toolchains.build(root, "iree") / "bin/python"
-    tokens = read_json(options.bundle / "tokenizer.json").get("added_tokens", [])
+    tokens = read_json(options.form / "tokenizer.json").get("added_tokens", [])
     whole = options.raw or any(one["content"] in options.text for one in tokens if one["special"])
-    text, count = prompt(root, python, options.bundle, options.text, whole)
-    most = read_json(options.bundle / "config.json")["max_seq_len"]
-    if count >= most:
-        raise Refused(f"the question has {count} tokens, expected fewer than {most}, its context")
-    with Server(options.bundle, python) as server:
-        print(server.generate(text=text))
+    text, count = prompt(root, python, options.form, options.text, whole)
+    context = read_json(options.form / "config.json")["max_seq_len"]
+    if count >= context:
+        raise Refused(
+            f"the question has {count} tokens, expected fewer than {context}, its context"
+        )
+    with Server(options.form, python) as server:
+        return server.generate(min(options.tokens, context - count), text=text)
 
 
 def instead(path: Path) -> str:
-    """What to do where `path` is no shortfin bundle on disk."""
-    target = f"artifacts/{model_of(path.name)}_tp1.cpu.shortfin"
-    if path.name.endswith(".shortfin"):
-        return f"{path}: not built yet, or no bundle; `snakemake {path}` builds it"
-    served = (
-        f"a GGUF file is served by `llama-server -m {path}`; " if path.suffix == ".gguf" else ""
-    )
-    return f"{path}: no shortfin bundle; {served}to ask the model here: snakemake {target}"
+    """What to do where `path` is no form on disk that can be asked."""
+    if speed.runs(path) or path.suffix == ".shortfin":
+        return f"{path}: not built yet; `snakemake {path}` builds it"
+    such = f"{targets.FOLDER}{targets.model_of(path.name)}.gguf"
+    return f"{path}: no form that is asked here, expected one that a CPU runs, such as {such}"
 
 
 def prompt(root: Path, python: Path, bundle: Path, text: str, whole: bool) -> tuple[str, int]:

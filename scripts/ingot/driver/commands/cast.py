@@ -29,6 +29,7 @@ from ingot.driver.catalogue.formats.table import TOKENS, of_corpus
 from ingot.driver.catalogue.model import Model, folder_of, stop_on_refusal
 from ingot.driver.commands import add, fit, numbers, plan
 from ingot.driver.commands.fit_forms import Form
+from ingot.driver.commands.serve import SERVERS
 from ingot.driver.forecast.past import Past
 from ingot.driver.forecast.schedule import duration, size
 from ingot.driver.forecast.streamed import way_to
@@ -42,11 +43,6 @@ SCORING = (  # steps that take less time over a shorter corpus
 )  # fmt: skip
 NOTHING = 0.006  # nats per token: q6_k loses 0.0052 of the demo, 0.0055 of Llama 3 8B
 SHOWN = 6  # forms of a proposal
-SERVERS = {  # command -> how it is installed
-    "llama-server": "a release of github.com/ggml-org/llama.cpp, or `brew install llama.cpp`",
-    "vllm": "`pip install vllm`",
-    "mlx_lm.server": "`pip install mlx-lm`",
-}
 FORMATS = ("gguf", "safetensors", "mlx", "shortfin")
 
 

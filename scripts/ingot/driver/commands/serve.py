@@ -24,6 +24,11 @@ from ingot.store.records import Store
 
 # formats whose server runs on a machine without a GPU, in a toolchain of ours; $PYTHON wins
 TOOLCHAINS = {".shortfin": "iree", ".rayserve": "rayserve"}
+SERVERS = {  # command -> how it is installed
+    "llama-server": "a release of github.com/ggml-org/llama.cpp, or `brew install llama.cpp`",
+    "vllm": "`pip install vllm`",
+    "mlx_lm.server": "`pip install mlx-lm`",
+}
 SUCH = "artifacts/M_tp1.cpu.shortfin"
 PLACEHOLDERS = ("MODEL.", "BASE.", "  #")  # of a command that takes more files than this one
 
@@ -68,7 +73,8 @@ def command(path: Path, row: Format) -> list[str]:
     if first == "kubectl" or first.startswith(str(path)):
         raise Refused(f"{path}: for a cluster, expected a form for one machine; there: {said}")
     if not (program := shutil.which(first)):
-        raise Refused(f"{first}: not on PATH, expected it for {path}; install it, then: {said}")
+        way = SERVERS.get(first, "the makers of that format say how")
+        raise Refused(f"{first}: not on PATH, expected it for {path}; install it: {way}")
     return [program, *(found for word in rest for found in _files(word))]
 
 

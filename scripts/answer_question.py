@@ -1,0 +1,145 @@
+"""Ask a model once, in the runtime that serves the artifact, on this machine's CPU.
+
+Runs in envs/llamacpp, envs/genai or envs/openvino, by the artifact.  Each next token is the likeliest one;
+what they say is printed as they come.
+"""
+
+import codecs
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+from ingot.base.fields import read_json
+from ingot.base.machine import cores
+from ingot.base.options import step
+from ingot.base.refused import Refused
+from ingot.formats.onnx.folder import GENAI
+
+Say = Callable[[str], None]
+
+
+def answer_question(
+    artifact: Annotated[Path, "a .gguf, or a folder of .onnx or .openvino"],
+    question: Annotated[str, "of a user; with special tokens in it, the whole prompt"],
+    tokens: Annotated[int, "that the answer has at most"],
+    raw: Annotated[bool, "the question is the whole prompt in any case"] = False,
+) -> None:
+    runtimes = {".gguf": by_libllama, ".onnx": by_genai, ".openvino": by_openvino}
+    if artifact.suffix not in runtimes:
+        raise Refused(f"{artifact}: no runtime here, expected {', '.join(runtimes)}")
+    with only_answers() as say:
+        runtimes[artifact.suffix](artifact, question, tokens, raw, say)
+        say("\n")
+
+
+@contextmanager
+def only_answers() -> Iterator[Say]:
+    """What is said goes to stdout; what the runtimes say of themselves meanwhile, to nobody."""
+    sys.stdout.flush()
+    kept, nobody = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(nobody, number)
+    try:
+        yield lambda text: write(kept[0], text.encode(errors="replace"))
+    finally:
+        sys.stdout.flush()
+        for number, old in enumerate(kept, 1):
+            os.dup2(old, number)
+
+
+def write(place: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(place, data) :]
+
+
+def at_most(artifact: Path, question: int, tokens: int, context: int) -> int:
+    """How many tokens the answer may have.  Refused: a question that leaves no room for one."""
+    if question >= context:
+        raise Refused(
+            f"{artifact}: the question has {question} tokens, expected fewer than {context}, its context"
+        )
+    return min(tokens, context - question)
+
+
+def once(ids: list[int]) -> list[int]:
+    """A dialogue's tokens with one that begins a text: template and tokenizer may each give it."""
+    return ids[1:] if ids[:1] == ids[1:2] else ids
+
+
+def by_libllama(gguf: Path, question: str, tokens: int, raw: bool, say: Say) -> None:
+    from ingot.formats.gguf.served import Served
+
+    model = Served(gguf)
+    whole = raw or any(map(model.is_special, model.ids(question)[len(model.start) :]))
+    chat = model.has_template and not whole
+    text = (
+        model.chat([{"role": "user", "content": question}], int(time.time())) if chat else question
+    )
+    ids = once(model.ids(text)) if chat else model.ids(text)
+    most = at_most(gguf, len(ids), tokens, model.trained_context)
+    model.begin(len(ids) + most, cores())
+    reader = codecs.getincrementaldecoder("utf-8")("replace")  # a character may have several tokens
+    with model:
+        for _ in range(most):
+            model.read(ids)
+            ids = [model.likeliest()]
+            if model.ends(ids[0]):
+                break
+            say(reader.decode(model.bytes_of(ids[0])))
+    say(reader.decode(b"", final=True))
+
+
+def by_genai(onnx: Path, question: str, tokens: int, raw: bool, say: Say) -> None:
+    import numpy as np
+    import onnxruntime_genai
+
+    from ingot.parity.in_genai import greedy, rendered
+
+    model = onnxruntime_genai.Model(str(onnx))
+    tokenizer = onnxruntime_genai.Tokenizer(model)
+    chat = is_dialogue(onnx, question, raw)
+    text = rendered(tokenizer, [{"role": "user", "content": question}]) if chat else question
+    if text is None:
+        raise Refused(f"{onnx}: onnxruntime-genai cannot render its chat template; try --raw")
+    ids = tokenizer.encode(text).tolist()
+    ids = once(ids) if chat else ids
+    most = at_most(onnx, len(ids), tokens, read_json(onnx / GENAI)["model"]["context_length"])
+    generator = greedy(model, len(ids) + most)
+    generator.append_tokens(np.array(ids, np.int32))
+    stream, ends = tokenizer.create_stream(), {*tokenizer.eos_token_ids}
+    while not generator.is_done():
+        generator.generate_next_token()
+        token = int(generator.get_next_tokens()[0])
+        if token in ends:
+            break
+        say(stream.decode(token))
+
+
+def by_openvino(folder: Path, question: str, tokens: int, raw: bool, say: Say) -> None:
+    import openvino_genai
+
+    pipeline = openvino_genai.LLMPipeline(str(folder), "CPU")
+    chat = is_dialogue(folder, question, raw)
+    config = read_json(folder / "config.json")
+    context = config.get("text_config", config)["max_position_embeddings"]
+    count = pipeline.get_tokenizer().encode(question).input_ids.shape[1]  # without the template
+    pipeline.generate(
+        question, max_new_tokens=at_most(folder, count, tokens, context), do_sample=False,
+        apply_chat_template=chat, streamer=say,
+    )  # fmt: skip
+
+
+def is_dialogue(folder: Path, question: str, raw: bool) -> bool:
+    """Is the question put into the folder's chat template?"""
+    known = read_json(folder / "tokenizer_config.json").get("chat_template")
+    tokens = read_json(folder / "tokenizer.json").get("added_tokens", [])
+    whole = raw or any(one["content"] in question for one in tokens if one["special"])
+    return not whole and (bool(known) or (folder / "chat_template.jinja").is_file())
+
+
+if __name__ == "__main__":
+    step(answer_question)

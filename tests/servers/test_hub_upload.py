@@ -14,6 +14,7 @@ from conftest import ROOT
 from fake_hub import Hub
 from ingot.base.refused import Refused
 from ingot.driver.catalogue.formats.rows import ROWS
+from ingot.driver.catalogue.found import license_of
 from ingot.driver.release import card, on_record, to_hub  # noqa: F401 - run by the command
 from ingot.driver.toolchains import toolchains
 from ingot.model.hub import upload
@@ -175,6 +176,26 @@ def test_the_licence_is_what_the_checkpoint_states(files, catalogues, name, wher
     for path, text in files.items():
         (tmp_path / path).write_text(text)
     assert card.licence(tmp_path, catalogues) == card.Licence(name, where)
+
+
+def test_a_licence_that_the_hub_does_not_know_keeps_its_name_and_its_place(tmp_path):
+    """As `ingot add` writes it, publishing was refused: "its licence is other"."""
+    said = {"license": "other", "license_name": "mine-1", "license_link": "https://x.example/l"}
+    text = "".join(f"{key}: {value}\n" for key, value in said.items())
+    (tmp_path / "README.md").write_text(f"---\n{text}---\n")
+    found = card.licence(tmp_path, license_of(tmp_path))
+    assert (found.name, found.front) == ("mine-1", said)
+    record = {"checks": {}, "reference": "it", "result": "passed"}
+    artifact = SimpleNamespace(title="m.gguf", files=[])
+    made = SimpleNamespace(
+        predicate={"buildDefinition": {"internalParameters": {"steps": []}}}, bill={}
+    )
+    for link, written in (("https://x.example/l", "https://x.example/l"),
+                          ("LICENSE", "https://huggingface.co/o/m/blob/ab/LICENSE")):  # fmt: skip
+        licence = card.Licence("mine-1", "README.md", True, said | {"license_link": link})
+        text = card.card(artifact, made, {"hub": "o/m", "revision": "ab"}, licence, record, {})
+        written = said | {"license_link": written}
+        assert written.items() <= yaml.safe_load(text.split("---")[1]).items()
 
 
 def test_another_licence_than_the_catalogues_is_refused(tmp_path):

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from ingot.base import yaml_text
 from ingot.base.fields import read_json
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import spelling
@@ -26,14 +27,11 @@ SIZES = (1, 2, 4, 8, 16)  # tensor parallel sizes of a catalogue
 SHARD = re.compile(r"model(-\d{5}-of-(\d{5}))?\.safetensors")
 # counted from 0, to six digits, or behind a first ending: as gpt-oss, DeepSeek-V3 and Qwen3.5 are
 OTHERS = re.compile(r"(model(?:\.safetensors)?-)(0\d{4})(-of-(0\d{5}|\d{5})\.safetensors)")
-HEAD = re.compile(r"\A---\n(.*?)\n---", re.DOTALL)  # of a model card
-BASE_MODEL = re.compile(
-    r"^base_model:[ \t]*(?:\n?[ \t]*-[ \t]*)?['\"]?([\w.-]+/[\w.-]+)", re.MULTILINE
-)
+FRONT = re.compile(r"\A---\n(.*?)\n---", re.DOTALL)  # of a model card
 TRAINED_SO = ("fp8", "mxfp4")  # ways of quantising whose checkpoints are the original
 # transformers' own tag, which renders nothing
 GENERATION = re.compile(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}")
-LICENSE = re.compile(r"^license(_name)?:[ \t]*['\"]?([\w.+-]+)", re.MULTILINE)
+LICENSE = re.compile(r"[\w.+-]+")
 
 
 def entry(
@@ -278,21 +276,27 @@ def quantised_by(config: Path) -> str | None:
 
 def original_of(folder: Path) -> str | None:
     """The model that its card says it was made of."""
-    found = BASE_MODEL.search(_head(folder))
-    return found[1] if found else None
+    said = front(folder).get("base_model")
+    said = said[0] if isinstance(said, list) and said else said
+    return said if isinstance(said, str) and re.fullmatch(spelling.HUB, said) else None
 
 
 def license_of(folder: Path) -> str | None:
     """Of the model card, by its own name where it has one."""
-    found = dict(LICENSE.findall(_head(folder)))
-    return found.get("_name") or found.get("")
+    said = front(folder)
+    names = (said.get("license_name"), said.get("license"))
+    return next((one for one in names if isinstance(one, str) and LICENSE.fullmatch(one)), None)
 
 
-def _head(folder: Path) -> str:
-    """What a model card says in YAML; "" without one."""
+def front(folder: Path) -> dict[str, Any]:
+    """What a model card says in YAML; empty without one, and of what is none."""
     card = folder / "README.md"
-    found = HEAD.search(card.read_text(errors="replace")) if card.is_file() else None
-    return found[1] if found else ""
+    found = FRONT.search(card.read_text(errors="replace")) if card.is_file() else None
+    try:
+        said = (yaml_text.documents(found[1]) or [None])[0] if found else None
+    except yaml_text.NotYaml:
+        said = None
+    return said if isinstance(said, dict) else {}
 
 
 def dimensions(config: ModelConfig) -> dict[str, int]:

@@ -5,19 +5,19 @@ Source: the hub's model-card metadata (huggingface.co/docs/hub/model-cards).
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ingot.base import yaml_text
 from ingot.base.refused import Refused
 from ingot.driver.catalogue.formats.rows import row_of
+from ingot.driver.catalogue.found import front, license_of
 from ingot.driver.forecast.schedule import size
 from ingot.registry.published import Artifact, Origin
 
 MARK = "<!-- written by ingot -->"  # ours may be replaced
-FRONT = re.compile(r"\A---\n(.*?)\n---\n", re.S)
 FILES = ("README.md", "LICENSE", "LICENSE.txt", "LICENSE.md")
+NAMED = ("license", "license_name", "license_link")  # of a card with `license: other`
 LICENCES = {  # how the first lines of a licence's text are known, for checkpoints that say no more
     "Apache License": "apache-2.0", "MIT License": "mit", "LLAMA 3.1 COMMUNITY": "llama3.1",
     "LLAMA 3.2 COMMUNITY": "llama3.2", "LLAMA 3.3 COMMUNITY": "llama3.3",
@@ -30,19 +30,15 @@ class Licence:
     name: str
     where: str  # the checkpoint's file that states it; empty where none does
     read: bool = True  # were its files here to be read?
+    front: dict[str, str] = field(
+        default_factory=dict
+    )  # as its card has it, where the hub knows no such
 
 
 def licence(folder: Path, catalogues: str) -> Licence:
     """What a checkpoint's own files state.  Refused where the catalogue says another."""
-    found, where = "", ""
-    card = folder / "README.md"
-    if card.is_file() and (match := FRONT.match(card.read_text(errors="replace"))):
-        try:
-            said = (yaml_text.documents(match[1]) or [None])[0]
-        except yaml_text.NotYaml:
-            said = None
-        if isinstance(said, dict) and isinstance(said.get("license"), str):
-            found, where = said["license"], "README.md"
+    found = license_of(folder) or ""
+    where = "README.md" if found else ""
     for name in FILES[1:]:
         if not found and (folder / name).is_file():
             head = (folder / name).read_text(errors="replace")[:400].upper()
@@ -53,7 +49,9 @@ def licence(folder: Path, catalogues: str) -> Licence:
             f"{folder / where}: its licence is {found}, but the catalogue says {catalogues}; correct "
             "license: of the model"
         )
-    return Licence(found or catalogues, where, folder.is_dir())
+    said = {key: one for key, one in front(folder).items() if key in NAMED and isinstance(one, str)}
+    named = found and found == said.get("license_name") and said.get("license") == "other"
+    return Licence(found or catalogues, where, folder.is_dir(), said if named else {})
 
 
 def card(
@@ -67,17 +65,20 @@ def card(
     """The text of README.md; `forms` are all that the repository will hold: bytes and record by title."""
     title, hub = artifact.title, entry.get("hub", "")
     row = row_of(f"artifacts/{title}")
-    front: dict[str, Any] = {"license": said.name or "unknown"}
+    about: dict[str, Any] = {"license": said.name or "unknown", **said.front}
+    if (link := about.pop("license_link", "")) and (hub or "://" in link):  # else of another folder
+        whole = f"https://huggingface.co/{hub}/blob/{entry.get('revision', 'main')}/{link}"
+        about |= {"license_link": link if "://" in link else whole}
     if adapter := entry.get("adapter"):
         if its := adapter.get("hub"):
-            front |= {"base_model": its, "base_model_relation": "quantized"}
+            about |= {"base_model": its, "base_model_relation": "quantized"}
         elif hub:
-            front |= {"base_model": hub, "base_model_relation": "finetune"}
+            about |= {"base_model": hub, "base_model_relation": "finetune"}
     elif hub:
-        front |= {"base_model": hub}
+        about |= {"base_model": hub}
         if QUANTISED.search(f".{title}."):
-            front |= {"base_model_relation": "quantized"}
-    front |= {"tags": ["ingot", *([row.name] if row else [])]}
+            about |= {"base_model_relation": "quantized"}
+    about |= {"tags": ["ingot", *([row.name] if row else [])]}
     steps = origin.predicate["buildDefinition"]["internalParameters"]["steps"]
     made = [f"`{step['rule']}`" for step in steps]
     numbers = [(k, v) for k, v in record["checks"].items() if isinstance(v, int | float | str)]
@@ -93,7 +94,7 @@ def card(
         source = f"the adapter {named or entry['name']} on {source}"
     serve = row.serve.format(title=title) if row else ""
     lines = [
-        "---", *_yaml(front), "---", MARK, "", f"# {title}", "",
+        "---", *_yaml(about), "---", MARK, "", f"# {title}", "",
         f"{row.what if row else 'An artifact'}: of {source}{revision}.", "",
         f"Made by Ingot in the steps {', '.join(made)}, from the files that `{title}.sigstore.json` names "
         "by digest.", "",

@@ -44,6 +44,12 @@ def test_a_catalogue_that_is_none_is_one_line(text, reason, tmp_path):
         ),
         ({"revision": 7}, "mine.yaml: models.demo.revision: 7, expected a commit, 40 digits"),
         ({"iree": None}, "models.demo.iree: nothing there, expected object; write it, or remove"),
+        (
+            {"iree": {"compile_flags": ["--iree-llvmcpu-target-cpu=host"]}},
+            "mine.yaml: models.demo.iree.compile_flags.0: '--iree-llvmcpu-target-cpu=host', expected a "
+            "flag that begins with --, and none that means this machine",
+        ),
+        ({"iree": {"export_flags": ["--x-path=/a"]}}, "'--x-path=/a', expected a flag that begins"),
         ({7: 1}, "models.demo.7: no such key"),
         ({"trtllm": {"pp": 1.0}}, "1.0 is not of type 'integer'"),
         ({"tp": [True]}, "True is not one of"),

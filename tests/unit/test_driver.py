@@ -212,7 +212,7 @@ def test_targets_of_a_catalogue_of_ones_own(tmp_path, capsys):
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["targets", "nosuch"], "error: nosuch: unknown model, expected one of demo,"),
+        (["targets", "nosuch"], "error: nosuch: unknown model, expected one of the catalogue; "),
         (["targets", "--configfile", "nosuch.yaml"], "error: nosuch.yaml: No such file"),
         (["plan", "artifacts/demo_tp3.vmfb"], "tensor parallel size 3"),
         (["toolchain", "nosuch"], "error: envs/nosuch/requirements.lock: missing"),

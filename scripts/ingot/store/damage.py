@@ -44,13 +44,13 @@ def drop(store: Any, names: Iterable[str]) -> list[Any]:
 def _read(store: Any, record: Any) -> set[str] | None:
     """The digests of what an action read; None where nobody knows any more."""
     fields = store.config(record).get("fields")
-    return set(_texts(fields.get("inputs", {}))) if isinstance(fields, dict) else None
+    return set(texts(fields.get("inputs", {}))) if isinstance(fields, dict) else None
 
 
-def _texts(value: Any) -> Iterable[str]:
-    """Every text of a JSON value: a name that is no digest is equal to none."""
+def texts(value: Any) -> Iterable[str]:
+    """Every text of a JSON value, such as the digests among the inputs of a key's fields."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):
         for one in value.values() if isinstance(value, dict) else value:
-            yield from _texts(one)
+            yield from texts(one)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ingot.base.refused import Refused
 from ingot.store import leases
+from ingot.store.damage import texts
 from ingot.store.records import DAY, Record, Store
 
 MEMO_DAYS = 90  # a memo that nobody wrote for so long is dropped; the file is read again once
@@ -111,19 +112,8 @@ def _rested_on(
             continue
         seen.add(record.path)
         yield record
-        for name in _inputs(store.config(record)):
+        for name in texts(store.config(record).get("fields", {}).get("inputs", {})):
             todo += makers.pop(name, ())
-
-
-def _inputs(config: dict) -> Iterator[str]:
-    """The digests in the `inputs` of a key's fields, which hold them alone or beside their names."""
-    todo: list[Any] = [config.get("fields", {}).get("inputs", {})]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict | list):
-            todo += value.values() if isinstance(value, dict) else value
 
 
 def _drop_memos(store: Store) -> None:

@@ -81,7 +81,7 @@ def read(path: Path) -> dict:
 def complete(catalogue: dict, root: Path) -> None:
     """Check `catalogue` against the schema and fill in its defaults, in place.
 
-    Refused: what the schema forbids, unknown hardware, flags that mean this machine.
+    Refused: what the schema forbids, unknown hardware.
     """
     import jsonschema
 
@@ -117,13 +117,6 @@ def complete(catalogue: dict, root: Path) -> None:
             known = ", ".join(PROGRAMS)
             key = f"hardware.{name}.program"
             raise Refused(f"{key}: {table['program']}, expected one of {known}")
-    for where, flags in _flags(catalogue):
-        for flag in flags:
-            if flag.endswith("=host") or "path=" in flag:
-                raise Refused(
-                    f"{where}: {flag}, expected no flag that means this machine or one of its "
-                    "files: it affects what is built, and no key would show it; name the value"
-                )
 
 
 def _take_bases(catalogue: dict) -> dict[str, str]:
@@ -246,12 +239,3 @@ def _filling(schema: dict) -> Any:
         yield from stock.VALIDATORS["properties"](validator, properties, instance, within)
 
     return jsonschema.validators.extend(stock, {"properties": filled}, type_checker=types)(schema)
-
-
-def _flags(catalogue: dict) -> Iterator[tuple[str, list[str]]]:
-    for name, table in catalogue["hardware"].items():
-        for key in ("flags", "single_device_flags", "multi_device_flags"):
-            yield f"hardware.{name}.{key}", table[key]
-    for name, entry in catalogue["models"].items():
-        for key in ("export_flags", "compile_flags"):
-            yield f"models.{name}.iree.{key}", entry["iree"][key]

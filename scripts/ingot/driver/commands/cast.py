@@ -328,9 +328,7 @@ def with_numbers(forms: list[Form], made: list[str]) -> list[Form]:
     found = []
     for form in forms:
         if form.target in made:
-            path = Path(form.target)
-            files = path.rglob("*") if path.is_dir() else [path]
-            form = replace(form, weights=sum(one.stat().st_size for one in files if one.is_file()))
+            form = replace(form, weights=numbers.bytes_of(Path(form.target)) or 0)
             if form.target in rows:
                 form = replace(form, kl=rows[form.target], measured=True)
         found.append(form)

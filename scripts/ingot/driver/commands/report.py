@@ -19,7 +19,7 @@ from ingot.base.atomic import replacing
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import RECORD, row_of
-from ingot.driver.commands import plan, report_model
+from ingot.driver.commands import numbers, plan, report_model
 from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast.costs import Costs
 from ingot.driver.forecast.past import Past
@@ -196,10 +196,9 @@ def _run(one: status.Status) -> dict[str, Any]:
 def _artifact(path: Path) -> dict[str, Any]:
     record = path.with_name(path.name + RECORD)
     said = verdict(str(record)) if record.exists() else ""
-    files = path.rglob("*") if path.is_dir() else [path]
     return {
         "path": str(path),
-        "bytes": sum(one.stat().st_size for one in files if one.is_file()),
+        "bytes": numbers.bytes_of(path) or 0,
         "digest": digest.of(path),
         "result": "" if not said else "yes" if _is_of(record, path) else "of other bytes",
         "numbers": said.partition("; ")[2],

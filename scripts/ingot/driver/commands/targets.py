@@ -6,10 +6,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema
 from ingot.driver.catalogue.model import stop_on_refusal
-from ingot.driver.catalogue.targets import legal, legal_of
+from ingot.driver.catalogue.targets import legal, legal_of, stop_on_unknown
 
 
 def add_catalogue(parser: ArgumentParser) -> None:
@@ -39,9 +38,8 @@ def add_options(parser: ArgumentParser) -> None:
 def run(root: Path, options: Namespace) -> None:
     catalogue = schema.load(root, options.configfile)
     stop_on_refusal(options.model, catalogue)
-    if options.model and options.model not in catalogue["models"]:
-        known = ", ".join(catalogue["models"])
-        raise Refused(f"{options.model}: unknown model, expected one of {known}")
+    if options.model:
+        stop_on_unknown(options.model, catalogue)
     names = legal_of(options.model, catalogue) if options.model else legal(catalogue)
     for target in names:
         print(target)

@@ -32,9 +32,7 @@ def read(path: Path | None) -> dict[str, list]:
 
 def cells(model: str, catalogue: dict, matrix: dict[str, Any]) -> list[str]:
     """The targets.  Refused: an unknown model, format or cell, one without a record, an empty release."""
-    if model not in catalogue["models"]:
-        known = ", ".join(catalogue["models"])
-        raise Refused(f"{model}: unknown model, expected one of {known}")
+    targets.stop_on_unknown(model, catalogue)
     if odd := [name for name in matrix.get("formats", ()) if name not in FORMATS]:
         raise Refused(f"formats: {odd[0]}, expected of {', '.join(FORMATS)}")
     found = [targets.FOLDER + name for name in matrix.get("cells", ())]

@@ -3,7 +3,6 @@
 Nothing is taken from a store or a shared cache: only the sources and the toolchains' locks are.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ingot.driver.catalogue import targets
 from ingot.driver.catalogue.formats.rows import VARIES
 from ingot.driver.release.on_record import ELSEWHERE, OnRecord
 from ingot.registry.published import files
+from ingot.store.damage import texts
 from ingot.store.records import Store
 
 UNREAD = ("prompts", "corpus")  # by what makes an artifact; they are for its verification
@@ -74,15 +74,6 @@ def recipe(what: str, statement: dict[str, Any], title: str, catalogue: dict) ->
         if path.startswith(("/", "~")) or ".." in path.split("/"):
             raise Refused(f"{what}: names {path!r:.80}, expected no path outside; not taken")
     return found
-
-
-def texts(value: Any) -> Iterator[str]:
-    """Every text in a catalogue's entry."""
-    if isinstance(value, dict | list):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from texts(one)
-    elif isinstance(value, str):
-        yield value
 
 
 def same_tools(root: Path, found: Recipe) -> None:

@@ -12,6 +12,7 @@ from ingot.base.refused import Refused
 from ingot.registry import envelope, modelpack, provenance, transfer, trusted
 from ingot.registry.listed import Listed
 from ingot.registry.modelpack import ACTION, MODEL, PROVENANCE, SBOM
+from ingot.store import way
 from ingot.store.records import Record, Store
 
 NUMBER = (Number(), Whole(0, 2**63 - 1))
@@ -88,7 +89,7 @@ def of_file(store: Store, path: Path) -> dict[str, Any]:
             f"{path}: {name[:19]} is on no record of {store.root}, expected something built here; ask the "
             "registry: ingot show oci://..."
         )
-    steps = _way(store, record, made)
+    steps = _way(store, record)
     sha256 = digest.of(path / sealed.SUMS if path.is_dir() else path).partition(":")[2]
     return {
         "artifact": record.title,
@@ -105,23 +106,11 @@ def of_file(store: Store, path: Path) -> dict[str, Any]:
     }
 
 
-def _way(store: Store, record: Record, made: dict[str, Record]) -> list[provenance.Step]:
-    """The steps to a record, by what each read; the last is its own."""
-    found: dict[str, provenance.Step] = {}
-
-    begun = set()
-
-    def visit(one: Record) -> None:
-        begun.add(one.key)
-        step = provenance.step(store, one)
-        for value in step.fields.get("inputs", {}).values():
-            for name in [name for _, name in value] if isinstance(value, list) else [value]:
-                if (maker := made.get(name)) and maker.key not in begun:
-                    visit(maker)
-        found[one.key] = step
-
-    visit(record)
-    return list(found.values())
+def _way(store: Store, record: Record) -> list[provenance.Step]:
+    """The steps to a record; the last is its own."""
+    jobs = {job["key"]: job["rule"] for job in way.of(store, record)}
+    found = [store.lookup(rule, key) for key, rule in jobs.items()]
+    return [provenance.step(store, one) for one in found if one]
 
 
 def _verification(store: Store, sha256: str) -> dict[str, Any]:

@@ -341,8 +341,8 @@ def test_a_strangers_model_goes_from_path_to_a_verified_program(snakemake, tmp_p
 
 def test_tied_and_biased_models_go_from_path_to_a_verified_bundle(snakemake, tmp_path):
     """Llama 3.2's shape (tied, factor 32), also over two ranks; and biases everywhere."""
-    checkpoints.variant(tmp_path / "tied", "Llama 3.2", tame=True)
-    checkpoints.variant(tmp_path / "biased", "both biases", tame=True)
+    checkpoints.variant(tmp_path / "tied", "Llama 3.2", tame=True, num_hidden_layers=2)
+    checkpoints.variant(tmp_path / "biased", "both biases", tame=True, num_hidden_layers=2)
     entry = (
         "name: M, architecture: LlamaForCausalLM, pre_tokenizer: llama-bpe, hardware: cpu,"
         " corpus_tokens: 1024"

@@ -1,5 +1,6 @@
 """Small random checkpoints in the hub's layout, one of each kind that a converter can get wrong."""
 
+import functools
 import json
 import struct
 from pathlib import Path
@@ -124,10 +125,31 @@ def write_weights(
 
     `inside`: as the part for text of a model that also sees.
     """
-    rng = np.random.default_rng(0)
-    tensors = {}
-    kinds = {name: (shape, None) for name, shape in shapes(config).items()} | families.more(config)
-    for name, (shape, only) in families.quantised(config, kinds).items():
+    tensors = _weights(json.dumps(config), dtype, norms, tame)
+    if inside:
+        tensors = {f"language_model.{name}": one for name, one in tensors.items()}
+        eyes = ("vision_tower.vision_model.post_layernorm.weight", "multi_modal_projector.x.weight")
+        tensors |= {name: ("BF16", (32,), bytes(64)) for name in eyes}
+    if shards == 1:
+        write_shard(folder / "model.safetensors", tensors)
+        return
+    names = sorted(tensors)  # so that blocks are cut by the border between shards
+    weight_map = {}
+    for n in range(shards):
+        part = f"model-{n + 1:05d}-of-{shards:05d}.safetensors"
+        mine = names[n * len(names) // shards : (n + 1) * len(names) // shards]
+        write_shard(folder / part, {name: tensors[name] for name in mine})
+        weight_map |= dict.fromkeys(mine, part)
+    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+@functools.lru_cache(8)  # dozens of tests change a setting beside the same weights
+def _weights(config: str, dtype: str, norms: str, tame: bool) -> dict[str, tuple]:
+    """Dtype, shape and bytes of each tensor, always the same."""
+    said, tensors, rng = json.loads(config), {}, np.random.default_rng(0)
+    kinds = {name: (shape, None) for name, shape in shapes(said).items()} | families.more(said)
+    for name, (shape, only) in families.quantised(said, kinds).items():
         if only == "F8_E4M3":  # any code but NaN's
             codes = rng.integers(0, 127, shape, np.uint8) | rng.integers(0, 2, shape, np.uint8) << 7
             tensors[name] = (only, shape, codes.tobytes())
@@ -147,22 +169,7 @@ def write_weights(
             values.flat[:5] = [0, -0.0, 1e-7, -3.0, 60000.0 if dtype != "F16" else 1.0]
         kind = only or (norms if len(shape) == 1 else dtype)
         tensors[name] = (kind, shape, stored(values, kind))
-    if inside:
-        tensors = {f"language_model.{name}": one for name, one in tensors.items()}
-        eyes = ("vision_tower.vision_model.post_layernorm.weight", "multi_modal_projector.x.weight")
-        tensors |= {name: ("BF16", (32,), bytes(64)) for name in eyes}
-    if shards == 1:
-        write_shard(folder / "model.safetensors", tensors)
-        return
-    names = sorted(tensors)  # so that blocks are cut by the border between shards
-    weight_map = {}
-    for n in range(shards):
-        part = f"model-{n + 1:05d}-of-{shards:05d}.safetensors"
-        mine = names[n * len(names) // shards : (n + 1) * len(names) // shards]
-        write_shard(folder / part, {name: tensors[name] for name in mine})
-        weight_map |= dict.fromkeys(mine, part)
-    index = {"metadata": {"total_size": 0}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return tensors
 
 
 PUBLIC = {  # hidden, layers, ffn, heads; all with 8 KV heads and 128256 tokens

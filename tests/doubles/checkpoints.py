@@ -125,7 +125,10 @@ def write_weights(
 
     `inside`: as the part for text of a model that also sees.
     """
-    tensors = _weights(json.dumps(config), dtype, norms, tame)
+    kinds = {name: (shape, None) for name, shape in shapes(config).items()} | families.more(config)
+    found = families.quantised(config, kinds).items()
+    words = tuple((name, tuple(shape), only) for name, (shape, only) in found)
+    tensors = _weights(words, dtype, norms, tame)
     if inside:
         tensors = {f"language_model.{name}": one for name, one in tensors.items()}
         eyes = ("vision_tower.vision_model.post_layernorm.weight", "multi_modal_projector.x.weight")
@@ -145,11 +148,10 @@ def write_weights(
 
 
 @functools.lru_cache(8)  # dozens of tests change a setting beside the same weights
-def _weights(config: str, dtype: str, norms: str, tame: bool) -> dict[str, tuple]:
-    """Dtype, shape and bytes of each tensor, always the same."""
-    said, tensors, rng = json.loads(config), {}, np.random.default_rng(0)
-    kinds = {name: (shape, None) for name, shape in shapes(said).items()} | families.more(said)
-    for name, (shape, only) in families.quantised(said, kinds).items():
+def _weights(words: tuple, dtype: str, norms: str, tame: bool) -> dict[str, tuple]:
+    """Dtype, shape and bytes of each tensor, by name, shape and its own dtype; always the same."""
+    tensors, rng = {}, np.random.default_rng(0)
+    for name, shape, only in words:
         if only == "F8_E4M3":  # any code but NaN's
             codes = rng.integers(0, 127, shape, np.uint8) | rng.integers(0, 2, shape, np.uint8) << 7
             tensors[name] = (only, shape, codes.tobytes())

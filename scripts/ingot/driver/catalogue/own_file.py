@@ -17,8 +17,11 @@ SHARED = (
 )
 
 
-def write(root: Path, name: str, entry: dict[str, Any]) -> None:
-    """Append the entry, or replace the one of its name.  Refused before: a file of another form."""
+def write(root: Path, name: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """Append the entry, or replace the one of its name; the catalogue with it.
+
+    Refused before: a file of another form.
+    """
     import yaml
 
     path, text = Path(schema.LOCAL), yaml_of(name, entry)
@@ -46,9 +49,10 @@ def write(root: Path, name: str, entry: dict[str, Any]) -> None:
         raise Refused(
             f"{path}: its last part is not `models:`, expected that, since entries are appended; move it"
         )
-    schema.load(root, None, found)
+    catalogue = schema.load(root, None, found)
     with replacing(path) as partial:
         partial.write_text(after)
+    return catalogue
 
 
 def remove(name: str) -> None:

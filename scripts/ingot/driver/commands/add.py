@@ -61,8 +61,8 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
-    name = add(root, options)
-    catalogue, target = schema.load(root, None), f"{targets.FOLDER}{name}.gguf"
+    name, catalogue = added(root, options)
+    target = f"{targets.FOLDER}{name}.gguf"
     if targets.why_not(target, catalogue):
         target = next(targets.legal_of(name, catalogue), "")
     # the catalogue of its own lies beside no Snakefile where this was not run in a clone
@@ -73,6 +73,11 @@ def run(root: Path, options: Namespace) -> None:
 
 def add(root: Path, options: Namespace) -> str:
     """Its name in the catalogue."""
+    return added(root, options)[0]
+
+
+def added(root: Path, options: Namespace) -> tuple[str, dict[str, Any]]:
+    """Its name, and the catalogue with it."""
     folder = found_of.local(options.model)
     hub, revision = ("", "") if folder else found_of.on_hub(options.model)
     title = folder.resolve().name if folder else hub.partition("/")[2]
@@ -109,12 +114,11 @@ def add(root: Path, options: Namespace) -> str:
     # else a plain M_tp1.vmfb would be for a GPU that is not here
     if ADAPTER_KEY not in entry and not machine.has_gpu():
         entry["hardware"] = "cpu"
-    own_file.write(root, name, entry)
-    catalogue = schema.load(root, None)
+    catalogue = own_file.write(root, name, entry)
     print(f"{Path(schema.LOCAL).resolve()}: {name}, {where(entry)}")
     for line in about(root, name, catalogue["models"][name], size, catalogue):
         print(line)
-    return name
+    return name, catalogue
 
 
 def stop_on_taken(root: Path, name: str, options: Namespace) -> None:

@@ -12,7 +12,7 @@ from ingot.base import digest
 from ingot.driver.catalogue import schema
 from ingot.driver.commands import cli, numbers
 from ingot.driver.release import older
-from ingot.model.checkpoint import identity
+from ingot.model.checkpoint import adapter, identity
 from ingot.store import leases
 from ingot.store.records import Action, Store
 
@@ -45,15 +45,20 @@ def shard(text):
 
 
 def reason(**entry):
-    models = {"mine": entry or {"path": "mine"}, "base": {"path": "mine"}}
-    return older.why(ROOT, Store(), {"models": models}, [TARGET]).get(TARGET, "")
+    return older.why(ROOT, Store(), {"models": models(**entry)}, [TARGET]).get(TARGET, "")
+
+
+def models(**entry):
+    return {"mine": entry or {"path": "mine"}, "base": {"path": "mine"}}
 
 
 def read():
     """What a step that read the checkpoint has on record."""
     files = [Path("mine/model.safetensors"), Path("mine/config.json")]
-    names = [identity.of(files[0]), digest.of(files[1])]
-    return {"checkpoint": [[path.name, name] for path, name in zip(files, names, strict=True)]}
+    return {
+        "weights": [[files[0].name, identity.of(files[0])]],
+        "tokenizer": [[files[1].name, digest.of(files[1])]],
+    }
 
 
 def test_a_file_of_the_model_that_changed_is_named(made):
@@ -63,9 +68,34 @@ def test_a_file_of_the_model_that_changed_is_named(made):
     assert reason() == "mine/config.json has changed since"
 
 
-def test_weights_are_compared_by_samples_where_their_state_is_not_on_record(made, monkeypatch):
+def test_a_file_that_came_or_went_is_named(made):
+    """`ingot explain` said so; the answers followed the old template without a word."""
+    made(read())
+    Path("mine/chat_template.jinja").write_text("{{ messages }}")
+    Path("mine/notes.txt").write_text("no rule reads it")
+    assert reason() == "mine/chat_template.jinja is new since"
+    Path("mine/chat_template.jinja").unlink()
+    assert reason() == ""
+    Path("mine/config.json").unlink()
+    assert reason() == "config.json is gone since"
+
+
+def test_one_changed_value_is_seen_of_a_shard_that_is_no_large_one(made):
     made(read(), samples={"model.safetensors": identity.sample("mine/model.safetensors")})
     os.utime("mine/model.safetensors", (1, 1))  # another state, the same weights
+    assert reason() == ""
+    with Path("mine/model.safetensors").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"c")
+    assert reason() == "mine/model.safetensors has changed since"
+
+
+def test_large_weights_are_compared_by_samples_where_their_state_is_not_on_record(
+    made, monkeypatch
+):
+    monkeypatch.setattr(older, "LARGE", 0)
+    made(read(), samples={"model.safetensors": identity.sample("mine/model.safetensors")})
+    os.utime("mine/model.safetensors", (1, 1))
     monkeypatch.setattr(identity, "of", None)  # nothing is read whole
     assert identity.known("mine/model.safetensors") is None and reason() == ""
     shard("b")
@@ -76,16 +106,18 @@ def test_what_an_action_made_is_no_file_of_the_model(made):
     Path("artifacts/config.json").write_text("made")
     made({}, "artifacts/config.json", "a")
     reads = {"artifacts/config.json": ["rule", "a" * 64]}
-    made({"checkpoint": [["config.json", "sha256:made"]]}, reads=reads)
+    made({"tokenizer": [["config.json", "sha256:made"]]}, reads=reads)
     assert reason() == ""
 
 
 def test_an_adapters_own_files_and_its_bases_count(made):
     Path("lora").mkdir()
     Path("lora/adapter_config.json").write_text("{}")
-    of_adapter = ["adapter_config.json", digest.of(Path("lora/adapter_config.json"))]
-    made({"checkpoint": read()["checkpoint"], "adapter": [of_adapter]})
-    entry = {"adapter": {"base": "base", "lora": "lora"}}
+    (Path("lora") / adapter.WEIGHTS).write_text("weights")
+    names = ("adapter_config.json", adapter.WEIGHTS)
+    its = [[name, digest.of(Path("lora", name))] for name in names]
+    made(read() | {"weights": [*read()["weights"], *its]})
+    entry = {"adapter": {"base": "base", "lora": "lora"}, "path": "mine"}
     assert reason(**entry) == ""
     Path("lora/adapter_config.json").write_text("[]")
     assert reason(**entry) == "lora/adapter_config.json has changed since"
@@ -108,7 +140,7 @@ def test_of_what_is_on_no_record_nothing_is_said(made):
 
 
 def test_numbers_say_it_and_hold_it(made, monkeypatch, capsys):
-    monkeypatch.setattr(schema, "load", lambda *_: {"models": {"mine": {"path": "mine"}}})
+    monkeypatch.setattr(schema, "load", lambda *_: {"models": models()})
     made(read())
     sha256 = digest.of(TARGET).removeprefix("sha256:")
     row = dict.fromkeys(numbers.COLUMNS, 0.5)
@@ -123,3 +155,4 @@ def test_numbers_say_it_and_hold_it(made, monkeypatch, capsys):
         f"{TARGET}: older than its model: mine/config.json has changed since; "
         f"`snakemake {TARGET}` builds it again\n"
     )
+    assert numbers.divergences(ROOT, {"models": models()}) == {}, "no figure of the model as it is"

@@ -70,6 +70,13 @@ def test_an_entry_that_no_command_can_read_is_removed_too(local, capsys):
     assert local() is None
 
 
+@pytest.mark.parametrize("entry", ["a: 5", "a:", "a: {b: 1}", "a: |\n    text"])
+def test_an_entry_that_is_none_is_removed_too(entry, local):
+    local(f"models:\n  {entry}\n  b: {{path: y}}\n")
+    own_file.remove("a")
+    assert local() == "models:\n  b: {path: y}\n"
+
+
 def test_changes_to_a_shipped_model_are_taken_back(local, capsys):
     local("models:\n  demo:\n    quants: [q8_0]\n")
     assert said(capsys, "demo")[0].endswith("demo removed; demo is that of models.yaml again")
@@ -78,12 +85,12 @@ def test_changes_to_a_shipped_model_are_taken_back(local, capsys):
 @pytest.mark.parametrize(
     "text, name, reason",
     [
-        ("keep: all\n", "demo", r"demo: of models\.yaml, expected an entry of models"),
-        ("keep: all\n", "axolotl", "axolotl: unknown model"),
+        ("keep: all\n", "demo", "demo: shipped with Ingot, expected a model of your own"),
+        ("keep: all\n", "axolotl", r"axolotl: no model of models\.local\.yaml; it has none"),
         ("models: {a: {path: x}, b: {path: y}}\n", "a", "a: shares its lines, expected lines of its"),
         (
             "models:\n  a:\n    path: x\n  lora:\n    adapter: {base: a, lora: y}\n", "a",
-            "a: the base of lora, expected of none; remove lora first",
+            "a: lora rests on it, expected no adapter; remove lora first",
         ),
     ],
 )  # fmt: skip

@@ -107,7 +107,9 @@ def replaced(before: str, name: str, text: str) -> str:
     entries = next(node.value for key, node in yaml.compose(before).value if key.value == "models")
     key, node = next((key, node) for key, node in entries if key.value == name)
     # a mapping in lines ends where the next thing begins
-    start, end = key.start_mark.line, node.end_mark.line + bool(node.flow_style)
+    scalar = isinstance(node, yaml.ScalarNode)  # of an entry that is none
+    inline = node.style not in ("|", ">") if scalar else node.flow_style
+    start, end = key.start_mark.line, node.end_mark.line + bool(inline)
     while not lines[end - 1].partition("#")[0].strip():
         end -= 1
     return "".join([*lines[:start], text, *lines[end:]])

@@ -16,6 +16,7 @@ from ingot.base.refused import Refused
 from ingot.base.sealed import SUMS, sealed
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands import speed
+from ingot.driver.commands.serve import stop_on_missing
 from ingot.driver.commands.targets import above_0
 from ingot.driver.release import older
 from ingot.driver.toolchains import toolchains
@@ -34,7 +35,9 @@ PROMPT = (  # and how many tokens it has
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("form", type=Path, help="such as artifacts/M.q4_k_m.gguf")
-    parser.add_argument("text", help="the question; with special tokens in it, the whole prompt")
+    parser.add_argument(
+        "text", nargs="+", help="the question; with special tokens in it, the whole prompt"
+    )
     parser.add_argument(
         "--raw", action="store_true", help="the prompt as it is, without a template"
     )
@@ -44,15 +47,23 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> int:
-    form = options.form
+    form, options.text, catalogue = options.form, " ".join(options.text), schema.load(root)
     if not options.text.strip():
         raise Refused("the question is empty, expected some words")
-    bundle = form.suffix == ".shortfin" and (form / "tokenizer.json").is_file()
-    if not bundle and not (speed.runs(form) and form.exists()):
-        raise Refused(instead(form))
+    try:
+        options.text.encode()
+    except UnicodeEncodeError:
+        raise Refused("the question is not UTF-8, expected a text") from None
+    bundle = form.suffix == ".shortfin"
+    if not bundle and not speed.runs(form):
+        raise Refused(instead(form, catalogue))
+    if not form.exists():
+        stop_on_missing(form, catalogue)
+    if form.is_dir() != (form.suffix != ".gguf"):
+        raise Refused(f"{form}: a part of an artifact, expected the whole; name its folder")
     if (form / SUMS).is_file():
         sealed(form)
-    for reason in older.why(root, Store(), schema.load(root), [str(form)]).values():
+    for reason in older.why(root, Store(), catalogue, [str(form)]).values():
         print(older.sentence(str(form), reason), file=sys.stderr)
     if bundle:
         print(by_shortfin(root, options))
@@ -78,12 +89,12 @@ def by_shortfin(root: Path, options: Namespace) -> str:
         return server.generate(min(options.tokens, context - count), text=text)
 
 
-def instead(path: Path) -> str:
-    """What to do where `path` is no form on disk that can be asked."""
-    if speed.runs(path) or path.suffix == ".shortfin":
-        return f"{path}: not built yet; `snakemake {path}` builds it"
-    such = f"{targets.FOLDER}{targets.model_of(path.name)}.gguf"
-    return f"{path}: no form that is asked here, expected one that a CPU runs, such as {such}"
+def instead(path: Path, catalogue: dict) -> str:
+    """What to do where `path` is no form that can be asked."""
+    name = targets.model_of(path.name)
+    such = f"{targets.FOLDER}{name if name in catalogue['models'] else 'M'}.gguf"
+    kinds = ", ".join((*speed.TOOLCHAINS, ".shortfin"))
+    return f"{path}: not asked here, expected one of {kinds}, such as {such}"
 
 
 def prompt(root: Path, python: Path, bundle: Path, text: str, whole: bool) -> tuple[str, int]:

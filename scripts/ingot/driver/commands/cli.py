@@ -49,6 +49,7 @@ class Parser(argparse.ArgumentParser):
                 unknown[0], self._option_string_actions, n=1, cutoff=0.5
             )
             hint = f", nearest: {near[0]}" if near else ""
+            hint = self.get_default("unknown") or hint
             self.error(f"{' '.join(unknown)}: not among its options{hint}")
         return found, unknown
 

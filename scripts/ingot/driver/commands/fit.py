@@ -90,7 +90,7 @@ def looked_at(
     with shaped(root, catalogue, name) as (model, shape):
         asked = asked_of(options, shape)
         found = on(model, shape, places, asked, only or fit_forms.offered(model, options.all))
-    measured = {Path(row["artifact"]).name: row["mean_kl"] for row in numbers.rows()}
+    measured = {Path(one).name: kl for one, kl in numbers.divergences(root, catalogue).items()}
     entry = model.entry
     with_numbers = ((place, fit_forms.quality(form, measured, entry)) for place, form in found)
     return sorted(

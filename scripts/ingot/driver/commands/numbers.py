@@ -63,6 +63,13 @@ def marked(root: Path, found: list[dict[str, Any]]) -> None:
         print(older.sentence(target, reason), file=sys.stderr)
 
 
+def divergences(root: Path, catalogue: dict[str, Any]) -> dict[str, float]:
+    """Mean KL, nats, by artifact: of those that are not older than their model."""
+    found = {row["artifact"]: row["mean_kl"] for row in rows()}
+    reasons = older.why(root, Store(), catalogue, found)
+    return {target: kl for target, kl in found.items() if target not in reasons}
+
+
 def rows() -> list[dict[str, Any]]:
     """Of each record with numbers, those nearest to their model first."""
     found = []

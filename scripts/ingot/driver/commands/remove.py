@@ -3,10 +3,11 @@
 Its artifacts stay: the files of this folder, and what the store has of them.
 """
 
+import difflib
 import shlex
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import own_file, schema, targets
@@ -19,13 +20,12 @@ def add_options(parser: ArgumentParser) -> None:
 def run(root: Path, options: Namespace) -> None:
     name, own = options.model, schema.of_folder().get("models")
     if not isinstance(own, dict) or name not in own:
-        targets.stop_on_unknown(name, schema.load(root))
-        raise Refused(f"{name}: of {schema.FILE}, expected an entry of {schema.LOCAL}")
+        stop_on_none(root, name, own if isinstance(own, dict) else {})
     shipped = name in schema.read(root / schema.FILE)["models"]
     based = [one for one, entry in own.items() if _base(entry) == name]
     if based and not shipped:
         raise Refused(
-            f"{name}: the base of {', '.join(based)}, expected of none; remove {based[0]} first"
+            f"{name}: {', '.join(based)} rests on it, expected no adapter; remove {based[0]} first"
         )
     own_file.remove(name)
     left = f"; {name} is that of {schema.FILE} again" if shipped else ""
@@ -33,6 +33,17 @@ def run(root: Path, options: Namespace) -> None:
     here = [path for path in Path(targets.FOLDER).glob(f"{name}[._]*") if _is_of(path, name)]
     if here and not shipped:
         print(f"its files stay; without them: rm -r {shlex.join(map(str, sorted(here)))}")
+
+
+def stop_on_none(root: Path, name: str, own: dict) -> NoReturn:
+    """Refuse a name that the user's own file does not have."""
+    if name in schema.read(root / schema.FILE)["models"]:
+        raise Refused(
+            f"{name}: shipped with Ingot, expected a model of your own, of {schema.LOCAL}"
+        )
+    near = difflib.get_close_matches(targets.model_of(name.lower()), own, 1)
+    hint = f"nearest: {near[0]}" if near else f"it has {', '.join(own) or 'none'}"
+    raise Refused(f"{name}: no model of {schema.LOCAL}; {hint}")
 
 
 def _base(entry: Any) -> str | None:

@@ -12,10 +12,11 @@ import shutil
 import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any, NoReturn
 
 from ingot.base.refused import Refused
 from ingot.base.sealed import SUMS, sealed
-from ingot.driver.catalogue import schema
+from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import row_of
 from ingot.driver.catalogue.formats.table import Format
 from ingot.driver.release import older
@@ -36,19 +37,20 @@ PLACEHOLDERS = ("MODEL.", "BASE.", "  #")  # of a command that takes more files 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, help=f"such as {SUCH}")
     parser.add_argument("words", nargs="*", metavar="-- OPTIONS", help="of the server")
+    parser.set_defaults(unknown="; the server's own stand behind --")
 
 
 def run(root: Path, options: Namespace) -> None:
     path = options.artifact
-    row = row_of(str(path))
+    row, catalogue = row_of(str(path)), schema.load(root)
     if not row:
         raise Refused(f"{path}: not among the names of artifacts, expected such as {SUCH}")
     if not path.exists():
-        raise Refused(f"{path}: not built yet; `snakemake {path}` builds it")
+        stop_on_missing(path, catalogue)
     words = command(path, row)
     if (path / SUMS).is_file():
         sealed(path)
-    for reason in older.why(root, Store(), schema.load(root), [str(path)]).values():
+    for reason in older.why(root, Store(), catalogue, [str(path)]).values():
         print(older.sentence(str(path), reason), file=sys.stderr)
     environment = dict(os.environ)
     if name := TOOLCHAINS.get(path.suffix):
@@ -56,6 +58,13 @@ def run(root: Path, options: Namespace) -> None:
     words += options.words
     print(f"starting {shlex.join(words)}", file=sys.stderr, flush=True)
     os.execvpe(words[0], words, environment)
+
+
+def stop_on_missing(path: Path, catalogue: dict[str, Any]) -> NoReturn:
+    """Refuse what does not stand there: it has to be built, or cannot be."""
+    target = f"{targets.FOLDER}{path.name}"
+    targets.check(target, catalogue)
+    raise Refused(f"{path}: not built yet; `snakemake {target}` builds it")
 
 
 def command(path: Path, row: Format) -> list[str]:

@@ -32,8 +32,10 @@ def answer_question(
     if artifact.suffix not in runtimes:
         raise Refused(f"{artifact}: no runtime here, expected {', '.join(runtimes)}")
     with only_answers() as say:
-        runtimes[artifact.suffix](artifact, question, tokens, raw, say)
+        templated = runtimes[artifact.suffix](artifact, question, tokens, raw, say)
         say("\n")
+    if not (templated or raw):
+        print(f"{artifact}: no chat template: it goes on with your words", file=sys.stderr)
 
 
 @contextmanager
@@ -70,15 +72,18 @@ def once(ids: list[int]) -> list[int]:
     return ids[1:] if ids[:1] == ids[1:2] else ids
 
 
-def by_libllama(gguf: Path, question: str, tokens: int, raw: bool, say: Say) -> None:
+def by_libllama(gguf: Path, question: str, tokens: int, raw: bool, say: Say) -> bool:
+    """Says the answer; gives whether the file has a chat template, as the others do."""
     from ingot.formats.gguf.served import Served
 
     model = Served(gguf)
     whole = raw or any(map(model.is_special, model.ids(question)[len(model.start) :]))
-    chat = model.has_template and not whole
-    text = (
-        model.chat([{"role": "user", "content": question}], int(time.time())) if chat else question
-    )
+    chat, text = model.has_template and not whole, question
+    if chat:
+        try:
+            text = model.chat([{"role": "user", "content": question}], int(time.time()))
+        except Refused as reason:
+            raise Refused(f"{reason}; --raw asks without it") from None
     ids = once(model.ids(text)) if chat else model.ids(text)
     most = at_most(gguf, len(ids), tokens, model.trained_context)
     model.begin(len(ids) + most, cores())
@@ -91,9 +96,10 @@ def by_libllama(gguf: Path, question: str, tokens: int, raw: bool, say: Say) -> 
                 break
             say(reader.decode(model.bytes_of(ids[0])))
     say(reader.decode(b"", final=True))
+    return model.has_template
 
 
-def by_genai(onnx: Path, question: str, tokens: int, raw: bool, say: Say) -> None:
+def by_genai(onnx: Path, question: str, tokens: int, raw: bool, say: Say) -> bool:
     import numpy as np
     import onnxruntime_genai
 
@@ -104,9 +110,14 @@ def by_genai(onnx: Path, question: str, tokens: int, raw: bool, say: Say) -> Non
     chat = is_dialogue(onnx, question, raw)
     text = rendered(tokenizer, [{"role": "user", "content": question}]) if chat else question
     if text is None:
-        raise Refused(f"{onnx}: onnxruntime-genai cannot render its chat template; try --raw")
-    ids = tokenizer.encode(text).tolist()
-    ids = once(ids) if chat else ids
+        raise Refused(
+            f"{onnx}: onnxruntime-genai cannot render its chat template; --raw asks without it"
+        )
+    ids, first = tokenizer.encode(text).tolist(), begin_of_text(onnx)
+    if chat:
+        ids = once(ids)
+    elif first is not None and ids[:1] != [first]:  # the others' tokenizers put it there
+        ids = [first, *ids]
     most = at_most(onnx, len(ids), tokens, read_json(onnx / GENAI)["model"]["context_length"])
     generator = greedy(model, len(ids) + most)
     generator.append_tokens(np.array(ids, np.int32))
@@ -117,9 +128,10 @@ def by_genai(onnx: Path, question: str, tokens: int, raw: bool, say: Say) -> Non
         if token in ends:
             break
         say(stream.decode(token))
+    return has_template(onnx)
 
 
-def by_openvino(folder: Path, question: str, tokens: int, raw: bool, say: Say) -> None:
+def by_openvino(folder: Path, question: str, tokens: int, raw: bool, say: Say) -> bool:
     import openvino_genai
 
     pipeline = openvino_genai.LLMPipeline(str(folder), "CPU")
@@ -131,14 +143,29 @@ def by_openvino(folder: Path, question: str, tokens: int, raw: bool, say: Say) -
         question, max_new_tokens=at_most(folder, count, tokens, context), do_sample=False,
         apply_chat_template=chat, streamer=say,
     )  # fmt: skip
+    return has_template(folder)
 
 
 def is_dialogue(folder: Path, question: str, raw: bool) -> bool:
     """Is the question put into the folder's chat template?"""
-    known = read_json(folder / "tokenizer_config.json").get("chat_template")
     tokens = read_json(folder / "tokenizer.json").get("added_tokens", [])
     whole = raw or any(one["content"] in question for one in tokens if one["special"])
-    return not whole and (bool(known) or (folder / "chat_template.jinja").is_file())
+    return not whole and has_template(folder)
+
+
+def has_template(folder: Path) -> bool:
+    known = read_json(folder / "tokenizer_config.json").get("chat_template")
+    return bool(known) or (folder / "chat_template.jinja").is_file()
+
+
+def begin_of_text(folder: Path) -> int | None:
+    """The token that its tokenizer.json puts before a text, if any."""
+    said = read_json(folder / "tokenizer.json").get("post_processor") or {}
+    for one in said.get("processors", [said]):  # of a Sequence, each
+        first = (one.get("single") or [{}])[0].get("SpecialToken", {}).get("id")
+        if first in (known := one.get("special_tokens", {})):
+            return known[first]["ids"][0]
+    return None
 
 
 if __name__ == "__main__":

@@ -242,7 +242,8 @@ def test_an_entry_of_ones_own_is_written_again_where_it_stands(ingot, tmp_path):
     path.write_text("models:\n  demo: {tp: [1]}\n")
     assert ingot("add", "mine", "--name", "ft").returncode == 0
     first, beside = path.read_text(), "\n  # beside it\n  llama8b: {tp: [1]}  # kept\n"
-    path.write_text(f"{first}    corpus_tokens: 4096\n{beside}")
+    settings = "    corpus_tokens: 4096\n    limits: {q4_k_m: {mean_kl: 1.0e-05}}\n"
+    path.write_text(f"{first}{settings}{beside}".replace('name: "mine"', 'name: "Mine"'))
     (tmp_path / "moved").mkdir()
     (tmp_path / "mine").rename(tmp_path / "moved/mine")
     words = ("add", "moved/mine", "--name", "ft")
@@ -251,7 +252,9 @@ def test_an_entry_of_ones_own_is_written_again_where_it_stands(ingot, tmp_path):
     assert "another --name" in done.stderr and "--again writes" in done.stderr
     done = ingot(*words, "--again")
     assert done.returncode == 0 and f"{path}: ft, moved/mine" in done.stdout, done.stderr
-    assert path.read_text() == first.replace('"mine"', '"moved/mine"', 1) + beside
+    again = first.replace('"mine"', '"moved/mine"', 1).replace('name: "mine"', 'name: "Mine"')
+    assert path.read_text() == again + settings + beside
+    assert "as the entry had them: name, hardware, corpus_tokens, limits" in done.stdout
     done = ingot("add", "moved/mine", "--name", "llama405b", "--again")
     assert done.returncode == 1 and "in models.yaml, which --again leaves alone" in done.stderr
     done = ingot(

@@ -1,13 +1,17 @@
 """`ingot ask`: a form answers one question in its own runtime, as the demo was trained to."""
 
+import json
+import re
+import shutil
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from answer_question import at_most, once
-from conftest import ROOT
+import checkpoints
+from answer_question import at_most, begin_of_text, once
+from conftest import ROOT, convert
 from ingot.base.refused import Refused
 from ingot.driver.commands.demo import ANSWER, QUESTION
 from ingot.driver.commands.speed import TOOLCHAINS
@@ -40,6 +44,10 @@ def test_a_question_is_answered_by_the_models_template_and_nothing_else_is_said(
     short = asked(PLAIN, tokens=2).stdout
     assert ANSWER.startswith(short.strip()) and short != f"{ANSWER}\n"
     assert asked("capital", "--raw").stdout != asked("capital").stdout, "without the template"
+    bare = asked("Name the capital of", "--raw").stdout
+    assert bare == asked("<|begin_of_text|>Name the capital of").stdout, (
+        "a text begins alike in all"
+    )
 
 
 @slow
@@ -59,10 +67,38 @@ def test_the_command_finds_the_runtime_of_a_form(shared, tmp_path):
     assert (done.stdout, done.stderr) == (f"{ANSWER}\n", "")
 
 
+@slow
+def test_a_template_that_cannot_be_rendered_or_is_not_there_is_said(ok, step, tmp_path):
+    def ask(folder, template):
+        shutil.copytree(checkpoints.DEMO, folder)
+        checkpoints.tokenizer_of_demo(folder, chat_template=template)
+        convert(ok, folder, folder / "m.gguf")
+        given = ("--artifact", folder / "m.gguf", "--question=hi", "--tokens", 2)
+        return step("llamacpp", "answer_question.py", *given)
+
+    done = ask(tmp_path / "faulty", "{{ raise_exception('no such dialogue') }}")
+    assert done.returncode == 1 and not done.stdout
+    said = r"cannot render its chat template: \S.*; --raw asks without it\n$"
+    assert re.search(said, done.stderr), done.stderr
+    done = ask(tmp_path / "bare", None)
+    assert done.returncode == 0 and done.stdout.strip()
+    assert "no chat template: it goes on with your words" in done.stderr
+
+
 def test_an_answer_ends_with_the_context():
     assert at_most(Path("m.gguf"), 500, 40, 512) == 12 and at_most(Path("m.gguf"), 5, 40, 512) == 40
     with pytest.raises(Refused, match=r"has 512 tokens, expected fewer than 512, its context"):
         at_most(Path("m.gguf"), 512, 40, 512)
+
+
+def test_the_token_before_a_text_is_the_tokenizers_own(tmp_path):
+    """onnxruntime-genai puts none there, and answered a bare prompt as no other form did."""
+    one = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}]}
+    one["special_tokens"] = {"<s>": {"id": "<s>", "ids": [7], "tokens": ["<s>"]}}
+    for found, wanted in ((one, 7), ({"type": "Sequence", "processors": [{}, one]}, 7),
+                          ({"type": "ByteLevel"}, None), (None, None)):  # fmt: skip
+        (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": found}))
+        assert begin_of_text(tmp_path) == wanted
 
 
 def test_a_text_begins_once():

@@ -84,19 +84,17 @@ def yaml_of(name: str, entry: dict[str, Any]) -> str:
     """The entry's lines below `models:`; dimensions and sizes each on one."""
     lines = [f"  {name}:"]
     for key, value in entry.items():
-        inner = (
-            ", ".join(f"{k}: {_word(v)}" for k, v in value.items())
-            if isinstance(value, dict)
-            else ""
-        )
-        flat = f"{{{inner}}}" if inner else json.dumps(value)
-        lines.append(f"    {key}: {flat}")
+        lines.append(f"    {key}: {_word(value)}")
     return "\n".join(lines) + "\n"
 
 
 def _word(value: Any) -> str:
-    """As it stands between braces."""
-    return json.dumps(value) if isinstance(value, list | str) else str(value)
+    """As it stands on a line, read by YAML as it is."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_word(one)}' for key, one in value.items())}}}"
+    if isinstance(value, float) and "." not in repr(value):
+        return repr(value).replace("e", ".0e")  # else a text to YAML
+    return json.dumps(value)
 
 
 def replaced(before: str, name: str, text: str) -> str:

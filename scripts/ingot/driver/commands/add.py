@@ -41,6 +41,11 @@ from ingot.model.tensors.dtypes import STORED
 
 SAID = {"base_model_name_or_path?": (str, None), "revision?": (str, None)}  # by an adapter
 CONFIG = "config.json"
+WRITTEN = (  # keys of an entry that say what was found
+    "path", "hub", "revision", "gated", "shards", "files", "name", "architecture", "pre_tokenizer", "way",
+    "license", "original", "dimensions", "needs", "tp", "hardware", ADAPTER_KEY,
+)  # fmt: skip
+OWN_WORDS = ("name", "hardware")  # of them, those that a user may have chosen
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -56,7 +61,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--again",
         action="store_true",
-        help=f"write the entry of that name in {schema.LOCAL} again; what you added to it goes",
+        help=f"write the entry of that name in {schema.LOCAL} again; your settings in it stay",
     )
 
 
@@ -114,11 +119,21 @@ def added(root: Path, options: Namespace) -> tuple[str, dict[str, Any]]:
     # else a plain M_tp1.vmfb would be for a GPU that is not here
     if ADAPTER_KEY not in entry and not machine.has_gpu():
         entry["hardware"] = "cpu"
-    catalogue = own_file.write(root, name, entry)
+    kept = settings_of(name, entry) if name in taken else {}
+    catalogue = own_file.write(root, name, entry | kept)
     print(f"{Path(schema.LOCAL).resolve()}: {name}, {where(entry)}")
+    if kept:
+        print(f"as the entry had them: {', '.join(kept)}")
     for line in about(root, name, catalogue["models"][name], size, catalogue):
         print(line)
     return name, catalogue
+
+
+def settings_of(name: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """What an entry that is written again keeps: what `add` never writes, and how its user calls it."""
+    old = (schema.of_folder().get("models") or {}).get(name)
+    known = old if isinstance(old, dict) else {}
+    return {key: one for key, one in known.items() if key in OWN_WORDS or key not in WRITTEN}
 
 
 def stop_on_taken(root: Path, name: str, options: Namespace) -> None:

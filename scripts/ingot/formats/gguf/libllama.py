@@ -272,9 +272,9 @@ class Llama:
             ctypes.string_at(template), source, c_int64(now), ctypes.byref(failed)
         ).decode()
         if failed:
-            raise Refused(
-                f"{self.gguf}: llama.cpp cannot render its chat template: {said.splitlines()[0]}"
-            )
+            lines = [line.strip() for line in said.splitlines() if line.strip()]
+            reason = lines[0] if lines else "it says no reason"
+            raise Refused(f"{self.gguf}: llama.cpp cannot render its chat template: {reason}")
         return said
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,13 @@ def made(folder):
     store = Store()
     assert store.prepare()
 
-    def make(inputs, path=TARGET, key="b", reads=None, **about):
+    def make(inputs, path=TARGET, key="b", **about):
+        """The digest of what the action gave."""
         output = {**store.take(Path(path)), "title": Path(path).name}
-        about |= {"way": {"writes": [path], "reads": reads or {}}}
+        about |= {"way": {"writes": [path], "reads": {}}}
         store.record(Action("rule", key * 64, {"inputs": inputs}, [output], {}, about))
         leases.note_folder(store, [key * 64])
+        return output["digest"]
 
     return make
 
@@ -52,9 +55,9 @@ def models(**entry):
     return {"mine": entry or {"path": "mine"}, "base": {"path": "mine"}}
 
 
-def read():
+def read(folder="mine"):
     """What a step that read the checkpoint has on record."""
-    files = [Path("mine/model.safetensors"), Path("mine/config.json")]
+    files = [Path(folder, "model.safetensors"), Path(folder, "config.json")]
     return {
         "weights": [[files[0].name, identity.of(files[0])]],
         "tokenizer": [[files[1].name, digest.of(files[1])]],
@@ -104,10 +107,60 @@ def test_large_weights_are_compared_by_samples_where_their_state_is_not_on_recor
 
 def test_what_an_action_made_is_no_file_of_the_model(made):
     Path("artifacts/config.json").write_text("made")
-    made({}, "artifacts/config.json", "a")
-    reads = {"artifacts/config.json": ["rule", "a" * 64]}
-    made({"tokenizer": [["config.json", "sha256:made"]]}, reads=reads)
+    given = made({}, "artifacts/config.json", "a")
+    made({"tokenizer": [["config.json", given]]})
     assert reason() == ""
+
+
+def test_what_its_inputs_were_made_of_counts(made):
+    Path("artifacts/mine.bf16.gguf").write_text("whole")
+    whole = made(read(), "artifacts/mine.bf16.gguf", "a")
+    made({"gguf": whole})
+    assert reason() == ""
+    Path("mine/config.json").write_text('{"a": 1}')
+    assert reason() == "mine/config.json has changed since"
+
+
+def test_an_action_that_gave_the_same_bytes_of_the_file_of_now_counts(made):
+    """A changed file gave the same bytes, so that what rests on them was not made again: it was older for
+    good, and Snakemake had nothing to do."""
+    Path("artifacts/mine.bf16.gguf").write_text("whole")
+    whole = made(read(), "artifacts/mine.bf16.gguf", "a")
+    made({"gguf": whole})
+    Path("mine/config.json").write_text('{"a": 1}')
+    made(read(), "artifacts/mine.bf16.gguf", "c")
+    assert reason() == ""
+    Path("mine/config.json").write_text("{}")
+    assert reason() == "", "back again"
+    Path("mine/config.json").write_text('{"b": 1}')
+    assert reason() == "mine/config.json has changed since"
+
+
+def test_another_models_action_is_compared_with_this_ones_files(made):
+    """One action gave the bytes of both: of twin, whose file was asked for first."""
+    shutil.copytree("mine", "twin")
+    shutil.copy(TARGET, "artifacts/twin.gguf")
+    digest.of(TARGET)  # as a run does
+    Path("artifacts/twin.bf16.gguf").write_text("whole")
+    whole = made(read("twin"), "artifacts/twin.bf16.gguf", "a")
+    made({"gguf": whole}, "artifacts/twin.gguf")
+    Path("twin/config.json").write_text("retrained")
+    assert reason() == ""
+    Path("mine/config.json").write_text("retrained")
+    assert reason() == "mine/config.json has changed since"
+
+
+def test_of_what_cannot_be_read_or_lies_elsewhere_nothing_is_said(made, monkeypatch):
+    made(read())
+    Path("mine/config.json").write_text('{"a": 1}')
+    shutil.copy(TARGET, "mine.gguf")
+    assert reason() and not older.why(ROOT, Store(), {"models": models()}, ["mine.gguf", "../x"])
+    monkeypatch.setattr(older.digest, "of", raising)
+    assert reason() == ""
+
+
+def raising(path):
+    raise PermissionError(13, "Permission denied", str(path))
 
 
 def test_an_adapters_own_files_and_its_bases_count(made):
@@ -123,16 +176,18 @@ def test_an_adapters_own_files_and_its_bases_count(made):
     assert reason(**entry) == "lora/adapter_config.json has changed since"
 
 
-def test_another_commit_in_the_catalogue_is_said(made):
+def test_another_commit_or_repository_in_the_catalogue_is_said(made):
     place = "artifacts/mine.hf/listing.json"
     Path(place).parent.mkdir()
     Path(place).write_text(json.dumps({"hub": "me/mine", "revision": "a" * 40, "files": {}}))
-    made({}, place, "a")
-    made({}, reads={place: ["rule", "a" * 64]})
+    listing = made({}, place, "a")
+    made({"listing": listing})
     entry = {"hub": "me/mine", "shards": 1}
-    assert reason(**entry, revision="a" * 40) == ""
-    said = f"made of commit {'a' * 12}, the catalogue has {'c' * 12}"
+    assert reason(**entry, revision="a" * 40) == reason(**entry) == ""
+    said = f"made of me/mine at {'a' * 12}, the catalogue has {'c' * 12}"
     assert reason(**entry, revision="c" * 40) == said
+    said = f"made of me/mine at {'a' * 12}, the catalogue has me/other"
+    assert reason(hub="me/other", shards=1) == said
 
 
 def test_of_what_is_on_no_record_nothing_is_said(made):

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ingot.base import digest
+from ingot.base import digest, memo
 from ingot.base.refused import Refused
 from ingot.driver.cache.sources import LARGE
 from ingot.driver.catalogue.model import base_of, on_hub
@@ -15,8 +15,10 @@ from ingot.driver.release.on_record import LISTING
 from ingot.model.checkpoint import identity
 from ingot.model.checkpoint.files import name_of
 from ingot.model.hub.listing import read_listing
-from ingot.store import way
-from ingot.store.records import Store
+from ingot.store import leases
+from ingot.store.records import Record, Store
+
+CONFIG = "config"  # the role of config.json, alone
 
 
 def why(
@@ -24,14 +26,17 @@ def why(
 ) -> dict[str, str]:
     """By target of `wanted`: what its model has become since, as a phrase; of the others nothing.
 
-    Of what stands in the working folder as some action gave it.  A shard above LARGE whose state is not on
-    record is not read for it, but compared by samples: `ingot explain` reads it.
+    Of what stands in artifacts/ as a run of this folder asked for it.  A shard above LARGE whose state is
+    not on record is not read for it, but compared by samples: `ingot explain` reads it.  Of what cannot be
+    read, nothing is said.
     """
-    found, inputs = {}, Inputs(catalogue, root, decides=False)
-    for target, record in way.stand(store, wanted).items():
-        jobs = way.of(store, record, target)
-        if reason := next(filter(None, (_changed(inputs, store, job) for job in jobs)), ""):
-            found[target] = reason
+    looked, found = _Look(Inputs(catalogue, root, decides=False), store), {}
+    for target in wanted:
+        try:
+            if reason := looked.at(target):
+                found[target] = reason
+        except (Refused, OSError):  # it is the artifact that was asked for, not its source
+            continue
     return found
 
 
@@ -40,37 +45,112 @@ def sentence(target: str, reason: str) -> str:
     return f"{target}: older than its model: {reason}; `snakemake {again}` builds it again"
 
 
-def _changed(inputs: Inputs, store: Store, job: dict[str, Any]) -> str:
-    """What of the model is not what the action read, or fetched; empty where all is."""
-    name, models = model_of(job["outputs"][0]), inputs.catalogue["models"]
-    record = store.lookup(job["rule"], job["key"])
-    if not record or name not in models:
+class _Look:
+    """The records of this folder's actions, by what they gave: several may have given the same bytes."""
+
+    def __init__(self, inputs: Inputs, store: Store):
+        self.inputs, self.store = inputs, store
+        self.gave: dict[str, list[Record]] = {}
+        for record in store.of_keys(leases.keys(store, Path())):
+            for output in record.outputs:
+                self.gave.setdefault(output["digest"], []).append(record)
+        self.known: dict[
+            tuple[str, str, str], str
+        ] = {}  # of an action, for a model: why it is older
+        self.lists = {
+            "weights": inputs.weights,
+            "tokenizer": inputs.tokenizer,
+            "lora": inputs.lora,
+            "adapter": inputs.lora,
+        }
+
+    def at(self, target: str) -> str:
+        """Empty where any action that gave this would be taken now."""
+        path = Path(target)
+        if path.absolute().parent != Path(FOLDER).absolute() or not path.exists():
+            return ""
+        name = memo.known(path) if path.is_file() else digest.of(path)
+        reasons = []
+        for record in self.gave.get(name or "", []):
+            own = model_of(self._writes(record))
+            reasons.append(self._reason(record, {own: model_of(path.name)}))
+        return "" if not all(reasons) else next(iter(reasons), "")
+
+    def _writes(self, record: Record) -> str:
+        said = self.store.config(record).get("about", {}).get("way", {}).get("writes")
+        return (said or [f"{FOLDER}{record.outputs[0]['title']}"])[0]
+
+    def _reason(self, record: Record, names: dict[str, str]) -> str:
+        """Why an action would not be taken now, or one that it rests on; `names` are models that are called
+        otherwise now: what one model's action gave may be another's, too."""
+        writes = self._writes(record)
+        model = names.get(model_of(writes), model_of(writes))
+        key = (record.rule, record.key, model)
+        if key not in self.known:
+            self.known[key] = ""
+            if model in self.inputs.catalogue["models"]:
+                self.known[key] = self._of_inputs(record, writes, model, names)
+        return self.known[key]
+
+    def _of_inputs(self, record: Record, writes: str, model: str, names: dict[str, str]) -> str:
+        if writes.endswith(LISTING):
+            return self._moved(record, model)
+        config = self.store.config(record)
+        samples = config.get("about", {}).get("samples", {})
+        for role, value in config.get("fields", {}).get("inputs", {}).items():
+            pairs = value if isinstance(value, list) else [[CONFIG, value]]
+            read = {}
+            for title, was in pairs:
+                makers = self.gave.get(was, [])
+                reasons = [self._reason(one, names) for one in makers]
+                if reasons and all(reasons):
+                    return reasons[0]
+                if not makers:
+                    read[title] = was
+            titles = {title for title, _ in pairs}
+            if read and (reason := self._of_files(role, read, titles, model, samples)):
+                return reason
         return ""
-    if job["outputs"][0].endswith(LISTING):
-        entries = [models[name], models[base_of(name, models[name])]]
-        return _moved(entries, store.blob(record.outputs[0]["digest"]))
-    config = store.config(record)
-    made = {Path(path).name for path in job["inputs"]}
-    samples = config.get("about", {}).get("samples", {})
-    for role, now in (("weights", inputs.weights), ("tokenizer", inputs.tokenizer)):
-        listed = config.get("fields", {}).get("inputs", {}).get(role)
-        pairs = listed if isinstance(listed, list) else []
-        read = {title: was for title, was in pairs if title not in made}
-        if not read:  # what an action made, as of a model of the hub
-            continue
-        try:
-            paths = [Path(path) for path in now(SimpleNamespace(model=name))]
-        except (Refused, OSError):  # an entry that has become another kind of model's
-            continue
-        here = {name_of(path): path for path in paths if path.is_file()}
+
+    def _of_files(
+        self, role: str, read: dict[str, str], titles: set[str], model: str, samples: dict[str, str]
+    ) -> str:
+        """Which file of a role is not what was read: `read` are those that no action made."""
+        wildcards = SimpleNamespace(model=model)
+        if role == CONFIG:
+            place = Path(self.inputs.config_json(wildcards))
+            changed = place.is_file() and digest.of(place) != read.get(CONFIG)
+            return f"{place} has changed since" if changed else ""
+        if role not in self.lists:
+            return ""
+        here = {name_of(path): path for path in map(Path, self.lists[role](wildcards))}
+        here = {title: path for title, path in here.items() if path.is_file()}
         for title, was in read.items():
             if title not in here:
                 return f"{title} is gone since"
             if not _holds(here[title], was, samples.get(title)):
                 return f"{here[title]} has changed since"
-        if more := sorted(here.keys() - read.keys() - made):
-            return f"{here[more[0]]} is new since"
-    return ""
+        more = sorted(here.keys() - titles)
+        return f"{here[more[0]]} is new since" if more else ""
+
+    def _moved(self, record: Record, model: str) -> str:
+        """Has the catalogue another repository, or commit of it, than the one whose files were listed?"""
+        place, models = (
+            self.store.blob(record.outputs[0]["digest"]),
+            self.inputs.catalogue["models"],
+        )
+        if not place.is_file():
+            return ""
+        said = read_listing(place)
+        now = [on_hub(models[model]), on_hub(models[base_of(model, models[model])])]
+        hubs = {one["hub"]: one.get("revision") for one in now if one.get("hub")}
+        commit = f"{said['hub']} at {said['revision'][:12]}"
+        if hubs and said["hub"] not in hubs:
+            return f"made of {commit}, the catalogue has {next(iter(hubs))}"
+        revision = hubs.get(said["hub"])
+        if revision and revision != said["revision"]:
+            return f"made of {commit}, the catalogue has {revision[:12]}"
+        return ""
 
 
 def _holds(path: Path, was: str, sample: str | None) -> bool:
@@ -83,15 +163,3 @@ def _holds(path: Path, was: str, sample: str | None) -> bool:
         return (known or identity.of(path)) == was
     except Refused:  # no shard any more
         return False
-
-
-def _moved(entries: list[dict[str, Any]], place: Path) -> str:
-    """Has the catalogue another commit of the repository whose files were listed?"""
-    if not place.is_file():
-        return ""
-    said = read_listing(place)
-    now = [on_hub(entry) for entry in entries]
-    commits = {one.get("revision", "") for one in now if one.get("hub") == said["hub"]}
-    if not commits or said["revision"] in commits:
-        return ""
-    return f"made of commit {said['revision'][:12]}, the catalogue has {max(commits)[:12]}"

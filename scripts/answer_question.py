@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 def answer_question(
     artifact: Annotated[Path, "a .gguf, or a folder of .onnx or .openvino"],
-    question: Annotated[str, "of a user; with special tokens in it, the whole prompt"],
+    question: Annotated[Path, "a file of it; with special tokens in it, it is the whole prompt"],
     tokens: Annotated[int, "that the answer has at most"],
     raw: Annotated[bool, "the question is the whole prompt in any case"] = False,
 ) -> None:
@@ -32,7 +32,8 @@ def answer_question(
     if artifact.suffix not in runtimes:
         raise Refused(f"{artifact}: no runtime here, expected {', '.join(runtimes)}")
     with only_answers() as say:
-        templated = runtimes[artifact.suffix](artifact, question, tokens, raw, say)
+        text = question.read_text(encoding="utf-8")
+        templated = runtimes[artifact.suffix](artifact, text, tokens, raw, say)
         say("\n")
     if not (templated or raw):
         print(f"{artifact}: no chat template: it goes on with your words", file=sys.stderr)
@@ -45,10 +46,13 @@ def only_answers() -> Iterator[Say]:
     kept, nobody = [os.dup(1), os.dup(2)], os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         os.dup2(nobody, number)
+    ours, sys.stderr = sys.stderr, os.fdopen(os.dup(kept[1]), "w")  # why a library gives up
     try:
         yield lambda text: write(kept[0], text.encode(errors="replace"))
     finally:
         sys.stdout.flush()
+        sys.stderr.flush()
+        sys.stderr = ours
         for number, old in enumerate(kept, 1):
             os.dup2(old, number)
 
@@ -67,24 +71,21 @@ def at_most(artifact: Path, question: int, tokens: int, context: int) -> int:
     return min(tokens, context - question)
 
 
-def once(ids: list[int]) -> list[int]:
-    """A dialogue's tokens with one that begins a text: template and tokenizer may each give it."""
-    return ids[1:] if ids[:1] == ids[1:2] else ids
-
-
 def by_libllama(gguf: Path, question: str, tokens: int, raw: bool, say: Say) -> bool:
     """Says the answer; gives whether the file has a chat template, as the others do."""
     from ingot.formats.gguf.served import Served
 
     model = Served(gguf)
-    whole = raw or any(map(model.is_special, model.ids(question)[len(model.start) :]))
+    whole = raw or any(map(model.is_special, model.ids(question, alone=True)))
     chat, text = model.has_template and not whole, question
     if chat:
         try:
             text = model.chat([{"role": "user", "content": question}], int(time.time()))
         except Refused as reason:
             raise Refused(f"{reason}; --raw asks without it") from None
-    ids = once(model.ids(text)) if chat else model.ids(text)
+    ids = model.ids(text, alone=True)  # some tokenizers put an end behind it, too
+    if ids[: len(model.start)] != model.start:  # a template may give it
+        ids = [*model.start, *ids]
     most = at_most(gguf, len(ids), tokens, model.trained_context)
     model.begin(len(ids) + most, cores())
     reader = codecs.getincrementaldecoder("utf-8")("replace")  # a character may have several tokens
@@ -114,9 +115,7 @@ def by_genai(onnx: Path, question: str, tokens: int, raw: bool, say: Say) -> boo
             f"{onnx}: onnxruntime-genai cannot render its chat template; --raw asks without it"
         )
     ids, first = tokenizer.encode(text).tolist(), begin_of_text(onnx)
-    if chat:
-        ids = once(ids)
-    elif first is not None and ids[:1] != [first]:  # the others' tokenizers put it there
+    if not chat and first is not None and ids[:1] != [first]:  # the others' tokenizers put it there
         ids = [first, *ids]
     most = at_most(onnx, len(ids), tokens, read_json(onnx / GENAI)["model"]["context_length"])
     generator = greedy(model, len(ids) + most)
@@ -136,9 +135,13 @@ def by_openvino(folder: Path, question: str, tokens: int, raw: bool, say: Say) -
 
     pipeline = openvino_genai.LLMPipeline(str(folder), "CPU")
     chat = is_dialogue(folder, question, raw)
-    config = read_json(folder / "config.json")
-    context = config.get("text_config", config)["max_position_embeddings"]
-    count = pipeline.get_tokenizer().encode(question).input_ids.shape[1]  # without the template
+    config, tokenizer = read_json(folder / "config.json"), pipeline.get_tokenizer()
+    context = config.get("text_config", config).get("max_position_embeddings", 1 << 30)
+    text = question
+    if chat:
+        messages = [{"role": "user", "content": question}]
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True)
+    count = tokenizer.encode(text, add_special_tokens=not chat).input_ids.shape[1]
     pipeline.generate(
         question, max_new_tokens=at_most(folder, count, tokens, context), do_sample=False,
         apply_chat_template=chat, streamer=say,

@@ -185,6 +185,7 @@ def test_a_licence_that_the_hub_does_not_know_keeps_its_name_and_its_place(tmp_p
     (tmp_path / "README.md").write_text(f"---\n{text}---\n")
     found = card.licence(tmp_path, license_of(tmp_path))
     assert (found.name, found.front) == ("mine-1", said)
+    assert card.licence(tmp_path, "other").name == "mine-1", "as somebody wrote it by hand"
     record = {"checks": {}, "reference": "it", "result": "passed"}
     artifact = SimpleNamespace(title="m.gguf", files=[])
     made = SimpleNamespace(

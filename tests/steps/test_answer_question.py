@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import checkpoints
-from answer_question import at_most, begin_of_text, once
+from answer_question import at_most, begin_of_text
 from conftest import ROOT, convert
 from ingot.base.refused import Refused
 from ingot.driver.commands.demo import ANSWER, QUESTION
@@ -30,7 +30,9 @@ def asked(request, shared, step, tmp_path):
     assert built.returncode == 0, built.stderr
 
     def run(question, *words, tokens=40):
-        given = ("--artifact", tmp_path / artifact, f"--question={question}", "--tokens", tokens)
+        (tmp_path / "question").write_text(question)
+        given = ("--artifact", tmp_path / artifact, "--question", tmp_path / "question")
+        given += ("--tokens", tokens)
         return step(TOOLCHAINS[request.param], "answer_question.py", *given, *words)
 
     return run
@@ -69,17 +71,22 @@ def test_the_command_finds_the_runtime_of_a_form(shared, tmp_path):
 
 @slow
 def test_a_template_that_cannot_be_rendered_or_is_not_there_is_said(ok, step, tmp_path):
-    def ask(folder, template):
+    def ask(folder, template, **more):
         shutil.copytree(checkpoints.DEMO, folder)
-        checkpoints.tokenizer_of_demo(folder, chat_template=template)
+        checkpoints.tokenizer_of_demo(folder, chat_template=template, **more)
         convert(ok, folder, folder / "m.gguf")
-        given = ("--artifact", folder / "m.gguf", "--question=hi", "--tokens", 2)
+        (folder / "hi").write_text("hi")
+        given = ("--artifact", folder / "m.gguf", "--question", folder / "hi", "--tokens", 2)
         return step("llamacpp", "answer_question.py", *given)
 
     done = ask(tmp_path / "faulty", "{{ raise_exception('no such dialogue') }}")
     assert done.returncode == 1 and not done.stdout
     said = r"cannot render its chat template: \S.*; --raw asks without it\n$"
     assert re.search(said, done.stderr), done.stderr
+    done = ask(tmp_path / "ended", None, add_eos_token=True)
+    assert done.returncode == 0 and done.stdout.strip(), (
+        "an end behind the prompt is none of its words"
+    )
     done = ask(tmp_path / "bare", None)
     assert done.returncode == 0 and done.stdout.strip()
     assert "no chat template: it goes on with your words" in done.stderr
@@ -99,10 +106,6 @@ def test_the_token_before_a_text_is_the_tokenizers_own(tmp_path):
                           ({"type": "ByteLevel"}, None), (None, None)):  # fmt: skip
         (tmp_path / "tokenizer.json").write_text(json.dumps({"post_processor": found}))
         assert begin_of_text(tmp_path) == wanted
-
-
-def test_a_text_begins_once():
-    assert once([1, 1, 5, 5]) == [1, 5, 5] and once([1, 5, 5]) == [1, 5, 5] and once([]) == []
 
 
 def test_a_long_prompt_is_read_in_parts():

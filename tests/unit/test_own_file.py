@@ -53,6 +53,12 @@ def test_with_the_last_entry_the_file_goes_where_nothing_else_is_in_it(local, ca
     assert local() == "keep: all\n"
 
 
+def test_notes_in_the_file_keep_it(local, capsys):
+    local(f"{own_file.HEADER}models:\n{MINE}  # other: of tomorrow\n")
+    said(capsys, "mine")
+    assert local() == f"{own_file.HEADER}  # other: of tomorrow\n"
+
+
 def test_its_files_are_named_and_no_other_models(local, capsys):
     local(f"models:\n{MINE}")
     Path("artifacts").mkdir()
@@ -87,6 +93,7 @@ def test_changes_to_a_shipped_model_are_taken_back(local, capsys):
     [
         ("keep: all\n", "demo", "demo: shipped with Ingot, expected a model of your own"),
         ("keep: all\n", "axolotl", r"axolotl: no model of models\.local\.yaml; it has none"),
+        ("x: &x {a: {path: x}}\nmodels:\n  <<: *x\n", "a", "a: shares its lines"),
         ("models: {a: {path: x}, b: {path: y}}\n", "a", "a: shares its lines, expected lines of its"),
         (
             "models:\n  a:\n    path: x\n  lora:\n    adapter: {base: a, lora: y}\n", "a",

@@ -1,10 +1,12 @@
 """`ingot serve` starts the server of an artifact's format, or says in a line why none loads it."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from conftest import ROOT
 from ingot.base import sealed
 from ingot.driver.commands import cli, serve
 from ingot.driver.toolchains import toolchains
@@ -52,6 +54,7 @@ def test_of_a_file_in_parts_the_first_is_named(started):
 def test_a_folder_is_served_by_its_own_program_with_its_toolchains_python(started, monkeypatch):
     bundle = Path("artifacts/demo_tp1.shortfin")
     program(bundle / "serve")
+    shutil.copy(ROOT / "envs/iree/requirements.lock", bundle)
     sealed.seal(bundle)
     cli.main(["serve", str(bundle), "--", "--port=9"])
     monkeypatch.setenv("PYTHON", "/my/python")
@@ -59,6 +62,17 @@ def test_a_folder_is_served_by_its_own_program_with_its_toolchains_python(starte
     assert [words[1:] for words, _ in started] == [["--port=9"], []]
     assert started[0][0][0] == str((bundle / "serve").absolute())
     assert [known["PYTHON"] for _, known in started] == ["/envs/iree/bin/python", "/my/python"]
+
+
+@pytest.mark.parametrize("toolchain", ["rayserve", "vllm", "vllm-cuda"])
+def test_the_python_is_of_the_toolchain_that_the_bundle_pins(toolchain, started):
+    bundle = Path("artifacts/demo_tp1.rayserve")
+    program(bundle / "serve")
+    shutil.copy(ROOT / f"envs/{toolchain}/requirements.lock", bundle)
+    sealed.seal(bundle)
+    cli.main(["serve", str(bundle)])
+    ours = f"/envs/{toolchain}/bin/python" if toolchain != "vllm-cuda" else None
+    assert started[0][1].get("PYTHON") == ours
 
 
 def test_a_bundle_that_was_changed_is_not_started(started):

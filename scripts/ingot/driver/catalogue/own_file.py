@@ -73,7 +73,7 @@ def remove(name: str) -> None:
         found = None
     if found != wanted:
         raise Refused(SHARED.format(path, name))
-    if not wanted:
+    if not wanted and after.replace(HEADER, "").strip() in ("", "models:"):
         path.unlink()
         return
     with replacing(path) as partial:
@@ -94,7 +94,7 @@ def _word(value: Any) -> str:
         return f"{{{', '.join(f'{key}: {_word(one)}' for key, one in value.items())}}}"
     if isinstance(value, float) and "." not in repr(value):
         return repr(value).replace("e", ".0e")  # else a text to YAML
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def replaced(before: str, name: str, text: str) -> str:
@@ -103,7 +103,10 @@ def replaced(before: str, name: str, text: str) -> str:
 
     lines = before.splitlines(keepends=True)
     entries = next(node.value for key, node in yaml.compose(before).value if key.value == "models")
-    key, node = next((key, node) for key, node in entries if key.value == name)
+    found = [(key, node) for key, node in entries if key.value == name]
+    if not found:  # it came by a merge
+        raise Refused(SHARED.format(schema.LOCAL, name))
+    key, node = found[0]
     # a mapping in lines ends where the next thing begins
     scalar = isinstance(node, yaml.ScalarNode)  # of an entry that is none
     inline = node.style not in ("|", ">") if scalar else node.flow_style

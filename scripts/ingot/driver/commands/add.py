@@ -45,7 +45,15 @@ WRITTEN = (  # keys of an entry that say what was found
     "path", "hub", "revision", "gated", "shards", "files", "name", "architecture", "pre_tokenizer", "way",
     "license", "original", "dimensions", "needs", "tp", "hardware", ADAPTER_KEY,
 )  # fmt: skip
-OWN_WORDS = ("name", "hardware")  # of them, those that a user may have chosen
+FOUND = (
+    "path",
+    "hub",
+    "revision",
+    "shards",
+    "files",
+    "name",
+    "hardware",
+)  # that change as one moves
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -94,7 +102,7 @@ def added(root: Path, options: Namespace) -> tuple[str, dict[str, Any]]:
         name = f"{name}-base"
     if name in taken:
         stop_on_taken(root, name, options)
-    title = re.sub("[-_]+", " ", title)
+    title = title_of(title)
     with tempfile.TemporaryDirectory() as scratch:
         place, listing = folder or Path(scratch), None
         try:
@@ -130,10 +138,24 @@ def added(root: Path, options: Namespace) -> tuple[str, dict[str, Any]]:
 
 
 def settings_of(name: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """What an entry that is written again keeps: what `add` never writes, and how its user calls it."""
+    """What an entry that is written again keeps of the old one: what `add` does not write by itself."""
     old = (schema.of_folder().get("models") or {}).get(name)
     known = old if isinstance(old, dict) else {}
-    return {key: one for key, one in known.items() if key in OWN_WORDS or key not in WRITTEN}
+    source = str(known.get("path") or known.get("hub") or "")
+    usual = {"name": title_of(Path(source).name), "hardware": "cpu", "gated": False}
+    kept = {key: one for key, one in known.items() if key not in WRITTEN}
+    kept |= {key: known[key] for key, one in usual.items() if known.get(key, one) != one}
+    if "hub" not in entry:
+        kept.pop("gated", None)
+    replaced = [key for key in known if key in entry and key not in kept and key not in FOUND]
+    if replaced := [key for key in replaced if known[key] != entry[key]]:
+        print(f"{name}: read again, and not as the entry had them: {', '.join(replaced)}")
+    return kept
+
+
+def title_of(name: str) -> str:
+    """What a model is called that its folder or repository calls so."""
+    return re.sub("[-_]+", " ", name)
 
 
 def stop_on_taken(root: Path, name: str, options: Namespace) -> None:

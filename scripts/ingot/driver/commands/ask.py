@@ -6,8 +6,10 @@ By its chat template, in the runtime that serves the form; each next token is th
 """
 
 import json
+import signal
 import subprocess
 import sys
+import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
@@ -69,9 +71,18 @@ def run(root: Path, options: Namespace) -> int:
         print(by_shortfin(root, options))
         return 0
     python = toolchains.build(root, speed.TOOLCHAINS[form.suffix]) / "bin/python"
-    words = [python, root / STEP, "--artifact", form, f"--question={options.text}"]
-    words += ["--tokens", options.tokens, *(["--raw"] if options.raw else [])]
-    return subprocess.run([str(word) for word in words], check=False).returncode
+    with tempfile.TemporaryDirectory() as folder:
+        question = Path(folder, "question.txt")  # a command line holds 128 kB
+        question.write_text(options.text)
+        words = [python, root / STEP, "--artifact", form, "--question", question]
+        words += ["--tokens", options.tokens, *(["--raw"] if options.raw else [])]
+        status = subprocess.run([str(word) for word in words], check=False).returncode
+    if status < 0:
+        raise Refused(
+            f"{form}: its runtime was killed by {signal.Signals(-status).name}; `ingot fit {form}` says "
+            "what memory it takes"
+        )
+    return status
 
 
 def by_shortfin(root: Path, options: Namespace) -> str:

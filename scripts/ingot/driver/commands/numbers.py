@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.base import memo
+from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import RECORD
 from ingot.driver.catalogue.targets import FOLDER, model_of
@@ -56,7 +57,11 @@ def run(root: Path, options: Namespace) -> int:
 
 def marked(root: Path, found: list[dict[str, Any]]) -> None:
     """Say of each row why it is older than its model, where it is, and on stderr."""
-    reasons = older.why(root, Store(), schema.load(root), [row["artifact"] for row in found])
+    try:
+        catalogue = schema.load(root)
+    except Refused:  # the table needs none
+        catalogue = {"models": {}}
+    reasons = older.why(root, Store(), catalogue, [row["artifact"] for row in found])
     for row in found:
         row["older"] = reasons.get(row["artifact"], "")
     for target, reason in reasons.items():

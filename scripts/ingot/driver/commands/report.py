@@ -63,7 +63,12 @@ def run(root: Path, options: Namespace) -> None:
         raise Refused("--against: no artifact to compare, expected one; name it first")
     if options.markdown and (not options.target or options.target.startswith(targets.FOLDER)):
         raise Refused("--markdown: no model, expected one of the catalogue; name it first")
-    catalogue = schema.load(root, options.configfile)
+    try:
+        catalogue = schema.load(root, options.configfile)
+    except Refused:
+        if options.target:
+            raise
+        catalogue = {"models": {}}  # a folder's page needs none
     if options.target in catalogue["models"]:
         if options.against:
             raise Refused("--against: compares artifacts, expected one of a model; name it")

@@ -23,8 +23,9 @@ from ingot.driver.release import older
 from ingot.driver.toolchains import toolchains
 from ingot.store.records import Store
 
-# formats whose server runs on a machine without a GPU, in a toolchain of ours; $PYTHON wins
-TOOLCHAINS = {".shortfin": "iree", ".rayserve": "rayserve"}
+# whose server may run in a toolchain of ours, if it is the one that the bundle pins; $PYTHON wins
+TOOLCHAINS = {".shortfin": ("iree",), ".rayserve": ("rayserve", "vllm")}
+LOCK = "requirements.lock"
 SERVERS = {  # command -> how it is installed
     "llama-server": "a release of github.com/ggml-org/llama.cpp, or `brew install llama.cpp`",
     "vllm": "`pip install vllm`",
@@ -53,8 +54,11 @@ def run(root: Path, options: Namespace) -> None:
     for reason in older.why(root, Store(), catalogue, [str(path)]).values():
         print(older.sentence(str(path), reason), file=sys.stderr)
     environment = dict(os.environ)
-    if name := TOOLCHAINS.get(path.suffix):
-        environment.setdefault("PYTHON", str(toolchains.build(root, name) / "bin/python"))
+    for name in TOOLCHAINS.get(path.suffix, ()) if "PYTHON" not in environment else ():
+        if (path / LOCK).is_file() and (root / "envs" / name / LOCK).read_bytes() == (
+            path / LOCK
+        ).read_bytes():
+            environment["PYTHON"] = str(toolchains.build(root, name) / "bin/python")
     words += options.words
     print(f"starting {shlex.join(words)}", file=sys.stderr, flush=True)
     os.execvpe(words[0], words, environment)
@@ -76,7 +80,7 @@ def command(path: Path, row: Format) -> list[str]:
         raise Refused(
             f"{path}: {row.what}, which no server loads; `ingot targets MODEL` lists the bundles"
         )
-    if any(one in said for one in PLACEHOLDERS):
+    if any(one in row.serve for one in PLACEHOLDERS):
         raise Refused(f"{path}: served with other files only: {' '.join(said.split())}")
     first, *rest = shlex.split(said)
     if first == "kubectl" or first.startswith(str(path)):
@@ -84,7 +88,10 @@ def command(path: Path, row: Format) -> list[str]:
     if not (program := shutil.which(first)):
         way = SERVERS.get(first, "the makers of that format say how")
         raise Refused(f"{first}: not on PATH, expected it for {path}; install it: {way}")
-    return [program, *(found for word in rest for found in _files(word))]
+    words = [found for word in rest for found in _files(word)]
+    if len(words) < len(rest):
+        raise Refused(f"{path}: none of its files is there, expected all; build it again")
+    return [program, *words]
 
 
 def _files(word: str) -> list[str]:

@@ -44,7 +44,7 @@ def licence(folder: Path, catalogues: str) -> Licence:
             head = (folder / name).read_text(errors="replace")[:400].upper()
             known = [short for text, short in LICENCES.items() if text.upper() in head]
             found, where = (known[0], name) if known else ("", "")
-    if found and catalogues and found != catalogues:
+    if found and catalogues and catalogues not in (found, front(folder).get("license")):
         raise Refused(
             f"{folder / where}: its licence is {found}, but the catalogue says {catalogues}; correct "
             "license: of the model"

@@ -234,13 +234,13 @@ class Llama:
         found = self.lib.llama_get_logits(self.context)
         return np.ctypeslib.as_array(found, (count, self.tokens)).copy()
 
-    def ids(self, text: str) -> list[int]:
-        """The tokens of `text`, with those that the model adds; special ones by their names."""
+    def ids(self, text: str, alone: bool = False) -> list[int]:
+        """The tokens of `text`, special ones by their names; with those that the model adds, or `alone`."""
         data = text.encode()
         room = len(data) + 8
         found = (c_int32 * room)()
         count = self.lib.llama_tokenize(
-            self.vocab, data, len(data), found, room, c_bool(True), c_bool(True)
+            self.vocab, data, len(data), found, room, c_bool(not alone), c_bool(True)
         )
         if count < 0:
             raise Refused(f"{self.gguf}: llama_tokenize gave {count} of {text!r}")

@@ -73,14 +73,14 @@ class _Look:
         reasons = []
         for record in self.gave.get(name or "", []):
             own = model_of(self._writes(record))
-            reasons.append(self._reason(record, {own: model_of(path.name)}))
+            reasons.append(self._why(record, {own: model_of(path.name)}))
         return "" if not all(reasons) else next(iter(reasons), "")
 
     def _writes(self, record: Record) -> str:
         said = self.store.config(record).get("about", {}).get("way", {}).get("writes")
         return (said or [f"{FOLDER}{record.outputs[0]['title']}"])[0]
 
-    def _reason(self, record: Record, names: dict[str, str]) -> str:
+    def _why(self, record: Record, names: dict[str, str]) -> str:
         """Why an action would not be taken now, or one that it rests on; `names` are models that are called
         otherwise now: what one model's action gave may be another's, too."""
         writes = self._writes(record)
@@ -102,7 +102,7 @@ class _Look:
             read = {}
             for title, was in pairs:
                 makers = self.gave.get(was, [])
-                reasons = [self._reason(one, names) for one in makers]
+                reasons = [self._why(one, names) for one in makers]
                 if reasons and all(reasons):
                     return reasons[0]
                 if not makers:

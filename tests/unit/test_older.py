@@ -34,7 +34,7 @@ def made(folder):
     def make(inputs, path=TARGET, key="b", **about):
         """The digest of what the action gave."""
         output = {**store.take(Path(path)), "title": Path(path).name}
-        about |= {"way": {"writes": [path], "reads": {}}}
+        about = {"way": {"writes": [path], "reads": {}}, **about}
         store.record(Action("rule", key * 64, {"inputs": inputs}, [output], {}, about))
         leases.note_folder(store, [key * 64])
         return output["digest"]
@@ -110,6 +110,13 @@ def test_what_an_action_made_is_no_file_of_the_model(made):
     given = made({}, "artifacts/config.json", "a")
     made({"tokenizer": [["config.json", given]]})
     assert reason() == ""
+
+
+def test_what_an_action_of_another_folder_made_is_no_file_of_the_model_either(made):
+    """Of a model of the hub that was restored, each file was gone."""
+    way = {"writes": [TARGET], "reads": {"artifacts/mine.hf/config.json": ["fetch_file", "f" * 64]}}
+    made({"tokenizer": [["config.json", "sha256:0"]], "config": "sha256:0"}, way=way)
+    assert reason() == reason(hub="me/mine", shards=1) == ""
 
 
 def test_what_its_inputs_were_made_of_counts(made):

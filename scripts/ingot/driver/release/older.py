@@ -96,16 +96,18 @@ class _Look:
         if writes.endswith(LISTING):
             return self._moved(record, model)
         config = self.store.config(record)
-        samples = config.get("about", {}).get("samples", {})
+        about = config.get("about", {})
+        samples, reads = about.get("samples", {}), about.get("way", {}).get("reads", {})
+        made = {name_of(Path(path)) for path in reads}  # maybe elsewhere, and restored here
         for role, value in config.get("fields", {}).get("inputs", {}).items():
-            pairs = value if isinstance(value, list) else [[CONFIG, value]]
+            pairs = value if isinstance(value, list) else [["config.json", value]]
             read = {}
             for title, was in pairs:
                 makers = self.gave.get(was, [])
                 reasons = [self._why(one, names) for one in makers]
                 if reasons and all(reasons):
                     return reasons[0]
-                if not makers:
+                if not makers and title not in made:
                     read[title] = was
             titles = {title for title, _ in pairs}
             if read and (reason := self._of_files(role, read, titles, model, samples)):
@@ -119,7 +121,7 @@ class _Look:
         wildcards = SimpleNamespace(model=model)
         if role == CONFIG:
             place = Path(self.inputs.config_json(wildcards))
-            changed = place.is_file() and digest.of(place) != read.get(CONFIG)
+            changed = place.is_file() and digest.of(place) != read["config.json"]
             return f"{place} has changed since" if changed else ""
         if role not in self.lists:
             return ""

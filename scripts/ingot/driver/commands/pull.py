@@ -37,12 +37,14 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
-    from ingot.registry import listed, restore, trusted  # no other command needs urllib3
+    from ingot.driver.release import released  # no other command needs urllib3
+    from ingot.registry import listed, restore, trusted
     from ingot.registry.connection import Connection
 
     place, keys = reference.parse(options.reference), trusted.keys(options.key)
     _free(options.target)
     found = listed.read(Connection(place, "pull", options.plain_http))
+    released.stop_on_release(found, options.only)
     if keys:
         trusted.check(found, keys)
     target = options.target or Path(found.title())

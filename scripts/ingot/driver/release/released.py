@@ -1,6 +1,6 @@
 """A release in a registry: an index of its cells' indexes, its document, and a signature over both."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ingot.base.digest import canonical
@@ -12,11 +12,13 @@ from ingot.registry.connection import Connection
 from ingot.registry.listed import Listed
 from ingot.registry.modelpack import PROVENANCE, ROLE, TITLE, described
 from ingot.registry.published import Artifact, Origin
+from ingot.registry.reference import Reference
 from ingot.registry.trusted import SUBJECT
 
 RELEASE, CELL = "release", "cell:"  # roles
 KIND = "urn:ingot:release:1"
 FORM = "application/vnd.ingot.release.v1+json"
+SHOWN = 20  # cells in a message, beside the first
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,31 @@ def cells(found: Listed) -> list[str]:
         one["digest"] for one in found.index["manifests"]
         if one.get("annotations", {}).get(ROLE, "").startswith(CELL)
     ]  # fmt: skip
+
+
+def pulled_by(place: Reference, name: str, titles: list[str], only: list[str]) -> str:
+    """What is said of a release, named MODEL@VERSION, where one artifact is asked for: as which reference
+    each cell is there, or those that `only` names."""
+    version = name.rpartition("@")[2] or place.tag
+    wanted = sorted({*only} & {*titles}) or sorted(titles)
+    first, *others = [f":{version}-{title}" for title in wanted]
+    more = f", and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+    listed = ", ".join([f"{replace(place, tag='', digest='')}{first}", *others[:SHOWN]]) + more
+    return (
+        f"{place}: a release of {len(titles)} cell{'' if len(titles) == 1 else 's'}, expected one artifact; "
+        f"pull {'one of ' if others else ''}{listed}"
+    )
+
+
+def stop_on_release(found: Listed, only: list[str]) -> None:
+    """Refuse a release where one artifact is asked for; nothing of it is believed."""
+    notes = [one.get("annotations", {}) for one in found.index["manifests"]]
+    titles = [
+        note[ROLE].removeprefix(CELL) for note in notes if note.get(ROLE, "").startswith(CELL)
+    ]
+    if titles:
+        name = found.index.get("annotations", {}).get(TITLE, "")
+        raise Refused(pulled_by(found.connection.reference, name, titles, only))
 
 
 def read(connection: Connection, keys: list) -> Released:

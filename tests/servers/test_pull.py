@@ -1,0 +1,60 @@
+"""Where a pull puts what it takes, and what is said of a reference that is a release, or none."""
+
+from argparse import Namespace
+
+import pytest
+from test_registry import FILES, artifact, needs_servers, push, quick, server, to
+from test_signatures import key
+
+from conftest import ROOT
+from ingot.base.refused import Refused
+from ingot.driver.commands import pull
+from ingot.driver.release import released
+from ingot.driver.release.document import Document
+from ingot.registry import published
+from ingot.registry.connection import Connection
+
+__all__ = ["artifact", "key", "quick", "server"]  # fixtures
+pytestmark = needs_servers
+
+
+def pulled(reference, target=None, only=(), keys=()):
+    pull.run(
+        ROOT,
+        Namespace(reference=str(reference), target=target, only=[*only], key=[*keys], plain_http=False),
+    )  # fmt: skip
+
+
+@pytest.fixture
+def release(server, artifact, key):
+    """A release of one cell, m.irpa, as `ingot release m@1.0` publishes it; the reference of it."""
+    one, place = artifact(single=True), to(server.host, "rel", "1.0-m.irpa")
+    origin = published.Origin({"buildDefinition": {"buildType": "test"}}, b"{}", key[0])
+    entry, _ = released.cell(
+        Connection(place, "pull,push"), one, origin, "1.0-m.irpa", image=False, sources=[]
+    )
+    cell = {"target": "artifacts/m.irpa", "recipe": "r", "digest": one.output["digest"], "bytes": 1}
+    said = Document("m", "1.0", {"m.irpa": {**cell, "checks": {}}})
+    place = to(server.host, "rel")
+    released.publish(Connection(place, "pull,push"), said, {"m.irpa": entry}, key[0])
+    return place
+
+
+def test_of_a_release_a_pull_names_the_references_of_its_cells(release, key, tmp_path):
+    for keys in ((), (key[1],)):
+        with pytest.raises(Refused) as error:
+            pulled(release, keys=keys)
+        said = str(error.value)
+        assert said.startswith(f"{release}: a release of 1 cell, expected one artifact; pull ")
+        assert said.endswith(f" {release}-m.irpa") and "not taken" not in said
+    pulled(f"{release}-m.irpa", tmp_path / "back", keys=[key[1]])
+    assert (tmp_path / "back").read_bytes() == FILES["model.irpa"]
+
+
+def test_of_a_release_only_a_cell_names_the_reference_of_that_one(release):
+    cells = {f"m{number}.irpa": {} for number in range(40)}
+    assert released.pulled_by(release, "m@1.0", list(cells), ["m7.irpa"]).endswith(
+        f"; pull {release}-m7.irpa"
+    )
+    said = released.pulled_by(release.at("sha256:" + "1" * 64), "m@1.0", list(cells), [])
+    assert f"; pull one of {release}-m0.irpa, :1.0-m1.irpa, " in said and len(said) < 2000

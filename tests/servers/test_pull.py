@@ -58,3 +58,32 @@ def test_of_a_release_only_a_cell_names_the_reference_of_that_one(release):
     )
     said = released.pulled_by(release.at("sha256:" + "1" * 64), "m@1.0", list(cells), [])
     assert f"; pull one of {release}-m0.irpa, :1.0-m1.irpa, " in said and len(said) < 2000
+
+
+def test_into_a_folder_an_artifact_goes_under_its_own_title(server, artifact, tmp_path):
+    push(server.host, artifact(single=True), name="file")
+    push(server.host, artifact(), name="folder")
+    (tmp_path / "here").mkdir()
+    (tmp_path / "link").symlink_to("here")
+    for target in ("here", tmp_path / "link/", "new/"):
+        pulled(to(server.host, "file"), target, only=["m.irpa"])
+        assert (tmp_path / target / "m.irpa").read_bytes() == FILES["model.irpa"]
+        with pytest.raises(Refused, match=r"m\.irpa: exists, expected nothing there"):
+            pulled(to(server.host, "file"), target)
+        (tmp_path / target / "m.irpa").unlink()
+    pulled(to(server.host, "folder"), "here")
+    assert (tmp_path / "here/m.shortfin/model.irpa").read_bytes() == FILES["model.irpa"]
+    pulled(to(server.host, "folder"), "other")
+    assert (tmp_path / "other/model.irpa").exists(), "where nothing is, it has that name"
+
+
+def test_a_file_is_no_folder_to_pull_into(tmp_path, monkeypatch):
+    """Before anybody is asked."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").write_text("mine")
+    for target, said in (("mine/", "mine: a file, expected a folder"), ("mine", "mine: exists")):
+        with pytest.raises(Refused, match=said):
+            pulled("oci://127.0.0.1:1/a:1", target)
+    (tmp_path / "nowhere").symlink_to("gone")
+    with pytest.raises(Refused, match="nowhere: exists"):
+        pulled("oci://127.0.0.1:1/a:1", "nowhere")

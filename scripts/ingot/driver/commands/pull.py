@@ -1,9 +1,11 @@
-"""Get a published artifact: `ingot pull oci://host/repository:tag [FOLDER]`.
+"""Get a published artifact: `ingot pull oci://host/repository:tag [TARGET]`.
 
+TARGET is a new name for it, or a folder that it goes into under its own: one that exists, or ends in /.
 Every byte is checked against its digest, every name stays in the folder, and nothing has its name before
 all of it has come.  With --key, or INGOT_TRUSTED_KEYS, only what that key signed.
 """
 
+import os
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,11 @@ def add_reference(parser: ArgumentParser) -> None:
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("reference", help="oci://host/repository:tag, or @sha256:<hex>")
-    parser.add_argument("target", nargs="?", type=Path, help="by default the artifact's own name")
+    parser.add_argument(
+        "target", nargs="?",
+        help="a new name for it, or a folder that exists or ends in /, which it goes into (default: here, "
+        "under its own name)",
+    )  # fmt: skip
     parser.add_argument(
         "--only",
         action="append",
@@ -42,12 +48,12 @@ def run(root: Path, options: Namespace) -> None:
     from ingot.registry.connection import Connection
 
     place, keys = reference.parse(options.reference), trusted.keys(options.key)
-    _free(options.target)
+    folder = _folder(options.target)
     found = listed.read(Connection(place, "pull", options.plain_http))
     released.stop_on_release(found, options.only)
     if keys:
         trusted.check(found, keys)
-    target = options.target or Path(found.title())
+    target = Path(options.target) if folder is None else folder / found.title()
     _free(target)
     files = restore.pull(found, target, options.only)
     size = sum(file.size for file in files)
@@ -67,6 +73,19 @@ def _unchecked(found: Any) -> str:
     return f"signed, not checked: name the public key by --key or {trusted.KEYS}"
 
 
-def _free(target: Path | None) -> None:
-    if target and (target.exists() or target.is_symlink()):
+def _folder(named: str | None) -> Path | None:
+    """Which folder it goes into, as cp has it; None where it gets a new name.  Refused: one that is taken."""
+    path = Path(named or ".")
+    if path.is_dir():
+        return path
+    if named and str(named).endswith("/"):
+        if os.path.lexists(path):
+            raise Refused(f"{path}: a file, expected a folder, or nothing there; name another")
+        return path
+    _free(path)
+    return None
+
+
+def _free(target: Path) -> None:
+    if os.path.lexists(target):
         raise Refused(f"{target}: exists, expected nothing there; name another, or move it away")

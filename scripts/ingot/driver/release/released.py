@@ -82,10 +82,9 @@ def pulled_by(place: Reference, name: str, titles: list[str], only: list[str]) -
     first, *others = [f":{version}-{title}" for title in wanted]
     more = f", and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
     listed = ", ".join([f"{replace(place, tag='', digest='')}{first}", *others[:SHOWN]]) + more
-    return (
-        f"{place}: a release of {len(titles)} cell{'' if len(titles) == 1 else 's'}, expected one artifact; "
-        f"pull {'one of ' if others else ''}{listed}"
-    )
+    count = f"{len(titles)} cell{'' if len(titles) == 1 else 's'}"
+    which = f"pull {'one of ' if others else ''}{listed}"
+    return f"{place}: a release of {count}, expected one artifact; {which}"
 
 
 def stop_on_release(found: Listed, only: list[str]) -> None:

@@ -12,7 +12,7 @@ from test_registry import artifact, get, needs_servers, push, quick, server, to
 
 from conftest import ROOT
 from ingot.base.refused import Refused
-from ingot.driver.commands import pull
+from ingot.driver.commands import pull, verify
 from ingot.driver.release import on_record
 from ingot.registry import (
     envelope,
@@ -98,6 +98,15 @@ def test_what_was_signed_is_pulled_and_says_who_and_how(server, artifact, key, t
     assert good.signers == [envelope.name(key[0].public_key())]
     assert (good.title, good.record["result"]) == ("m.shortfin", "passed")
     get(Connection(to(server.host, "signed")), tmp_path / "back", [])
+
+
+def test_what_was_verified_is_said_with_its_numbers(server, artifact, key, capsys):
+    checks = {"tensors": 36, "numbers": {"mean_kl": 0.0019, "same_top": 0.93}}
+    push(server.host, artifact(checks=checks), key[0], name="numbers")
+    place = str(to(server.host, "numbers"))
+    verify.run(ROOT, Namespace(reference=place, key=[key[1]], plain_http=False, json=False))
+    said = "numbers        mean KL 0.0019, same best token 93.00%, tensors 36"
+    assert said in capsys.readouterr().out.splitlines()
 
 
 def test_a_pull_says_whether_a_signature_was_checked(server, artifact, key, tmp_path, capsys):

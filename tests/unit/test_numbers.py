@@ -4,8 +4,11 @@ import json
 
 import pytest
 
-from ingot.driver.commands import numbers
+from ingot.driver.commands import numbers, report
 from ingot.driver.commands.cli import main
+from ingot.driver.release import changes, document, shown
+from ingot.driver.show.quality import few
+from ingot.driver.show.shown import verdict
 
 NUMBERS = {
     "mean_kl": 0.0157, "mean_kl_error": 0.0002, "median_kl": 0.0077, "kl_99": 0.128, "kl_99_9": 0.287,
@@ -65,3 +68,62 @@ def test_without_any_it_says_what_to_ask_for(here, capsys):
     assert (
         "ask for one, such as artifacts/demo.q4_k_m.gguf.verified.json" in capsys.readouterr().err
     )
+
+
+CHECKS = {"metadata_pairs": 29, "tensors": 36, "whole": True, "off": 2.98e-08, "numbers": NUMBERS}
+SAID = "mean KL 0.016, same best token 91.38%, metadata_pairs 29, tensors 36, off 2.98e-08"
+
+
+def test_wherever_numbers_are_shown_the_divergence_comes_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = {
+        "result": "passed",
+        "reference": "its files; transformers",
+        "checks": CHECKS,
+        "sha256": "1",
+    }
+    (tmp_path / "m.gguf").write_bytes(b"m")
+    (tmp_path / "m.gguf.verified.json").write_text(json.dumps(said))
+    first = "mean KL 0.016; same best token 91.38%; metadata_pairs 29"
+    assert verdict("m.gguf.verified.json") == f"passed against its files; transformers; {first}"
+    assert report._artifact(tmp_path / "m.gguf")["numbers"] == first
+    cell = {"bytes": 1e6, "checks": CHECKS}
+    assert document.Document("m", "1", {"m.gguf": cell}).table().endswith(f" MB  {SAID}")
+    found = {
+        "artifact": "m",
+        "bytes": 1,
+        "steps": [],
+        "toolchains": [],
+        "made_from": {},
+        "cost": {},
+    }
+    assert f"numbers       {SAID}" in shown.lines({**found, "verification": said})
+
+
+def test_numbers_that_no_record_could_have_are_left_out():
+    for odd in (
+        {"mean_kl": "x", "same_top": 10**400},
+        {"mean_kl": -1, "same_top": None},
+        [1],
+        None,
+    ):
+        assert few({"tensors": 1, "numbers": odd}, 3) == ["tensors 1"]
+    assert few([], 3) == few(None, 3) == []
+
+
+def test_what_changed_in_the_divergence_is_said_first_and_in_the_same_words():
+    def cell(digest, **more):
+        checks = {"errors": {"Q4_K": len(digest)}, "numbers": {**NUMBERS, **more}}
+        return {"recipe": digest, "digest": digest, "checks": checks}
+
+    def changed(**more):
+        old, new = document.Document("m", "1"), document.Document("m", "2")
+        old.cells, new.cells = {"m": cell("1")}, {"m": cell("22", **more)}
+        return changes.changes(old, new)[0].numbers
+
+    assert changed(mean_kl=0.1, same_top=0.5, kl_99=0.2) == (
+        "mean KL 0.016 → 0.1", "same best token 91.38% → 50.00%", "errors.Q4_K 1 → 2",
+        "numbers.kl_99 0.128 → 0.2",
+    )  # fmt: skip
+    assert changed(mean_kl=0.01571)[0] == "mean KL 0.0157 → 0.01571"
+    assert changed(mean_kl=None)[0] == "mean KL 0.016 → none"

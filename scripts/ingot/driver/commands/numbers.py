@@ -13,15 +13,16 @@ from ingot.driver.catalogue.formats.rows import RECORD
 from ingot.driver.catalogue.targets import FOLDER, model_of
 from ingot.driver.forecast.schedule import size
 from ingot.driver.release import older
+from ingot.driver.show.quality import FIRST
 from ingot.store.records import Store
 
 COLUMNS = {  # of a record's numbers: heading, and how one is shown
-    "mean_kl": ("mean KL", "{:.2g}"),
+    "mean_kl": FIRST["mean_kl"],
     "median_kl": ("median", "{:.2g}"),
     "kl_99": ("99 %", "{:.2g}"),
     "kl_99_9": ("99.9 %", "{:.2g}"),
     "largest_kl": ("largest", "{:.2g}"),
-    "same_top": ("same best token", "{:.2%}"),
+    "same_top": FIRST["same_top"],
     "rms_dp": ("RMS Δp", "{:.2%}"),
     "perplexity": ("perplexity", "{:.2f}"),
     "perplexity_reference": ("of the model", "{:.2f}"),

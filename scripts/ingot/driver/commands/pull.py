@@ -74,7 +74,7 @@ def _unchecked(found: Any) -> str:
 
 
 def _folder(named: str | None) -> Path | None:
-    """Which folder it goes into, as cp has it; None where it gets a new name.  Refused: one that is taken."""
+    """Which folder it goes into, as cp has it; None where it is renamed.  Refused: what is taken."""
     path = Path(named or ".")
     if path.is_dir():
         return path

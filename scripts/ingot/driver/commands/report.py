@@ -29,7 +29,8 @@ from ingot.driver.release.pages import page, plots
 from ingot.driver.release.pages.about import FORMAT, about
 from ingot.driver.release.pages.against import against
 from ingot.driver.show import status
-from ingot.driver.show.shown import verdict
+from ingot.driver.show.quality import few
+from ingot.driver.show.shown import NUMBERS, verdict
 from ingot.parity import verification
 from ingot.store.records import Store
 
@@ -206,8 +207,12 @@ def _artifact(path: Path) -> dict[str, Any]:
         "bytes": numbers.bytes_of(path) or 0,
         "digest": digest.of(path),
         "result": "" if not said else "yes" if _is_of(record, path) else "of other bytes",
-        "numbers": said.partition("; ")[2],
+        "numbers": "; ".join(few(_checks(record), NUMBERS)) if said else "",
     }
+
+
+def _checks(record: Path) -> Any:
+    return json.loads(record.read_bytes())["checks"]
 
 
 def _is_of(record: Path, path: Path) -> bool:

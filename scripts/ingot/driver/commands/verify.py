@@ -11,7 +11,10 @@ from pathlib import Path
 
 from ingot.base.refused import Refused
 from ingot.driver.commands.pull import add_reference
+from ingot.driver.show.quality import few
 from ingot.registry import reference
+
+NUMBERS = 6  # of a record
 
 
 def add_options(parser: ArgumentParser) -> None:
@@ -51,3 +54,5 @@ def run(root: Path, options: Namespace) -> None:
         print(f"signed by      {', '.join(name[:16] for name in good.signers)}")
         print(f"made from      {len(sources)} files, each by digest")
         print(f"verified       against {good.record['reference']}: {good.record['result']}")
+        if numbers := few(good.record["checks"], NUMBERS):
+            print(f"numbers        {', '.join(numbers)}")

@@ -13,6 +13,7 @@ from ingot.base.refused import Refused
 from ingot.driver.catalogue.formats.rows import row_of
 from ingot.driver.catalogue.found import front, license_of
 from ingot.driver.forecast.schedule import size
+from ingot.driver.show import quality
 from ingot.registry.published import Artifact, Origin
 
 MARK = "<!-- written by ingot -->"  # ours may be replaced
@@ -81,7 +82,12 @@ def card(
     about |= {"tags": ["ingot", *([row.name] if row else [])]}
     steps = origin.predicate["buildDefinition"]["internalParameters"]["steps"]
     made = [f"`{step['rule']}`" for step in steps]
-    numbers = [(k, v) for k, v in record["checks"].items() if isinstance(v, int | float | str)]
+    checks = record["checks"]
+    numbers = [
+        (quality.FIRST[name][0], quality.FIRST[name][1].format(value))
+        for name, value in quality.first(checks).items()
+    ]
+    numbers += [(k, v) for k, v in checks.items() if isinstance(v, int | float | str)]
     source = f"[{hub}](https://huggingface.co/{hub})" if hub else entry.get("name", "a checkpoint")
     revision = f" at revision `{entry['revision']}`" if entry.get("revision") else ""
     if adapter:
@@ -121,9 +127,8 @@ def of_forms(forms: dict[str, dict[str, Any]], own: str) -> list[str]:
     for title, one in sorted(forms.items(), key=lambda form: (form[1]["bytes"], form[0])):
         checks = one["record"].get("checks") if isinstance(one["record"], dict) else None
         checks = checks if isinstance(checks, dict) else {}
-        numbers = checks.get("numbers")
-        numbers = numbers if isinstance(numbers, dict) else {}
-        kl, same = (_shown(numbers.get(key), form) for key, form in NUMBERS.items())
+        numbers = quality.first(checks)
+        kl, same = (_shown(numbers.get(key), form) for key, (_, form) in quality.FIRST.items())
         equal, asked = (_shown(checks.get(key), "{:.0f}") for key in ("greedy_equal", "prompts"))
         answers = f"{equal} of {asked}" if equal and asked else ""
         name = f"**`{title}`**" if title == own else f"`{title}`"
@@ -136,7 +141,6 @@ def of_forms(forms: dict[str, dict[str, Any]], own: str) -> list[str]:
 
 
 LARGEST = 1e6
-NUMBERS = {"mean_kl": "{:.2g}", "same_top": "{:.2%}"}
 
 
 def _shown(value: Any, form: str) -> str:

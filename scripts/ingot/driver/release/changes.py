@@ -6,6 +6,7 @@ from typing import Any
 
 from ingot.driver.cache.differences import differences
 from ingot.driver.release.document import Document
+from ingot.driver.show import quality
 
 MADE = "recipe:"  # an input that another action makes
 
@@ -33,7 +34,7 @@ def changes(old: Document, new: Document) -> list[Change]:
             why = tuple(dict.fromkeys(causes(old, new, a["recipe"], b["recipe"], set())))
             same = "same bytes" if a["digest"] == b["digest"] else "changed"
             both = built and a["checks"] and b["checks"]
-            numbers = tuple(_numbers(a["checks"], b["checks"])) if both else ()
+            numbers = (*_first(a, b), *_numbers(a["checks"], b["checks"])) if both else ()
             found.append(Change(title, same if built else "not built", why, numbers))
     return found
 
@@ -76,11 +77,24 @@ def _sources(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "inputs": kept}
 
 
+def _first(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    """How far two cells are from their model, where that differs: in words, as everywhere."""
+    a, b = quality.first(then["checks"]), quality.first(now["checks"])
+    for name, (heading, form) in quality.FIRST.items():
+        old, new = a.get(name), b.get(name)
+        if old != new:
+            said = ["none" if one is None else form.format(one) for one in (old, new)]
+            if said[0] == said[1]:
+                said = [_short(old), _short(new)]
+            yield f"{heading} {said[0]} → {said[1]}"
+
+
 def _numbers(then: Any, now: Any, place: str = "") -> Iterator[str]:
-    """The numbers of two verification records that differ."""
+    """The others of the numbers of two verification records that differ."""
     if isinstance(then, dict) and isinstance(now, dict):
         for name in sorted({*then, *now}):
-            yield from _numbers(then.get(name), now.get(name), f"{place}.{name}".lstrip("."))
+            if not (place == "numbers" and name in quality.FIRST):
+                yield from _numbers(then.get(name), now.get(name), f"{place}.{name}".lstrip("."))
     elif then != now and not isinstance(then, list) and not isinstance(now, list):
         yield f"{place} {_short(then)} → {_short(now)}"
 

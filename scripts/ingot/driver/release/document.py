@@ -16,9 +16,11 @@ from ingot.base.fields import Whole, json_of
 from ingot.base.refused import Refused
 from ingot.driver.catalogue.formats.rows import RECORD
 from ingot.driver.release.on_record import OnRecord
+from ingot.driver.show.quality import few
 from ingot.registry.published import files as files_of
 
 FORMAT = 1
+NUMBERS = 6  # of a cell, in a table
 SIZE = Whole(0, 2**63 - 1)
 CELL = {"target": str, "recipe": str, "digest": str, "bytes": SIZE, "checks": {}}
 FIELDS = {
@@ -46,18 +48,13 @@ class Document:
         """The cells with their sizes and first numbers, for people."""
         rows = []
         for title, cell in sorted(self.cells.items()):
-            numbers = [(name, value) for name, value in cell["checks"].items() if _number(value)]
-            shown = ", ".join(f"{name} {value}" for name, value in numbers[:4])
+            shown = ", ".join(few(cell["checks"], NUMBERS))
             rows.append(f"{title:32} {cell['bytes'] / 1e6:12,.1f} MB  {shown}")
         return "\n".join(rows)
 
     def text(self) -> bytes:
         said = {"format": FORMAT, **vars(self)}
         return json.dumps(said, indent=1, sort_keys=True).encode() + b"\n"
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def read(what: str, text: bytes) -> Document:

@@ -9,6 +9,7 @@ from typing import Any
 from ingot.base import digest, sealed
 from ingot.base.fields import Number, Whole, held, json_of
 from ingot.base.refused import Refused
+from ingot.driver.show.quality import few
 from ingot.registry import envelope, modelpack, provenance, transfer, trusted
 from ingot.registry.listed import Listed
 from ingot.registry.modelpack import ACTION, MODEL, PROVENANCE, SBOM
@@ -26,6 +27,7 @@ PREDICATE = {
         "resolvedDependencies": [{"uri": str, "digest": {str: str}}],
     }
 }
+NUMBERS = 6  # of a record
 OURS = ("scripts/", "envs/")  # of the resolved dependencies, those that are no source
 
 
@@ -139,12 +141,9 @@ def lines(found: dict[str, Any]) -> list[str]:
         memory = f", {cost['peak_rss_mb']:,.0f} MB" if "peak_rss_mb" in cost else ""
         said.append(f"cost          {cost['seconds']:.1f} s{memory} of its last step")
     if record:
-        numbers = [
-            f"{name} {value}" for name, value in record["checks"].items()
-            if isinstance(value, int | float)
-        ]  # fmt: skip
         said.append(f"verified      against {record['reference']}: {record['result']}")
-        said.append(f"              {', '.join(numbers[:6])}")
+        if numbers := few(record["checks"], NUMBERS):
+            said.append(f"numbers       {', '.join(numbers)}")
     else:
         said.append("verified      no record of it here")
     if "signed_by" in found:

@@ -20,6 +20,7 @@ from ingot.driver.show import failure
 from ingot.driver.show.capture import Capture
 from ingot.driver.show.live import Live
 from ingot.driver.show.log import Log
+from ingot.driver.show.quality import few
 from ingot.driver.show.status import Status
 from ingot.driver.toolchains import toolchains
 
@@ -164,8 +165,7 @@ def verdict(path: str) -> str:
         return ""
     try:
         found = json.loads(Path(path).read_text())
-        numbers = [f"{name} {value:.4g}" for name, value in found["checks"].items()
-                   if type(value) in (int, float)]  # fmt: skip
-        return "; ".join([f"{found['result']} against {found['reference']}", *numbers[:NUMBERS]])
+        said = f"{found['result']} against {found['reference']}"
+        return "; ".join([said, *few(found["checks"], NUMBERS)])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ""

@@ -8,10 +8,10 @@ from test_signatures import key
 
 from conftest import ROOT
 from ingot.base.refused import Refused
-from ingot.driver.commands import pull
+from ingot.driver.commands import diff, pull
 from ingot.driver.release import released
 from ingot.driver.release.document import Document
-from ingot.registry import published
+from ingot.registry import published, reference
 from ingot.registry.connection import Connection
 
 __all__ = ["artifact", "key", "quick", "server"]  # fixtures
@@ -87,3 +87,37 @@ def test_a_file_is_no_folder_to_pull_into(tmp_path, monkeypatch):
     (tmp_path / "nowhere").symlink_to("gone")
     with pytest.raises(Refused, match="nowhere: exists"):
         pulled("oci://127.0.0.1:1/a:1", "nowhere")
+
+
+def compared(*names):
+    old, new = (*names, ".")[:2]
+    return diff.run(
+        ROOT,
+        Namespace(old=str(old), new=str(new), key=[], plain_http=False, json=False, configfile=None),
+    )  # fmt: skip
+
+
+def test_one_artifact_is_not_compared_as_a_release(release):
+    assert compared(release, release) == 0
+    with pytest.raises(Refused) as error:
+        compared(f"{release}-m.irpa")
+    assert str(error.value).startswith(f"{release}-m.irpa: one artifact, expected a release")
+
+
+def test_files_and_names_without_a_scheme_are_told_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.gguf", "artifacts/a.gguf", "./a.gguf"):
+        with pytest.raises(Refused, match=f"^{name}: .*; `ingot report A --against B` compares"):
+            compared(name, "b.gguf")
+    (tmp_path / "ghcr.io/me").mkdir(parents=True)
+    (tmp_path / "ghcr.io/me/m").write_text("m")
+    with pytest.raises(Refused, match="ingot report"):
+        compared("ghcr.io/me/m")
+    for name in ("ghcr.io/me/m:1", "127.0.0.1:1/m:1", "localhost/m"):
+        with pytest.raises(Refused, match=f"; put oci:// before it: oci://{name}$"):
+            reference.parse(name)
+        with pytest.raises(Refused, match="; put oci:// before it"):
+            compared(name)
+    for name in ("artifacts/m.gguf", "./m", "https://ghcr.io/me/m", "m", "ghcr.io/Me"):
+        with pytest.raises(Refused, match="no reference, expected oci://host/repository:tag"):
+            reference.parse(name)

@@ -53,10 +53,24 @@ def is_loopback(host: str) -> bool:
         return name == "localhost"
 
 
+def lacks_scheme(text: str) -> bool:
+    """Is it a reference as docker has it, host/repository:tag?  A path is none."""
+    host, _, _ = text.partition("/")
+    if not (
+        HOST.fullmatch(host) and host.strip(".") and ({".", ":"} & set(host) or host == "localhost")
+    ):
+        return False
+    try:
+        return bool(parse(f"{SCHEME}{text}"))
+    except Refused:
+        return False
+
+
 def parse(text: str) -> Reference:
     """Refused: what is no reference, by the part that is wrong."""
     if not text.startswith(SCHEME):
-        raise Refused(f"{text}: no reference, expected {EXPECTED}")
+        remedy = f"; put {SCHEME} before it: {SCHEME}{text}" if lacks_scheme(text) else ""
+        raise Refused(f"{text}: no reference, expected {EXPECTED}{remedy}")
     host, _, path = text.removeprefix(SCHEME).partition("/")
     path, _, digest = path.partition("@")
     repository, _, tag = path.partition(":")

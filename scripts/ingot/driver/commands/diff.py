@@ -10,6 +10,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 from pathlib import Path
 
+from ingot.base.refused import Refused
 from ingot.driver.commands.pull import add_reference
 from ingot.driver.commands.targets import add_catalogue
 from ingot.registry import reference
@@ -37,6 +38,7 @@ def run(root: Path, options: Namespace) -> int:
     keys = trusted.keys(options.key)
 
     def read(name: str) -> document.Document:
+        _stop_on_file(name)
         connection = Connection(reference.parse(name), "pull", options.plain_http)
         return released.read(connection, keys).document
 
@@ -57,3 +59,13 @@ def run(root: Path, options: Namespace) -> int:
             print(f"    {line}")
     print(f"{old.name} → {new.name}: {len(listed)} of {len({*old.cells, *new.cells})} cells differ")
     return bool(listed)
+
+
+def _stop_on_file(name: str) -> None:
+    """Releases are compared here; files by `ingot report`."""
+    there = Path(name).exists() or not reference.lacks_scheme(name)
+    if not name.startswith(reference.SCHEME) and there:
+        raise Refused(
+            f"{name}: no release, expected oci://host/repository:VERSION; `ingot report A --against B` "
+            "compares two artifacts here"
+        )

@@ -101,6 +101,11 @@ def stop_on_release(found: Listed, only: list[str]) -> None:
 def read(connection: Connection, keys: list) -> Released:
     """The release behind a reference; its signature is checked where there are keys to trust."""
     found = listed.read(connection)
+    if not found.digests(RELEASE) and not cells(found):
+        raise Refused(
+            f"{connection.reference}: one artifact, expected a release (MODEL@VERSION of `ingot release`); "
+            "`ingot show` says what it is made from"
+        )
     signers = trusted.signed(found, keys, KIND)[1] if keys else []
     _, text = found.only_layer(found.one(RELEASE))
     said = document.read(found.reference, text)

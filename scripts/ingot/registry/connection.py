@@ -23,6 +23,8 @@ from ingot.registry import credentials
 from ingot.registry.reference import Reference, is_loopback
 
 TRIES = 6  # of one request
+REFUSED = 3  # where the connection is refused, and no answer ever came: nobody is there
+LONG = 5.0  # seconds of a wait that is said although one was said before
 WAIT, LONGEST_WAIT = 0.5, 60.0  # seconds before the first retry, and at most
 SILENCE = 60.0  # seconds without a byte
 BLOCK = 1 << 20  # bytes of a body sent at once
@@ -80,6 +82,9 @@ class Connection:
         self.known: credentials.Credentials | None = None
         self.asked = False
         self.requests = 0
+        self.answered = self.gone = False  # did it ever; was it given up, as nobody is there
+        self.told = False  # that it is asked again, since the last answer
+        self.told_until = 0.0  # monotonic seconds
         self.base = f"{'http' if plain else self._scheme()}://{reference.host}/v2/"
 
     def _scheme(self) -> str:
@@ -125,11 +130,15 @@ class Connection:
             try:
                 found = self._once(method, url, token, body, headers or {}, stream, expected)
             except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-                if last:
+                nobody = isinstance(error.__cause__, ConnectionRefusedError) and not self.answered
+                self.gone |= nobody and attempt + 1 >= REFUSED
+                if last or (nobody and self.gone):
                     raise Cut(f"{what}: {_reason(error)}, expected an answer; try again") from None
                 time.sleep(self.again(f"{what}: {_reason(error)}", attempt))
                 continue
+            self.answered = True
             if found.status in expected:
+                self.told = False
                 return found
             said, wait = _said(found), found.headers.get("Retry-After")
             if found.status in (401, 403) and not found.ours:
@@ -151,9 +160,14 @@ class Connection:
         raise Cut(f"{what}: no answer but 401, expected one; try again")
 
     def again(self, why: str, attempt: int, asked: str | None = None) -> float:
-        """Say that something is tried again; the seconds until then."""
+        """Say that something is tried again, once for all that wait; the seconds until then."""
         seconds = pause(attempt, asked, self.longest_wait)
-        if not self.quiet:
+        with self.lock:
+            now = time.monotonic()
+            known = self.told and (seconds < LONG or now < self.told_until)
+            if not known:
+                self.told, self.told_until = True, now + (seconds if seconds >= LONG else 0)
+        if not (self.quiet or known):
             why = re.split(", expected|; ", why)[0]  # what a user would do, we do
             print(f"{why}; trying again in {seconds:.1f} s", file=sys.stderr, flush=True)
         return seconds

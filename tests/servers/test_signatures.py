@@ -359,6 +359,44 @@ def test_a_key_of_another_kind_is_refused(tmp_path):
             envelope.public_key(path)
 
 
+def test_why_a_key_is_not_taken_is_said_by_its_cause(tmp_path):
+    public, rsa = key_pair(tmp_path)[1], tmp_path / "rsa.pem"
+    for words in (
+        ["genrsa", "-out", rsa, "2048"],
+        [
+            "ec",
+            "-in",
+            tmp_path / "key.pem",
+            "-aes128",
+            "-passout",
+            "pass:x",
+            "-out",
+            tmp_path / "closed",
+        ],
+        ["ecparam", "-name", "secp384r1", "-genkey", "-noout", "-out", tmp_path / "wide"],
+    ):
+        subprocess.run(["openssl", *words], check=True, capture_output=True)
+    (tmp_path / "text").write_text("text")
+    for name, said in {
+        "missing": "no such file",
+        "": "Is a directory",
+        public.name: "a public key, which signs nothing",
+        "rsa.pem": "an RSA key",
+        "wide": "a key of secp384r1",
+        "closed": "a key with a password",
+        "text": "no private key that we can read",
+    }.items():
+        with pytest.raises(Refused, match=f"^{tmp_path / name}: {said}, expected PEM of P-256"):
+            envelope.private_key(tmp_path / name)
+    for name, said in {
+        "missing": "no such file",
+        "rsa.pem": "an RSA key",
+        "text": "no public key",
+    }.items():
+        with pytest.raises(Refused, match=f"^{tmp_path / name}: {said}"):
+            envelope.public_key(tmp_path / name)
+
+
 def test_a_bill_names_each_package_once_and_is_the_same_each_time(tmp_path):
     locks = [ROOT / "envs/convert/requirements.lock", ROOT / "envs/hub/requirements.lock"]
     text = sbom.sbom("m.gguf", "ab" * 32, "apache-2.0", locks)

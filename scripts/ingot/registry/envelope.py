@@ -13,7 +13,7 @@ from typing import Any
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from ingot.base.digest import canonical
 from ingot.base.fields import held, json_of
@@ -32,36 +32,65 @@ FORM = {
     "predicateType": str,
     "predicate": {},
 }
+MAKE = "docs/publishing.md, Signatures, has the commands that make one"
 SHA256 = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)  # RFC 6979
 
 
 def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Refused: what is no key of P-256 without a password."""
+    text = _pem(path, "private")
     try:
-        found = serialization.load_pem_private_key(path.read_bytes(), None)
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
+        found = serialization.load_pem_private_key(text, None)
+    except TypeError:
+        raise Refused(
+            f"{path}: a key with a password, expected PEM of P-256 without one; name another"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
         found = None
     if not isinstance(found, ec.EllipticCurvePrivateKey) or found.curve.name != "secp256r1":
+        what = "no private key that we can read"
+        if found is None and b"-----BEGIN PUBLIC KEY-----" in text:
+            what = "a public key, which signs nothing"
         raise Refused(
-            f"{path}: no private key that we can read, expected PEM of P-256; name another"
+            f"{path}: {_kind(found) or what}, expected PEM of P-256, the private key; {MAKE}"
         )
     return found
 
 
+def _pem(path: Path, kind: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise Refused(
+            f"{path}: no such file, expected PEM of P-256, a {kind} key; name another"
+        ) from None
+    except OSError as error:
+        raise Refused(
+            f"{path}: {error.strerror}, expected PEM of P-256, a {kind} key; name another"
+        ) from None
+
+
+def _kind(key: Any) -> str:
+    """What a key of another kind is; empty of none."""
+    if isinstance(key, rsa.RSAPrivateKey | rsa.RSAPublicKey):
+        return "an RSA key"
+    return f"a key of {getattr(getattr(key, 'curve', None), 'name', 'another kind')}" if key else ""
+
+
 def public_key(path: Path) -> ec.EllipticCurvePublicKey:
     """Of its file, or of the private key's."""
+    text = _pem(path, "public")
     try:
-        found = serialization.load_pem_public_key(path.read_bytes())
-    except (OSError, ValueError, TypeError, UnsupportedAlgorithm):
+        found = serialization.load_pem_public_key(text)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         try:
-            found = private_key(path).public_key()
-        except Refused:
+            found = serialization.load_pem_private_key(text, None).public_key()
+        except (ValueError, TypeError, UnsupportedAlgorithm, AttributeError):
             found = None
-    if not Path(path).exists():
-        raise Refused(f"{path}: no such file, expected PEM of P-256, a public key")
     if not isinstance(found, ec.EllipticCurvePublicKey) or found.curve.name != "secp256r1":
         raise Refused(
-            f"{path}: no public key that we can read, expected PEM of P-256; name another"
+            f"{path}: {_kind(found) or 'no public key that we can read'}, expected PEM of P-256, a public "
+            "key; name another"
         )
     return found
 

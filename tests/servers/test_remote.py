@@ -237,6 +237,22 @@ def test_a_record_of_our_own_is_not_replaced(warm, folder):
     assert Path("c.two").read_text() == ours
 
 
+def test_a_registry_that_takes_no_writes_is_still_read(warm, folder, monkeypatch, capsys):
+    monkeypatch.setenv(settings.POLICY, settings.WRITE)
+    warm.fault("POST", "blobs/uploads/", times=99, status=405)
+    Path("a.txt").write_text("other")
+    found = Shared(chain(), folder / "second").build()
+    assert found.ran == ["b.one", "c.two"] and not found.remote.why_not
+    assert len([method for method, *_ in warm.seen if method == "POST"]) <= transfer.WORKERS
+    said = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("shared cache")
+    ]
+    assert said == [
+        f"shared cache: {warm.host} takes no writes (405), so nothing is sent in this run; set "
+        f"{settings.POLICY}={settings.READ}"
+    ]
+
+
 def test_a_recipe_ends_with_its_record(warm, folder):
     store = Shared(chain(), folder / "second").build().contents.store
     (recipe,) = (folder / "second/recipes").glob("*/*")

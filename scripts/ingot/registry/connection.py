@@ -43,9 +43,8 @@ class Answer(Refused):
 
     def __init__(self, status: int, what: str, said: str, wait: str | None = None):
         word = f"{status} ({said})" if said else str(status)
-        super().__init__(
-            f"{what}: the registry answers {word}" + ("" if said else "; check the reference")
-        )
+        advice = "; it takes no writes, name another" if status == 405 else "; check the reference"
+        super().__init__(f"{what}: the registry answers {word}{'' if said else advice}")
         self.status, self.wait = status, wait
 
 

@@ -21,7 +21,7 @@ from ingot.base.progress import Progress
 from ingot.base.refused import Refused
 from ingot.driver.cache.remote import entry
 from ingot.driver.cache.remote.entry import Found
-from ingot.driver.cache.remote.settings import Settings
+from ingot.driver.cache.remote.settings import POLICY, READ, Settings
 from ingot.registry import reference, transfer
 from ingot.registry.connection import Answer, Connection, Cut
 from ingot.store.records import Record, Store
@@ -30,6 +30,7 @@ AT_ONCE = 8  # look-ups
 PATIENCE = 30.0  # seconds that the look-ups of one moment may take
 SILENCE = 15.0  # seconds without a byte
 TRIES = 3
+NO_WRITES = 405  # of a registry that is a mirror, or read-only
 SLOWEST = 100_000  # bytes/s on average, below which building is taken to be quicker
 STILL = 60.0  # seconds without a byte sent, at the end of a run
 QUIET = 2.0  # seconds of waiting for the registry at the end of a run; longer is said
@@ -201,13 +202,28 @@ class Remote:
         while True:
             record, recipe, read = self.sending.get()
             try:
-                if not self.why_not and self._rests_on_sound(record, read):
+                going = self.writes and not self.why_not
+                if going and self._rests_on_sound(record, read):
                     self._send(record, recipe)
+            except Answer as error:
+                if error.status == NO_WRITES:
+                    self._only_read()
+                else:
+                    self.give_up(error)
             except (Refused, OSError) as error:
                 self.give_up(error)
             except Exception as error:  # the thread goes on: close() waits for its queue
                 self.give_up(repr(error))
             self.sending.task_done()
+
+    def _only_read(self) -> None:
+        """What the registry has is fetched all the same."""
+        self.writes = False
+        print(
+            f"shared cache: {self.place.host} takes no writes ({NO_WRITES}), so nothing is sent in this run; "
+            f"set {POLICY}={READ}",
+            file=sys.stderr,
+        )
 
     def _rests_on_sound(self, record: Record, read: list[str]) -> bool:
         """Do the blobs that a record rests on hold what their names say?  Where not, what was made of them

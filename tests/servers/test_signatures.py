@@ -13,7 +13,7 @@ from test_registry import artifact, get, needs_servers, push, quick, server, to
 from conftest import ROOT
 from ingot.base.refused import Refused
 from ingot.driver.commands import pull, verify
-from ingot.driver.release import on_record
+from ingot.driver.release import on_record, shown
 from ingot.registry import (
     envelope,
     listed,
@@ -439,6 +439,24 @@ def test_provenance_names_the_hubs_files_by_address_and_the_rest_by_name():
         "listing": {"sha256": "1" * 64}, "text": {"sha256": "4" * 64},
         "https://h/m/resolve/c/config.json": {"sha256": "2" * 64},
     }  # fmt: skip
+
+
+def test_the_same_sources_are_shown_of_a_registry_and_of_a_file(server, artifact, key, tmp_path):
+    shard, config = f"tensors:{'1' * 64}", f"sha256:{'2' * 64}"
+    fields = {"inputs": {"config": config, "files": [["config.json", config], ["m.safetensors", shard]],
+                         "corpus": f"tree:{'3' * 64}"}}  # fmt: skip
+    one = provenance.Step("build", "k", {"m.irpa": f"sha256:{'4' * 64}"}, fields)
+    said = {"predicate": provenance.predicate("artifacts/m.irpa", {}, [one], {})}
+    origin = published.Origin(said["predicate"], b"{}", key[0])
+    place = Connection(to(server.host, "sources"), "pull,push")
+    published.publish(place, artifact(single=True), "1.0", None, origin)
+    found = shown.of_reference(listed.read(place))
+    assert [line for line in shown.lines(found) if line.startswith("from ")] == [
+        "from          config.json  sha256:222222222222",
+        "from          m.safetensors  tensors:111111111111 (of its tensors)",
+        "from          corpus  tree:333333333333 (of a folder)",
+    ]
+    assert found["made_from"] == shown._named_once(provenance.leaves([one]))
 
 
 def test_nothing_of_this_machine_is_in_what_is_published(tmp_path):

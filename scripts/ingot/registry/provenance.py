@@ -11,6 +11,7 @@ from ingot.store.records import Record, Store
 KIND = "https://slsa.dev/provenance/v1"
 BUILD = "urn:ingot:build:2"  # the key's version
 BUILDER = "urn:ingot:builder"
+SLSA = {"tree": "ingotTree", "tensors": "ingotTensors"}  # kinds of digests that are Ingot's own
 
 
 @dataclass(frozen=True)
@@ -90,5 +91,12 @@ def leaves(steps: list[Step]) -> dict[str, str]:
 
 def _resource(uri: str, digest: str) -> dict[str, Any]:
     kind, _, value = digest.partition(":")
-    word = {"sha256": "sha256", "tree": "ingotTree", "tensors": "ingotTensors"}.get(kind, kind)
-    return {"uri": uri, "digest": {word: value}}
+    return {"uri": uri, "digest": {SLSA.get(kind, kind): value}}
+
+
+def digest_of(resource: dict[str, Any]) -> str:
+    """The digest of a resolved dependency, as the store writes it; empty where there is none."""
+    ours = {word: kind for kind, word in SLSA.items()}
+    return next(
+        (f"{ours.get(word, word)}:{value}" for word, value in resource["digest"].items()), ""
+    )

@@ -44,7 +44,7 @@ def of_reference(found: Listed) -> dict[str, Any]:
     layers = found.manifest(found.one(MODEL))["layers"]
     _, bill = found.only_layer(found.one(SBOM))
     sources = {
-        one["uri"]: next(iter(one["digest"].values()), "")
+        one["uri"]: provenance.digest_of(one)
         for one in build.get("resolvedDependencies", ())
         if not one["uri"].startswith(OURS)
     }
@@ -58,7 +58,7 @@ def of_reference(found: Listed) -> dict[str, Any]:
         "target": outside.get("target", ""),
         "source": inside.get("source", ""),
         "steps": [step.get("rule", "") for step in inside.get("steps", ())],
-        "made_from": sources,
+        "made_from": _named_once(sources),
         "toolchains": sorted(one["name"] for one in parts if one.get("type") == "platform"),
         "cost": config.get("ingot", {}).get("cost", {}),
         "verification": trusted.verification(found),
@@ -99,7 +99,7 @@ def of_file(store: Store, path: Path) -> dict[str, Any]:
         "bytes": sum(one["size"] for one in record.outputs),
         "built": time.strftime("%Y-%m-%d", time.gmtime(store.blob(record.digest).stat().st_mtime)),
         "steps": [step.rule for step in steps],
-        "made_from": provenance.leaves(steps),
+        "made_from": _named_once(provenance.leaves(steps)),
         "toolchains": sorted(
             {re.split("/", n)[0] for s in steps for n in s.fields.get("lock", {})}
         ),
@@ -125,6 +125,19 @@ def _verification(store: Store, sha256: str) -> dict[str, Any]:
     return {}
 
 
+def _named_once(sources: dict[str, str]) -> dict[str, str]:
+    """Without the role of a file, such as `config`, where it is there by its own name, config.json."""
+    files = {text for name, text in sources.items() if "." in name}
+    return {name: text for name, text in sources.items() if "." in name or text not in files}
+
+
+def _short(text: str) -> str:
+    """A digest to compare by eye; what it is of, where it is not of a file's bytes."""
+    kind, _, value = text.partition(":")
+    what = {"tensors": " (of its tensors)", "tree": " (of a folder)"}.get(kind, "")
+    return f"{kind}:{value[:12]}{what}"
+
+
 def lines(found: dict[str, Any]) -> list[str]:
     """The same for people."""
     cost, record = found["cost"], found["verification"]
@@ -136,7 +149,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         f"made by       {' → '.join(found['steps'])}",
         f"with          {', '.join(found['toolchains'])}",
     ]
-    said += [f"from          {name}  {text[:19]}" for name, text in found["made_from"].items()]
+    said += [f"from          {name}  {_short(text)}" for name, text in found["made_from"].items()]
     if "seconds" in cost:
         memory = f", {cost['peak_rss_mb']:,.0f} MB" if "peak_rss_mb" in cost else ""
         said.append(f"cost          {cost['seconds']:.1f} s{memory} of its last step")

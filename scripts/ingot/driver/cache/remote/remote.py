@@ -220,8 +220,8 @@ class Remote:
         """What the registry has is fetched all the same."""
         self.writes = False
         print(
-            f"shared cache: {self.place.host} takes no writes ({NO_WRITES}), so nothing is sent in this run; "
-            f"set {POLICY}={READ}",
+            f"shared cache: {self.place.host} takes no writes ({NO_WRITES}), so nothing is sent in this "
+            f"run; set {POLICY}={READ}",
             file=sys.stderr,
         )
 

@@ -8,7 +8,6 @@ By its chat template, in the runtime that serves the form; each next token is th
 import json
 import signal
 import subprocess
-import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -65,8 +64,7 @@ def run(root: Path, options: Namespace) -> int:
         raise Refused(f"{form}: a part of an artifact, expected the whole; name its folder")
     if (form / SUMS).is_file():
         sealed(form)
-    for reason in older.why(root, Store(), catalogue, [str(form)]).values():
-        print(older.sentence(str(form), reason), file=sys.stderr)
+    older.told(root, Store(), catalogue, [str(form)])
     if bundle:
         print(by_shortfin(root, options))
         return 0

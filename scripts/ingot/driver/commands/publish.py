@@ -57,7 +57,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(root: Path, options: Namespace) -> None:
     # no other command needs urllib3 and cryptography
     from ingot.driver.catalogue.formats.rows import RECORD
-    from ingot.driver.release import to_hub
+    from ingot.driver.release import older, to_hub
     from ingot.driver.release.on_record import OnRecord
     from ingot.registry import parts
     from ingot.registry.connection import Connection
@@ -69,6 +69,7 @@ def run(root: Path, options: Namespace) -> None:
         key, names = signing_key(options.key), [one.rstrip("/") for one in options.target]
         asked = [name + end for name in names for end in ("", RECORD)]
         found = OnRecord(root, Store(), asked, options.configfile)
+        older.told(root, found.store, found.catalogue, names)
         with tempfile.TemporaryDirectory() as folder:
             to_hub.stop_on_mixed([found.artifact(target, Path(folder)) for target in names])
         for target in names:
@@ -92,6 +93,7 @@ def run(root: Path, options: Namespace) -> None:
     rule = parts.rule_for(place.host, options.parts)
     store = Store()
     found = OnRecord(root, store, [target, target + RECORD], options.configfile)
+    older.told(root, store, found.catalogue, [target])
     with tempfile.TemporaryDirectory() as folder:
         artifact, origin = found.artifact(target, Path(folder)), found.origin(target, key)
         connection = Connection(place, "pull,push", options.plain_http)

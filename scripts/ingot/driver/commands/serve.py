@@ -51,8 +51,7 @@ def run(root: Path, options: Namespace) -> None:
     words = command(path, row)
     if (path / SUMS).is_file():
         sealed(path)
-    for reason in older.why(root, Store(), catalogue, [str(path)]).values():
-        print(older.sentence(str(path), reason), file=sys.stderr)
+    older.told(root, Store(), catalogue, [str(path)])
     environment = dict(os.environ)
     for name in TOOLCHAINS.get(path.suffix, ()) if "PYTHON" not in environment else ():
         if (path / LOCK).is_file() and (root / "envs" / name / LOCK).read_bytes() == (

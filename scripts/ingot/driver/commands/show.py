@@ -4,6 +4,7 @@ Of a reference, a release's too; or of a file or folder whatever its name, which
 the store.
 """
 
+import contextlib
 import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -22,7 +23,9 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
+    from ingot.driver.catalogue import schema
     from ingot.driver.release import (
+        older,
         released,
         shown,  # no other command needs urllib3
     )
@@ -41,4 +44,6 @@ def run(root: Path, options: Namespace) -> None:
         raise Refused(f"{options.what}: missing, expected a file, a folder or oci://...; check it")
     else:
         found = shown.of_file(Store(), Path(options.what))
+        with contextlib.suppress(Refused):  # of a catalogue, which is not asked for
+            older.told(root, Store(), schema.load(root), [options.what.rstrip("/")])
     print(json.dumps(found) if options.json else "\n".join(shown.lines(found)))

@@ -1,5 +1,6 @@
 """Which artifacts are older than their model: made of other files than the rules would take now."""
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,12 @@ def why(
         except (Refused, OSError):  # it is the artifact that was asked for, not its source
             continue
     return found
+
+
+def told(root: Path, store: Store, catalogue: dict[str, Any], wanted: Iterable[str]) -> None:
+    """Say it of each on stderr."""
+    for target, reason in why(root, store, catalogue, wanted).items():
+        print(sentence(target, reason), file=sys.stderr)
 
 
 def sentence(target: str, reason: str) -> str:

@@ -7,14 +7,19 @@ from typing import Any
 
 from ingot.driver.cache.decide import Decision
 from ingot.driver.catalogue.job import Graph, Job
-from ingot.driver.forecast.costs import Costs
+from ingot.driver.forecast.costs import Costs, Forecast
 from ingot.driver.forecast.schedule import duration, schedule, size, tasks_of
 from ingot.driver.show.status import MANY, kind
 from ingot.driver.toolchains import toolchains
 
 
-def table(decision: Decision, costs: Costs, asks: Callable[[Job], str]) -> Iterator[str]:
-    """A row per job, many of a kind as one."""
+def table(
+    decision: Decision, costs: Costs, asks: Callable[[Job], str], at_once: int, most: float
+) -> Iterator[str]:
+    """A row per job, many of a kind as one, which takes from the first's start to the last's end.
+
+    So many jobs at once in `most` bytes, as the total below the table has them.
+    """
     if decision.restore or decision.run:
         yield f"{'':9}{'takes':>8}{'memory':>10}{'disk':>10}"
     for files in decision.restore.values():
@@ -23,16 +28,24 @@ def table(decision: Decision, costs: Costs, asks: Callable[[Job], str]) -> Itera
     kinds: dict[str, list[Job]] = {}
     for job in decision.run:
         kinds.setdefault(kind(job), []).append(job)
+    forecasts = {job: one for job in decision.run if (one := costs.of(job))}
+    starts: dict[str, float] = {}  # by the first output; where some row needs it
+    if any(len(alike) >= MANY for alike in kinds.values()):
+        tasks = list(tasks_of(_described(forecasts)))
+        starts = schedule(tasks, set(), at_once, False, most).started
     for job, why in decision.run.items():
         alike = kinds[kind(job)]
         many = len(alike) >= MANY
         if many and job is not alike[0]:
             continue
-        found = [one for each in (alike if many else [job]) if (one := costs.of(each))]
+        shown = [each for each in (alike if many else [job]) if each in forecasts]
+        found = [forecasts[each] for each in shown]
         numbers = f"{'-':>8}{'-':>10}{'-':>10}"
         if found:
+            begun = [starts.get(each.writes[0], 0.0) if each.writes else 0.0 for each in shown]
+            ends = [at + one.seconds for at, one in zip(begun, found, strict=True)]
             numbers = (
-                f"{duration(sum(one.seconds for one in found)):>8}"
+                f"{duration(max(ends) - min(begun)):>8}"
                 f"{size(max(one.memory for one in found)):>10}"
                 f"{size(sum(one.written for one in found)):>10}"
             )
@@ -55,17 +68,22 @@ def plan(
 
     `free`: bytes of the disk of artifacts/ or of the `store`'s, whichever has less.
     """
-    found = [
-        {"action": "run", "outputs": job.writes, "inputs": job.reads,
-         "forecast": {"files": one.files, "seconds": one.seconds, "memory": one.memory,
-                      "download": one.download}}
-        for job in decision.run if job.writes and (one := costs.of(job))
-    ]  # fmt: skip
+    found = _described({job: one for job in decision.run if (one := costs.of(job))})
     way = schedule(list(tasks_of(found)), graph.asked(), at_once, keeps == "targets", most)
     known = len(found) == len(decision.run)
     line = [[at, sum(sizes.values())] for at, sizes in way.timeline]
     return {"seconds": way.seconds, "memory": way.memory, "disk": way.disk, "disk_at": line,
             "download": way.download, "whole": known, "free": _free(store)}  # fmt: skip
+
+
+def _described(forecasts: dict[Job, Forecast]) -> list[dict[str, Any]]:
+    """Jobs that run, as schedule.tasks_of takes them."""
+    return [
+        {"action": "run", "outputs": job.writes, "inputs": job.reads,
+         "forecast": {"files": one.files, "seconds": one.seconds, "memory": one.memory,
+                      "download": one.download}}
+        for job, one in forecasts.items() if job.writes
+    ]  # fmt: skip
 
 
 def _free(store: Path) -> int:

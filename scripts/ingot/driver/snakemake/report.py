@@ -43,7 +43,8 @@ def tell(
     `room` is for jobs at once.  With a cluster, a dry run also says what each job would ask of it.
     """
     if dry:
-        lines = list(decided.table(decision, costs, cluster.described if cluster else lambda _: ""))
+        asks = cluster.described if cluster else lambda _: ""
+        lines = list(decided.table(decision, costs, asks, *room))
     else:
         lines = list(_news(decision))
     for line in lines[: LINES if dry else FEW] if dry or len(lines) <= FEW else ():

@@ -134,9 +134,7 @@ def shape_of(model: Model) -> Shape:
 
 
 def asked_of(options: Namespace, shape: Shape) -> Asked:
-    context = options.context or min(CONTEXT, shape.context)
-    if not 0 < context <= shape.context:
-        raise Refused(f"--context: {context}, expected at most {shape.context}, the model's own")
+    context = plan.request(options, min(CONTEXT, shape.context), shape.context)
     if options.requests < 1:
         raise Refused(f"--requests: {options.requests}, expected 1 or more")
     return Asked(context, options.requests, options.kv_type)

@@ -28,7 +28,7 @@ from ingot.driver.forecast.past import Past, spread
 from ingot.model import gpu_layout
 from ingot.model.checkpoint.quantised.schemes import ALL as SCHEMES
 from ingot.model.config import ModelConfig
-from ingot.model.gpu_layout import SERVERS, VLLM, GpuLayout
+from ingot.model.gpu_layout import SERVERS, SHORTFIN, VLLM, GpuLayout
 from ingot.model.specs import parameters
 from ingot.parity import reading as reading_of
 from ingot.serving.vllm import plan as plan_of
@@ -236,21 +236,30 @@ def of_serving(name: str, costs: Costs, built: list[str], options: Namespace) ->
     room = options.gpu_memory or devices[hardware].get("memory") or DEFAULT_GPU
     memory = int(room * GIB)
     by = (
-        by_table(config, servers, memory, options, scheme)
+        by_table(config, servers, memory, options, entry["tp"], scheme)
         if config
         else by_reading(model, memory, options)
     )
     return {
         "model": name, "hardware": hardware, "gpu_gib": room,
-        "asked_tp": asked.tp if asked else None, "asked_pp": stages, **by,
+        "asked_tp": asked.tp if asked else None, "asked_pp": stages,
+        "context_asked": bool(options.context), **by,
     }  # fmt: skip
 
 
 def by_table(
-    config: ModelConfig, servers: tuple, memory: int, options: Namespace, scheme: str = ""
+    config: ModelConfig,
+    servers: tuple,
+    memory: int,
+    options: Namespace,
+    sizes: list[int],
+    scheme: str = "",
 ) -> dict:
-    """Weights, cache and layouts by our own table of the family; `scheme` is of quantised weights."""
-    length, kv_heads = options.context or config.context, options.kv_heads
+    """Weights, cache and layouts by our own table of the family; `scheme` is of quantised weights.
+
+    `sizes` are those that the catalogue has targets of: shortfin serves nothing else.
+    """
+    length, kv_heads = request(options, config.context, config.context), options.kv_heads
     per_weight = schemes.per_weight(config, scheme) if scheme else 0
     needs = gpu_layout.needs(config, length, memory, options.nominal, kv_heads)
     if scheme:
@@ -260,6 +269,8 @@ def by_table(
     def layouts(server: str) -> Iterator[GpuLayout]:
         for one in gpu_layout.layouts(config, SERVERS[server], memory, length, per_weight):
             cut = schemes.cut_group(config, scheme, one.tp) if scheme and not one.wrong else None
+            if server == SHORTFIN.name and not one.wrong and one.tp not in sizes:
+                cut = f"the model's `tp` in the catalogue is {', '.join(map(str, sizes))}"
             yield GpuLayout(one.tp, one.pp, cut) if cut else one
 
     return {
@@ -277,7 +288,7 @@ def by_reading(model: Model, memory: int, options: Namespace) -> dict:
             f"{model.name}: --kv-heads and --nominal are of models that Ingot has a table of"
         )
     shape = plan_of.shape_of(reading_of.served(reading(model.name)), model.checkpoint_bytes())
-    length = options.context or shape.context
+    length = request(options, shape.context, shape.context)
     rows = [*plan_of.layouts(shape, memory, length)]
     one = rows[0]
     cache = one.kv_per_token * length
@@ -287,6 +298,14 @@ def by_reading(model: Model, memory: int, options: Namespace) -> dict:
         "needs": asdict(gpu_layout.by_bytes(shape.weights, cache, memory)),
         "layouts": {"vllm": [_row(one) for one in rows]}, "note": None,
     }  # fmt: skip
+
+
+def request(options: Namespace, default: int, most: int) -> int:
+    """Tokens of one request.  Refused: more than the model's own context."""
+    length = options.context or default
+    if not 0 < length <= most:
+        raise Refused(f"--context: {length}, expected at most {most}, the model's own")
+    return length
 
 
 def _row(one: gpu_layout.GpuLayout) -> dict:

@@ -100,7 +100,7 @@ def of_serving(one: dict) -> Iterator[str]:
         few = [row for row in rows if row["gpus"] <= MOST_GPUS]
         shown = few if any(row["fits"] for row in few) else rows
         for row in sorted(shown, key=lambda row: (row["gpus"], row["pp"])):
-            yield of_layout(row, context, row in first and asked(row, one))
+            yield of_layout(row, one, row in first and asked(row, one))
     tight = [row for row in first if asked(row, one)]
     if tight and not tight[0]["fits"]:
         best = next((row["tp"] for row in first if row["fits"]), None)
@@ -112,13 +112,14 @@ def asked(row: dict, one: dict) -> bool:
     return (row["tp"], row["pp"]) == (one["asked_tp"], one["asked_pp"])
 
 
-def of_layout(row: dict, context: int, asked: bool) -> str:
+def of_layout(row: dict, one: dict, asked: bool) -> str:
     stages = f" pp{row['pp']}" if row["pp"] > 1 else ""
     name = f"tp{row['tp']}{stages}"
     start = f"  {name:9}{row['gpus']:>3} GPUs"
     if row["wrong"]:
         return f"{start}  not possible: {row['wrong']}"
-    verdict = "" if row["fits"] else f"  not the {context} asked for"
+    whose = "asked for" if one["context_asked"] else "of the model's context"
+    verdict = "" if row["fits"] else f"  not the {one['context']} {whose}"
     mark = "  <- this target" if asked else ""
     weights, cache = row["weights"] / GIB, row["kv_per_token"] / 1024
     return f"{start}{weights:>10.2f} GiB{cache:>8.1f} KiB/tok{row['tokens']:>16}{verdict}{mark}"

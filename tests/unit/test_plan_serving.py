@@ -1,0 +1,44 @@
+"""What `ingot plan` says of serving, and what it refuses, before anything is asked of Snakemake."""
+
+import json
+
+import pytest
+
+from ingot.driver.commands import cli
+
+
+@pytest.fixture
+def plan(tmp_path, monkeypatch, capsys):
+    """plan("llama70b") is its answer; nothing is fetched: it plans by the catalogue's dimensions."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("INGOT_STORE", str(tmp_path / "store"))
+
+    def run(*words):
+        assert not cli.main(["plan", *map(str, words)])
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("command", ["plan", "fit"])
+def test_a_request_longer_than_the_models_context_is_refused(command, plan):
+    with pytest.raises(SystemExit) as end:
+        cli.main([command, "llama70b", "--context", "500000"])
+    assert end.value.code == "error: --context: 500000, expected at most 131072, the model's own"
+    assert json.loads(plan("llama70b", "--context", 131072, "--json"))["serving"][0]["context"] == 131072
+
+
+def test_a_context_that_nobody_asked_for_is_called_the_models(plan):
+    said = plan("llama405b")
+    assert "not the 131072 of the model's context" in said and "asked for" not in said
+    assert "not the 100000 asked for" in plan("llama405b", "--context", 100_000)
+
+
+def test_shortfin_has_no_layout_of_a_size_that_the_catalogue_does_not_name(plan):
+    (one,) = json.loads(plan("llama405b", "--json"))["serving"]
+    rows = {row["tp"]: row for row in one["layouts"]["shortfin"]}
+    assert rows[2]["wrong"] == "the model's `tp` in the catalogue is 1, 4, 8"
+    assert not rows[2]["fits"] and rows[4]["wrong"] is None
+    assert rows[16]["wrong"] == "8 KV heads are not divisible by 16"
+    assert all(row["wrong"] is None for row in one["layouts"]["vllm"] if row["tp"] == 2)

@@ -215,6 +215,14 @@ def test_without_a_runner_of_its_own_a_fork_builds_all_that_a_lent_one_can(ingot
         assert "sm90: no --runner sm90=LABEL,... names one, so 1 cell is left out" in done.stderr
 
 
+def test_a_target_that_is_named_and_that_no_runner_takes_is_an_error(ingot):
+    done = ingot("matrix", "artifacts/demo_tp1.trtllm", "--github")
+    assert done.returncode == 1 and not done.stdout
+    assert done.stderr.endswith(
+        "error: artifacts/demo_tp1.trtllm: no cell that a runner takes; name one by --runner\n"
+    )
+
+
 def test_a_catalogue_that_is_not_committed_is_in_no_cell(ingot, tmp_path):
     (tmp_path / "mine.yaml").write_text("models: {}")
     done = ingot("matrix", "--configfile", "mine.yaml", "artifacts/demo.gguf")

@@ -20,6 +20,12 @@ from ingot.driver.commands import cli, doctor, matrix, status, stopped, wheels
      ("matrix --model nobody", "error: --model: nobody, expected one of demo"),
      ("matrix --format pickle", "error: --format: pickle, expected one of gguf"),
      ("matrix --runner sm90", "error: --runner: sm90, expected NAME=LABEL"),
+     ("matrix --runner foo=bar --github", "error: --runner: foo, expected one of cpu, bigmem, sm80"),
+     ("matrix --github --gitlab", "error: --github and --gitlab: both, expected one of them"),
+     ("matrix --model llama405b --github",
+      "error: llama405b: no revision, so in no cell: what it is may change each night; set models.llama405b"),
+     ("matrix --model demo --format mmproj.gguf",
+      "error: --model: demo: no target of it in mmproj.gguf, expected one or more"),
      ("matrix artifacts/demo.pickle", "error: artifacts/demo.pickle: not a target"),
      ("wheels nobody", "error: nobody: no toolchain, expected one of ci")],
 )  # fmt: skip

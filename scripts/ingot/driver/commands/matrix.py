@@ -46,14 +46,25 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(root: Path, options: Namespace) -> None:
+    if options.github and options.gitlab:
+        raise Refused("--github and --gitlab: both, expected one of them; call it once for each")
     catalogue, mine = committed_catalogue(root, options.configfile)
     labels = runners(options.runner, [] if options.gitlab else ["ubuntu-24.04"])
+    for name in labels:
+        if name not in (known := (*cells.HOSTS, *catalogue["gpus"])):
+            raise Refused(f"--runner: {name}, expected one of {', '.join(known)}")
     for word in (*options.model, *options.target):
         if (name := targets.model_of(word)) in mine:
             raise Refused(
                 f"{name}: {WHOSE}; move its entry to a catalogue in git, and name that by --configfile"
             )
     wanted = options.target or list(selected(catalogue, options))
+    if options.model and not wanted:
+        formats = ", ".join(options.format or FINAL)
+        raise Refused(
+            f"--model: {', '.join(options.model)}: no target of it in {formats}, expected one or more; "
+            "name another --format"
+        )
     if mine and not (options.target or options.model):
         print(f"{', '.join(mine)}: {WHOSE}: left out", file=sys.stderr)
     for target in wanted:
@@ -66,7 +77,10 @@ def run(root: Path, options: Namespace) -> None:
         cell["configfile"] = own
         cell["runs_on"] = labels.get(cell["runner"], ["self-hosted", cell["runner"]])
     if options.gitlab or options.github:
+        some = any(layers.values())
         layers = without_a_runner(layers, labels)
+        if (asked := options.target or options.model) and some and not any(layers.values()):
+            raise Refused(f"{', '.join(asked)}: no cell that a runner takes; name one by --runner")
     if options.gitlab:
         print(child_pipeline(layers), end="")
     elif options.github:
@@ -150,7 +164,14 @@ def selected(catalogue: dict, options: Namespace):
     unpinned = {
         name for name in entries if "hub" in entries[name] and not entries[name].get("revision")
     }
-    if left := unpinned & set(options.model or entries):
+    left = unpinned & set(options.model or entries)
+    if options.model and left == set(options.model):
+        names = ", ".join(options.model)
+        raise Refused(
+            f"{names}: no revision, so in no cell: what it is may change each night; set "
+            f"models.{options.model[0]}.revision"
+        )
+    if left:
         names = ", ".join(sorted(left))
         print(
             f"{names}: no revision, so left out: what it is may change each night", file=sys.stderr

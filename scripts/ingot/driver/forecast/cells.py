@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+HOSTS = ("cpu", "bigmem")  # runners without a GPU; the others have its name
 LAYERS = ("shared", "build", "engines")
 MOST = 256  # cells of a matrix, by GitHub's rule
 HOSTED = {"memory": 14e9, "disk": 12e9}  # bytes of a runner that the CI's vendor lends
@@ -131,7 +132,7 @@ def cell(several: list[Entry], by_id: dict[int, dict], of: Of) -> dict[str, Any]
     needs_gpu = max(map(gpus, jobs))
     memory = max((job["forecast"] or {}).get("memory", 0) for job in jobs)
     disk = sum(sum((job["forecast"] or {}).get("files", {}).values()) for job in jobs)
-    role = "bigmem" if memory > HOSTED["memory"] or disk > HOSTED["disk"] else "cpu"
+    role = HOSTS[memory > HOSTED["memory"] or disk > HOSTED["disk"]]
     return {
         "name": names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
         "targets": " ".join(names),

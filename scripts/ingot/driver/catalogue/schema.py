@@ -10,6 +10,7 @@ from typing import Any
 from ingot.base import yaml_text
 from ingot.base.refused import Refused
 from ingot.driver.catalogue import model
+from ingot.driver.catalogue.formats.gguf import FLOATS as CONVERTED
 from ingot.driver.catalogue.formats.iree import PROGRAMS
 from ingot.formats.gguf import pre_tokenizers
 from ingot.formats.gguf.quantisations import ROWS
@@ -19,6 +20,7 @@ from ingot.model.features import ADAPTER, FEATURES
 PRE_TOKENIZERS = (*pre_tokenizers.TAKEN, "default")  # of our own way
 SIZES = ("layers", "hidden", "ffn", "heads", "kv_heads", "head_dim", "vocab", "context")
 FILE, SCHEMA = "models.yaml", "models.schema.json"
+FEW = 6  # values that a message names all
 LOCAL = "models.local.yaml"  # the user's own, of the working folder
 JOINS = "has no effect, expected nothing: a request joins the running batch at once"
 DEAD = {  # guide 001's settings under `ray`, and what became of them
@@ -97,7 +99,11 @@ def complete(catalogue: dict, root: Path) -> None:
     schema["$defs"]["feature"]["enum"] = [*FEATURES]
     errors = [*_filling(schema).iter_errors(catalogue)]
     # best_match prefers the branches of a choice, each of which says half
-    choices = [one for one in errors if one.validator == "oneOf" and isinstance(one.instance, dict)]
+    choices = [
+        one
+        for one in errors
+        if one.validator == "anyOf" or (one.validator == "oneOf" and isinstance(one.instance, dict))
+    ]
     if error := next(iter(choices), jsonschema.exceptions.best_match(errors)):
         raise Refused(_said(error))
     refused = {name: model.fill_needs(name, one, root) for name, one in catalogue["models"].items()}
@@ -177,6 +183,8 @@ def _said(error: Any) -> str:
         return f"{_file(path, unknown[0])}{words}"
     if (expected := error.schema.get("expected")) and rule in ("pattern", "oneOf", "type"):
         said = f"{value!r:.200}, expected {expected}"
+    elif rule in ("enum", "anyOf"):
+        said = _not_one_of(error, path)
     elif rule == "oneOf" and isinstance(value, dict):
         said = _choice([one["required"] for one in error.validator_value], value)
     elif rule == "dependentRequired":
@@ -187,6 +195,23 @@ def _said(error: Any) -> str:
         said = f"{error.message}; see {SCHEMA}"
     name = value if "propertyNames" in error.absolute_schema_path else ""
     return f"{_file(path, name)}{key or 'the catalogue'}: {said}"
+
+
+def _not_one_of(error: Any, path: list) -> str:
+    """What is wrong where one of several values is expected: all of a few, else the nearest."""
+    rules = error.context if error.validator == "anyOf" else [error]
+    known = list(dict.fromkeys(one for rule in rules for one in rule.validator_value))
+    value, expected = error.instance, error.schema.get("expected")
+    if value in CONVERTED and path[2:3] == ["quants"]:
+        return (
+            f"{value!r} is not one of those that {path[1]}.quants holds: the converter writes it; leave it "
+            f"out, and ask for artifacts/{path[1]}.{value}.gguf"
+        )
+    words = ", ".join(map(str, known[:FEW]))
+    words = f"one of {words}{f' and {len(known) - FEW} more' if known[FEW:] else ''}"
+    near = difflib.get_close_matches(str(value), map(str, known), 3)
+    hint = f"; nearest: {', '.join(map(repr, near))}" if near else f"; see {SCHEMA}"
+    return f"{value!r} is not {expected or words}{hint}"
 
 
 def _choice(ways: list[list[str]], entry: dict) -> str:

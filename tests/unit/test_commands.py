@@ -79,6 +79,14 @@ def test_an_option_that_a_command_does_not_have_is_said_by_that_command(words, s
     assert found.startswith(said) and found.count("\n") == 1 and "--help` says" in found
 
 
+@pytest.mark.parametrize("words, lacks", [("store", "what"), ("serve", "artifact")])
+def test_a_word_that_may_be_left_out_is_not_called_required(words, lacks, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(words.split())
+    said = capsys.readouterr().err
+    assert f"error: ingot {words}: the following arguments are required: {lacks};" in said
+
+
 @pytest.mark.parametrize("module", [doctor, matrix, status, wheels])
 def test_each_command_explains_itself(module, capsys):
     with pytest.raises(SystemExit) as end:

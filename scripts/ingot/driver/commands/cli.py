@@ -41,6 +41,12 @@ class Parser(argparse.ArgumentParser):
             return super().format_help()
         return f"usage: ingot COMMAND ...\n\n{__doc__}{overview()}\n"
 
+    def add_argument(self, *names, **more):
+        """Words of which there may be none are not required; argparse calls them so where no default is."""
+        if more.get("nargs") == "*" and not names[0].startswith("-"):
+            more.setdefault("default", [])
+        return super().add_argument(*names, **more)
+
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[override]
         """A command says itself what it does not know: argparse leaves that to `ingot`."""
         found, unknown = super().parse_known_args(args, namespace)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from conftest import ROOT
 from ingot.driver.commands import numbers, report
 from ingot.driver.commands.cli import main
 from ingot.driver.release import changes, document, shown
@@ -61,6 +62,24 @@ def test_a_misspelt_model_is_said_to_be_unknown_with_the_nearest(here):
             main([command, "dmeo"])
         said = "error: dmeo: unknown model, expected one of the catalogue; nearest: demo"
         assert str(end.value) == said, command
+
+
+@pytest.mark.parametrize("command, says", [("numbers", "no record with numbers"), ("speed", "no form of granny")])
+def test_a_model_of_ones_own_catalogue_is_known(command, says, here, tmp_path, capsys):
+    here("demo.q4_k_m.gguf", mean_kl=0.0157)
+    entry = f"path: {ROOT}/models/demo, name: M, architecture: LlamaForCausalLM, way: upstream"
+    (tmp_path / "mine.yaml").write_text(f"models: {{granny: {{{entry}}}}}")
+    ended = ""
+    try:
+        main([command, "granny", "--configfile", "mine.yaml"])
+    except SystemExit as end:
+        ended = str(end)
+    assert says in ended + capsys.readouterr().err
+
+
+def test_a_model_with_a_record_and_in_no_catalogue_has_its_row(here, capsys):
+    here("granny.q4_k_m.gguf", mean_kl=0.0157)
+    assert main(["numbers", "granny"]) == 0 and "granny.q4_k_m.gguf" in capsys.readouterr().out
 
 
 def test_without_any_it_says_what_to_ask_for(here, capsys):

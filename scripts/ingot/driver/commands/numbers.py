@@ -11,6 +11,7 @@ from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import RECORD
 from ingot.driver.catalogue.targets import FOLDER, model_of
+from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.forecast.schedule import size
 from ingot.driver.release import older
 from ingot.driver.show.quality import FIRST
@@ -34,20 +35,21 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("model", nargs="?", help="a model of the catalogue (default: all)")
     parser.add_argument("--json", action="store_true", help="machine-readable: the same as JSON")
     parser.add_argument("--svg", type=Path, help="a file to draw KL divergence over size into")
+    add_catalogue(parser)
 
 
 def run(root: Path, options: Namespace) -> int:
     found = [row for row in rows() if options.model in (None, model_of(row["artifact"]))]
     if not found:
         if options.model:
-            targets.stop_on_unknown(options.model, schema.load(root))
+            targets.stop_on_unknown(options.model, schema.load(root, options.configfile))
         print(
             f"{FOLDER}: no record with numbers, expected one or more; ask for one, such as "
             f"{FOLDER}{options.model or 'demo'}.q4_k_m.gguf{RECORD}",
             file=sys.stderr,
         )
         return 1
-    marked(root, found)
+    marked(root, found, options.configfile)
     if options.svg:
         from ingot.driver.release.pages import plots
 
@@ -56,10 +58,10 @@ def run(root: Path, options: Namespace) -> int:
     return 0
 
 
-def marked(root: Path, found: list[dict[str, Any]]) -> None:
-    """Say of each row why it is older than its model, where it is, and on stderr."""
+def marked(root: Path, found: list[dict[str, Any]], own: str | None = None) -> None:
+    """Say of each row why it is older than its model, where it is, and on stderr; `own` as --configfile."""
     try:
-        catalogue = schema.load(root)
+        catalogue = schema.load(root, own)
     except Refused:  # the table needs none
         catalogue = {"models": {}}
     reasons = older.why(root, Store(), catalogue, [row["artifact"] for row in found])

@@ -24,6 +24,7 @@ from ingot.base.refused import Refused
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import row_of
 from ingot.driver.catalogue.targets import FOLDER, model_of
+from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.toolchains import toolchains
 
 STEP = "scripts/measure_speed.py"
@@ -39,6 +40,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of all forms (default: 3)")
     parser.add_argument("--threads", type=int, default=machine.cores(), help="(default: all cores)")
     parser.add_argument("--json", action="store_true", help="machine-readable: the same as JSON")
+    add_catalogue(parser)
 
 
 def run(root: Path, options: Namespace) -> None:
@@ -47,7 +49,7 @@ def run(root: Path, options: Namespace) -> None:
             raise Refused(f"--{name}: {getattr(options, name)}, expected 1 or more")
     for word in options.what:
         if "/" not in word and not any(Path(FOLDER).glob(f"{word}.*")):
-            targets.stop_on_unknown(word, schema.load(root))
+            targets.stop_on_unknown(word, schema.load(root, options.configfile))
     forms = forms_of(options.what)
     (model,) = {model_of(form.name) for form in forms}
     busy = os.getloadavg()[0] / machine.cores()

@@ -65,6 +65,12 @@ def test_a_count_that_is_not_above_0_is_refused(option, capsys):
             "targets --konfigfile x",
             "error: ingot targets: --konfigfile: not among its options, nearest: --con",
         ),
+        (
+            "plan llama70b --on h100",
+            "error: ingot plan: --on h100: not among its options; `ingot fit M --on DEVICE` says what fits a "
+            "device, and --gpu-memory sets a GPU's GiB here; `ingot plan --help` says",
+        ),
+        ("plan llama70b --on=h100", "error: ingot plan: --on=h100: not among its options; `ingot fit M"),
         ("add --as sp", "error: ingot add: --as: not among its options, nearest: --"),
         (
             "explain artifacts/demo.gguf --zzzzzz",

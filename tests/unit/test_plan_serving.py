@@ -4,7 +4,10 @@ import json
 
 import pytest
 
-from ingot.driver.commands import cli
+from ingot.driver.commands import cli, plan_table
+from ingot.driver.commands import plan as command
+from ingot.driver.forecast.past import Past
+from ingot.store.records import Store
 
 
 @pytest.fixture
@@ -42,3 +45,15 @@ def test_shortfin_has_no_layout_of_a_size_that_the_catalogue_does_not_name(plan)
     assert not rows[2]["fits"] and rows[4]["wrong"] is None
     assert rows[16]["wrong"] == "8 KV heads are not divisible by 16"
     assert all(row["wrong"] is None for row in one["layouts"]["vllm"] if row["tp"] == 2)
+
+
+def test_what_is_up_to_date_has_no_word_on_where_figures_are_from(tmp_path):
+    def said(action):
+        job = {"action": action, "outputs": ["artifacts/m.gguf"], "inputs": [], "files": [], "rule": "convert",
+               "step": "convert", "forecast": {"seconds": 1, "memory": 1, "download": 0, "gpus": 0,
+                                               "files": {"artifacts/m.gguf": 1}}}  # fmt: skip
+        found = command.of_build([job], {"artifacts/m.gguf"}, 2, Past(Store(tmp_path)))
+        return "\n".join(plan_table.of_build(found))
+
+    assert "artifacts/m.gguf: up to date" in said("none") and "on record yet" not in said("none")
+    assert "no job of these kinds is on record yet" in said("run")

@@ -37,6 +37,9 @@ from ingot.store.records import Store
 
 GIB = gpu_layout.GIB
 DEFAULT_GPU = 80  # GiB, where the hardware's memory is not in the catalogue
+ELSEWHERE = {  # options that are not here, and what to ask in their place
+    "--on": "`ingot fit M --on DEVICE` says what fits a device, and --gpu-memory sets a GPU's GiB here"
+}
 GUIDE_KV = (
     "16 KV heads are those of the first release of Llama 3.1 405B, which stored each head twice; "
     "the present one has 8"

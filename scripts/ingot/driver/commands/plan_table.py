@@ -50,7 +50,7 @@ def of_build(build: dict) -> Iterator[str]:
             f"{error['seconds']:.2f}x in seconds, {error['memory']:.2f}x in memory, "
             f"{error['disk']:.2f}x in disk"
         )
-    elif not build["error"]["known"]:
+    elif build["jobs"] and not error["known"]:
         yield "no job of these kinds is on record yet: the figures are for a machine with 2 cores"
 
 

@@ -108,6 +108,21 @@ def test_forms_that_fit_come_by_what_they_lose_and_the_others_with_their_reason(
     said = fit("llama70b", "--on", "rtx4090", status=1)
     assert "nearest to the model" not in said
     assert "meta-llama/Llama-3.1-70B  needs " in said and " -ngl " in said
+    (line,) = (line for line in said.splitlines() if "none of " in line)
+    assert line.startswith("none of ") and " forms fits rtx4090: artifacts/llama70b.q3_k_m.gguf needs" in line
+
+
+def test_of_forms_that_lose_the_same_one_with_a_command_comes_first_then_the_faster(fit):
+    def form(target, speed=0.0, **more):
+        return Form(target, "b", 1, 1, 2, 0, speed, serve=more.pop("serve", "run"), **more)
+
+    wanted = [
+        form("a", 9, kl=0.0), form("b", 5, kl=0.0), form("c", 20, kl=0.0, serve="# in a program"),
+        form("d", 30, kl=0.1), form("e", 1), form("f", 1),
+    ]  # fmt: skip
+    assert sorted(reversed(wanted), key=command.nearness) == wanted
+    said = fit("qwen3-8b", "--on", "cpu-64gb")
+    assert "nearest to the model: artifacts/qwen3-8b.gguf\n    llama-server " in said
 
 
 def test_what_a_device_has_no_kernel_for_is_not_offered(fit):

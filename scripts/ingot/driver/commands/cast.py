@@ -125,7 +125,7 @@ def run(root: Path, options: Namespace) -> None:
 
 
 def compare(name: str, forms: list[Form]) -> None:
-    forms = sorted(forms, key=lambda form: (form.kl, -form.weights))
+    forms = sorted(forms, key=fit.nearness)
     print("\n".join(["", *fit.table(forms), "", f"compare them: ingot report {name}"]))
 
 

@@ -93,9 +93,17 @@ def looked_at(
     measured = {Path(one).name: kl for one, kl in numbers.divergences(root, catalogue).items()}
     entry = model.entry
     with_numbers = ((place, fit_forms.quality(form, measured, entry)) for place, form in found)
-    return sorted(
-        with_numbers, key=lambda pair: (pair[1].kl, -pair[1].weights, pair[1].target)
-    ), asked
+    return sorted(with_numbers, key=lambda pair: nearness(pair[1])), asked
+
+
+def nearness(form: Form) -> tuple:
+    """The order of forms: by what they lose; then what a command serves, the faster, what needs less.
+
+    Of those whose loss nobody knows the larger comes first.
+    """
+    speed = float(f"{form.speed:.2g}")  # a hundredth more is no reason
+    then = (-speed, form.needs) if isfinite(form.kl) else (-form.weights, 0)
+    return form.kl, not form.served, *then, form.target
 
 
 @contextlib.contextmanager
@@ -158,6 +166,8 @@ def by_form(rows: list[tuple[Device, Form]], asked: Asked) -> Iterator[str]:
         yield f"\nnearest to the model: {best.target}"
         yield f"    {best.serve}"
     tight = [form for _, form in rows if not form.fits]
+    if not fitting:
+        yield nothing_fits(rows[0][0], tight)
     if tight:
         yield "\ndoes not fit:"
         yield from (f"    {form.target}  {reason(form)}" for form in tight)
@@ -165,6 +175,15 @@ def by_form(rows: list[tuple[Device, Form]], asked: Asked) -> Iterator[str]:
         yield "\n~ not measured of this model: as the demo's; ask for its record, such as"
         first = next(form for form in fitting if form.kl and not form.measured)
         yield f"    snakemake {first.target}.verified.json"
+
+
+def nothing_fits(place: Device, forms: list[Form]) -> str:
+    """In a line; with the form that needs the least, where one could."""
+    count = "the one form does not fit" if len(forms) == 1 else f"none of {len(forms)} forms fits"
+    least = min((form for form in forms if form.needs), key=lambda form: form.needs, default=None)
+    if not least:
+        return f"{count} {place.name}"
+    return f"{count} {place.name}: {least.target} needs the least, {least.needs / GIB:.2f} GiB"
 
 
 def heading(place: Device, asked: Asked) -> Iterator[str]:

@@ -95,12 +95,13 @@ def test_another_terminal_follows_the_run_and_says_that_it_is_dead(running, ingo
     assert json.loads(ingot("status", "--json", cwd=folder).stdout)["alive"] is False
 
 
-def test_ctrl_c_shows_no_traceback(running):
+def test_ctrl_c_shows_no_traceback(running, ingot):
     folder, process, step = running
     os.killpg(process.pid, signal.SIGINT)
     said, _ = process.communicate(timeout=20)
     assert process.returncode == 128 + signal.SIGINT and "Traceback" not in said, said
     assert gone(step, 5) and not list((folder / "artifacts").glob(".*"))
+    assert "was stopped by Ctrl-C" in ingot("status", cwd=folder).stdout
 
 
 def test_the_reason_of_a_failure_is_in_the_log_and_on_the_terminal(clone, build):

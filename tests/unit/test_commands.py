@@ -2,12 +2,14 @@
 
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from ingot.base.refused import Refused
 from ingot.driver.cache import dry_run
 from ingot.driver.commands import cli, doctor, matrix, status, stopped, wheels
+from ingot.driver.show.status import Status
 
 
 @pytest.mark.parametrize(
@@ -110,6 +112,19 @@ def test_status_of_a_folder_without_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("INGOT_STORE", str(tmp_path / "store"))
     assert cli.main(["status"]) == 1 and "no run yet" in capsys.readouterr().err
+
+
+def test_a_run_that_was_told_to_end_is_not_one_that_was_killed():
+    def said(**more):
+        found = Status(done=1, left=1, **more)
+        return status.header(Path(), found, alive=False)
+
+    killed = said(running={"artifacts/m.gguf": {}})
+    assert "ended while it built artifacts/m.gguf; 1 job was done, and the same" in killed
+    told = said(running={"artifacts/m.gguf": {}}, stopped_by="Ctrl-C")
+    assert "was stopped by Ctrl-C while it built artifacts/m.gguf; 1 job was done, and" in told
+    assert "was stopped by SIGTERM; 1 job was done" in said(stopped_by="SIGTERM")
+    assert said().endswith("ended with 1 job done")
 
 
 @pytest.mark.parametrize("reason, said", [((), "stopped by Ctrl-C\n"), (("a child said it",), "")])

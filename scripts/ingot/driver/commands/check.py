@@ -22,5 +22,6 @@ def run(root: Path, options: Namespace) -> int:
                 for fault in manifest.faults(document):
                     count += 1
                     print(f"{path}: {fault}", file=sys.stderr)
-    print(f"{len(options.file)} files, {count} faults")
+    files = len(options.file)
+    print(f"{files} file{'s'[: files != 1]}, {count} fault{'s'[: count != 1]}")
     return 1 if count else 0

@@ -45,8 +45,10 @@ def of_build(build: dict) -> Iterator[str]:
         yield f"disk, by `ingot stream`: at most {size(most)}{times}"
     error = build["error"]
     if error["past_jobs"]:
+        past = error["past_jobs"]
+        many = f"{past} past jobs, each forecast from the others, are"
         yield (
-            f"{error['past_jobs']} past jobs, each forecast from the others, are off by a median of "
+            f"{many if past > 1 else '1 past job, forecast from others, is'} off by a median of "
             f"{error['seconds']:.2f}x in seconds, {error['memory']:.2f}x in memory, "
             f"{error['disk']:.2f}x in disk"
         )

@@ -16,6 +16,7 @@ from ingot.base.refused import Refused, drawn_on, harmless
 from ingot.driver.catalogue.rules import environment
 from ingot.driver.forecast.schedule import duration, size
 from ingot.driver.show import status
+from ingot.driver.show.shown import jobs
 from ingot.driver.snakemake.cluster import watch
 from ingot.store import leases
 from ingot.store.records import Store
@@ -112,15 +113,19 @@ def lines(folder: Path, found: status.Status) -> Iterator[str]:
 
 def header(folder: Path, found: status.Status, alive: bool, ends: bool = True) -> str:
     since = time.strftime("%H:%M", time.localtime(found.since))
-    counts = f"{found.done} jobs done, {len(found.running)} running, {found.left} left in all"
-    if not alive and found.running:
+    done = jobs(found.done)
+    counts = f"{done} done, {len(found.running)} running, {found.left} left in all"
+    if not alive and (found.running or found.stopped_by):
+        built = ", ".join(found.running)
+        how = f"was stopped by {found.stopped_by}" if found.stopped_by else "ended"
+        while_it = f" while it built {built}" if built else ""
         return (
-            f"no run is alive; the last, of {since} (pid {found.pid} on {found.host}), ended while it "
-            f"built {', '.join(found.running)}; {found.done} jobs were done, and the same command resumes"
+            f"no run is alive; the last, of {since} (pid {found.pid} on {found.host}), {how}{while_it}; "
+            f"{done} {'was' if found.done == 1 else 'were'} done, and the same command resumes"
         )
     if not alive:
         failed = f", {len(found.failed)} failed" if found.failed else ""
-        return f"no run is alive; the last, of {since}, ended with {found.done} jobs done{failed}"
+        return f"no run is alive; the last, of {since}, ended with {done} done{failed}"
     at = time.strftime("%H:%M", time.localtime(max(found.ends or 0, time.time())))
     end = f"; ends about {at}" if found.ends and ends else ""
     where = "" if folder == HERE else f" in {folder}"

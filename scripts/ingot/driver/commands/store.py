@@ -152,7 +152,8 @@ def show_fsck(found: dict) -> None:
     for name in found["not_readable"]:
         print(f"{name}: not readable for you; left alone")
     bad = len(found["damaged_blobs"]) + len(found["damaged_records"])
-    print(f"{found['store']}: {found['blobs']} blobs read, {bad or 'none'} damaged")
+    blobs = found["blobs"]
+    print(f"{found['store']}: {blobs} blob{'s'[: blobs != 1]} read, {bad or 'none'} damaged")
 
 
 def show_dedupe(found: dict) -> None:

@@ -89,6 +89,8 @@ class Shown:
         """It is to end: what fails from now on does so for that."""
         if not self.stopped:
             self.stopped, self.by, self.failures = True, by, len(self.status.failed)
+            self.status.stopped_by = by
+            self.status.write()
 
     def stop(self) -> str:
         """Ctrl-C: the steps have it, too."""

@@ -33,6 +33,7 @@ class Status:
     host: str = field(default_factory=platform.node)
     since: float = field(default_factory=time.time)
     ends: float | None = None  # as far as is known now
+    stopped_by: str = ""  # Ctrl-C or a signal, where it was told to end
     targets: list[str] = field(default_factory=list)
     done: int = 0
     left: int = 0  # running ones too

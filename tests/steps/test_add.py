@@ -55,7 +55,7 @@ def test_each_shape_is_an_entry_and_builds(hub, added, snakemake, tmp_path):
         done = added(name)
         assert done.returncode == 0, done.stderr
         lines = done.stdout.splitlines()
-        assert f"{name} at {COMMIT[:12]}" in lines[0] and "billion parameters" in lines[1]
+        assert f"{name} at {COMMIT[:12]}" in lines[0] and " million parameters, " in lines[1]
         assert lines[-1].startswith(f"next: snakemake -s {ROOT}/Snakefile -- artifacts/")
         assert len(lines) < 12
         assert any(line.startswith("can be built: gguf") for line in lines)

@@ -55,19 +55,25 @@ def test_a_catalogue_that_is_none_is_one_line(text, reason, tmp_path):
         ({"tp": [True]}, "True is not one of"),
         (
             {"quants": ["q8_0", "q4_0"]},
-            "mine.yaml: models.demo.quants.0: 'q8_0' is not one of those that demo.quants holds: the converter "
-            "writes it; leave it out, and ask for artifacts/demo.q8_0.gguf",
+            "mine.yaml: models.demo.quants.0: 'q8_0' is not one of those that demo.quants holds: the "
+            "converter writes it; leave it out, and ask for artifacts/demo.q8_0.gguf",
         ),
         (
             {"quants": ["q4_k_x"]},
             "'q4_k_x' is not one of libllama's types, such as q4_k_m; nearest: 'q4_k_s', 'q4_k_m'",
         ),
-        ({"way": "theirs"}, "mine.yaml: models.demo.way: 'theirs' is not one of own, upstream; see"),
-        ({"vllm": {"dtype": "float31"}}, "is not one of auto, float32, float16, bfloat16; nearest: 'float32'"),
+        (
+            {"way": "theirs"},
+            "mine.yaml: models.demo.way: 'theirs' is not one of own, upstream; see",
+        ),
+        (
+            {"vllm": {"dtype": "float31"}},
+            "is not one of auto, float32, float16, bfloat16; nearest: 'float32'",
+        ),
         (
             {"limits": {"gguf": {"mean_kl": 0.1}}},
-            "mine.yaml: models.demo.limits: 'gguf' is not one of the types and schemes of artifacts, such as "
-            "q4_k_m, int8_sq, mmproj or, for one without, the model's dtype; see",
+            "mine.yaml: models.demo.limits: 'gguf' is not one of the types and schemes of artifacts, such "
+            "as q4_k_m, int8_sq, mmproj or, for one without, the model's dtype; see",
         ),
         ({"limits": {"mmprj": {"mean_kl": 0.1}}}, "model's dtype; nearest: 'mmproj'"),
         ({"limits": {"int8_sp": {"mean_kl": 0.1}}}, "model's dtype; nearest: 'int8_sq', 'int8'"),

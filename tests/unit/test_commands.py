@@ -25,7 +25,8 @@ from ingot.driver.show.status import Status
      ("matrix --runner foo=bar --github", "error: --runner: foo, expected one of cpu, bigmem, sm80"),
      ("matrix --github --gitlab", "error: --github and --gitlab: both, expected one of them"),
      ("matrix --model llama405b --github",
-      "error: llama405b: no revision, so in no cell: what it is may change each night; set models.llama405b"),
+      "error: llama405b: no revision, so in no cell: what it is may change each night; set "
+      "models.llama405b.revision"),
      ("matrix --model demo --format mmproj.gguf",
       "error: --model: demo: no target of it in mmproj.gguf, expected one or more"),
      ("matrix artifacts/demo.pickle", "error: artifacts/demo.pickle: not a target"),
@@ -69,10 +70,13 @@ def test_a_count_that_is_not_above_0_is_refused(option, capsys):
         ),
         (
             "plan llama70b --on h100",
-            "error: ingot plan: --on h100: not among its options; `ingot fit M --on DEVICE` says what fits a "
-            "device, and --gpu-memory sets a GPU's GiB here; `ingot plan --help` says",
+            "error: ingot plan: --on h100: not among its options; `ingot fit M --on DEVICE` says what fits "
+            "a device, and --gpu-memory sets a GPU's GiB here; `ingot plan --help` says",
         ),
-        ("plan llama70b --on=h100", "error: ingot plan: --on=h100: not among its options; `ingot fit M"),
+        (
+            "plan llama70b --on=h100",
+            "error: ingot plan: --on=h100: not among its options; `ingot fit M",
+        ),
         ("add --as sp", "error: ingot add: --as: not among its options, nearest: --"),
         (
             "explain artifacts/demo.gguf --zzzzzz",

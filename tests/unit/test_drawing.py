@@ -126,7 +126,12 @@ def test_a_dry_run_is_a_table_in_which_fetches_are_one_row(tmp_path):
     assert " ".join(fetches.split()[1:]) == words
     assert gguf.endswith("  artifacts/m.gguf  (convert: new)")
     alone = Decision(run=dict.fromkeys(jobs, "new"))
-    for at_once, most, takes in ((1, GB, "2 min"), (2, GB, "2 min"), (5, GB, "30 s"), (5, 10**7, "2 min")):
+    for at_once, most, takes in (
+        (1, GB, "2 min"),
+        (2, GB, "2 min"),
+        (5, GB, "30 s"),
+        (5, 10**7, "2 min"),
+    ):
         _, row = decided.table(alone, Costs(), lambda _: "", at_once, most)
         assert row.split("10 MB")[0].split() == ["run", *takes.split()], "as long as all of it"
     plan = decided.plan(Graph(list(decision.run)), decision, Costs(), "all", tmp_path, 2, GB)

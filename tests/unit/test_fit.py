@@ -109,7 +109,10 @@ def test_forms_that_fit_come_by_what_they_lose_and_the_others_with_their_reason(
     assert "nearest to the model" not in said
     assert "meta-llama/Llama-3.1-70B  needs " in said and " -ngl " in said
     (line,) = (line for line in said.splitlines() if "none of " in line)
-    assert line.startswith("none of ") and " forms fits rtx4090: artifacts/llama70b.q3_k_m.gguf needs" in line
+    assert (
+        line.startswith("none of ")
+        and " forms fits rtx4090: artifacts/llama70b.q3_k_m.gguf needs" in line
+    )
 
 
 def test_of_forms_that_lose_the_same_one_with_a_command_comes_first_then_the_faster(fit):

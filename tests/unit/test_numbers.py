@@ -64,7 +64,9 @@ def test_a_misspelt_model_is_said_to_be_unknown_with_the_nearest(here):
         assert str(end.value) == said, command
 
 
-@pytest.mark.parametrize("command, says", [("numbers", "no record with numbers"), ("speed", "no form of granny")])
+@pytest.mark.parametrize(
+    "command, says", [("numbers", "no record with numbers"), ("speed", "no form of granny")]
+)
 def test_a_model_of_ones_own_catalogue_is_known(command, says, here, tmp_path, capsys):
     here("demo.q4_k_m.gguf", mean_kl=0.0157)
     entry = f"path: {ROOT}/models/demo, name: M, architecture: LlamaForCausalLM, way: upstream"

@@ -7,6 +7,7 @@ import pytest
 from ingot.driver.commands import cli, plan_table
 from ingot.driver.commands import plan as command
 from ingot.driver.forecast.past import Past
+from ingot.driver.forecast.schedule import count_of
 from ingot.store.records import Store
 
 
@@ -29,7 +30,10 @@ def test_a_request_longer_than_the_models_context_is_refused(command, plan):
     with pytest.raises(SystemExit) as end:
         cli.main([command, "llama70b", "--context", "500000"])
     assert end.value.code == "error: --context: 500000, expected at most 131072, the model's own"
-    assert json.loads(plan("llama70b", "--context", 131072, "--json"))["serving"][0]["context"] == 131072
+    assert (
+        json.loads(plan("llama70b", "--context", 131072, "--json"))["serving"][0]["context"]
+        == 131072
+    )
 
 
 def test_a_context_that_nobody_asked_for_is_called_the_models(plan):
@@ -49,11 +53,36 @@ def test_shortfin_has_no_layout_of_a_size_that_the_catalogue_does_not_name(plan)
 
 def test_what_is_up_to_date_has_no_word_on_where_figures_are_from(tmp_path):
     def said(action):
-        job = {"action": action, "outputs": ["artifacts/m.gguf"], "inputs": [], "files": [], "rule": "convert",
-               "step": "convert", "forecast": {"seconds": 1, "memory": 1, "download": 0, "gpus": 0,
-                                               "files": {"artifacts/m.gguf": 1}}}  # fmt: skip
+        forecast = {
+            "seconds": 1,
+            "memory": 1,
+            "download": 0,
+            "gpus": 0,
+            "files": {"artifacts/m.gguf": 1},
+        }
+        job = {"action": action, "outputs": ["artifacts/m.gguf"], "inputs": [], "files": [],
+               "rule": "convert", "step": "convert", "forecast": forecast}  # fmt: skip
         found = command.of_build([job], {"artifacts/m.gguf"}, 2, Past(Store(tmp_path)))
         return "\n".join(plan_table.of_build(found))
 
     assert "artifacts/m.gguf: up to date" in said("none") and "on record yet" not in said("none")
     assert "no job of these kinds is on record yet" in said("run")
+
+
+def test_a_small_model_is_told_in_units_of_its_size(plan):
+    said = plan("demo")
+    assert (
+        "million parameters, weights " in said
+        and " MB; KV cache 4 KiB per token, 2.00 MiB for 512" in said
+    )
+    assert "0.00" not in said
+    said = plan("llama405b")
+    assert (
+        "405.85 billion parameters, weights 812 GB; KV cache 504 KiB per token, 63.00 GiB for"
+        in said
+    )
+
+
+def test_a_count_of_parameters_has_the_unit_of_its_size():
+    found = [count_of(count) for count in (8_030_261_248, 5_771_520, 12_345)]
+    assert found == ["8.03 billion parameters", "5.77 million parameters", "12,345 parameters"]

@@ -29,6 +29,7 @@ from ingot.driver.catalogue.model import (  # fmt: skip
     way_of,
 )
 from ingot.driver.commands import at_hub
+from ingot.driver.forecast import schedule
 from ingot.model.checkpoint import adapter, whole
 from ingot.model.checkpoint.files import ADAPTER, Checkpoint
 from ingot.model.checkpoint.safetensors import read_checkpoint
@@ -310,12 +311,12 @@ def numbers(name: str, entry: dict[str, Any], size: int, catalogue: dict) -> lis
     weights = entry["dimensions"].get("parameters")
     if isinstance(config, ModelConfig):
         weights = parameters(config)
-    counted = f"{weights / 1e9:.2f} billion parameters, " if weights else ""
+    counted = f"{schedule.count_of(weights)}, " if weights else ""
     licensed = f", license {entry['license']}" if "license" in entry else ""
     context = entry["dimensions"].get("context")
     longest = f"{context:,} tokens" if context else "config.json does not say how many tokens"
     lines = [
-        f"{counted}{size / 1e9:.1f} GB, {longest}{licensed}",
+        f"{counted}{schedule.size(size)}, {longest}{licensed}",
         f"tensor parallel sizes: {', '.join(map(str, catalogue['models'][name]['tp']))}",
     ]
     if way_of(entry) != OWN:

@@ -38,7 +38,9 @@ COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, not below all that would be right; `ingot --help` is an overview."""
 
-    elsewhere: Mapping[str, str] = MappingProxyType({})  # by an option of another command, what to ask
+    elsewhere: Mapping[str, str] = MappingProxyType(
+        {}
+    )  # by an option of another command, what to ask
 
     def format_help(self) -> str:
         if self.prog != "ingot":

@@ -37,6 +37,6 @@ def run(root: Path, options: Namespace) -> int:
     for line in (*found["faults"], *found["busy"]):
         print(printable(line), file=sys.stderr)
     sound = "not all of the site was looked at" if found["busy"] else "the site is sound"
-    count = len(found['faults'])
+    count = len(found["faults"])
     print(f"{count} fault{'s'[: count != 1]}" if found["faults"] else sound)
     return bool(found["faults"])

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from ingot.driver.forecast.schedule import duration, size
+from ingot.driver.forecast.schedule import count_of, duration, memory_of, size
 from ingot.driver.toolchains import toolchains
-from ingot.model.gpu_layout import GIB
 
 MOST_GPUS = 16  # of the layouts that are shown, unless none fits
 MANY = 4  # fetches from which on they are one line
@@ -83,9 +82,9 @@ def folded(rows: list[dict]) -> list[dict]:
 def of_serving(one: dict) -> Iterator[str]:
     needs, room, context = one["needs"], one["gpu_gib"], one["context"]
     yield (
-        f"\n{one['model']}: {one['parameters'] / 1e9:.2f} billion parameters, weights "
-        f"{needs['weights'] / 1e9:.2f} GB; KV cache {one['kv_per_token'] / 1024:.0f} KiB per token, "
-        f"{needs['cache'] / GIB:.2f} GiB for {context} tokens"
+        f"\n{one['model']}: {count_of(one['parameters'])}, weights {size(needs['weights'])}; "
+        f"KV cache {one['kv_per_token'] / 1024:.4g} KiB per token, "
+        f"{memory_of(needs['cache'])} for {context} tokens"
     )
     yield (
         f"GPUs of {room:g} GiB by bytes alone: {needs['gpus_for_weights']} for the weights, "
@@ -123,5 +122,5 @@ def of_layout(row: dict, one: dict, asked: bool) -> str:
     whose = "asked for" if one["context_asked"] else "of the model's context"
     verdict = "" if row["fits"] else f"  not the {one['context']} {whose}"
     mark = "  <- this target" if asked else ""
-    weights, cache = row["weights"] / GIB, row["kv_per_token"] / 1024
-    return f"{start}{weights:>10.2f} GiB{cache:>8.1f} KiB/tok{row['tokens']:>16}{verdict}{mark}"
+    weights, cache = memory_of(row["weights"]), row["kv_per_token"] / 1024
+    return f"{start}{weights:>14}{cache:>8.1f} KiB/tok{row['tokens']:>16}{verdict}{mark}"

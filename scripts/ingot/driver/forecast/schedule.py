@@ -201,6 +201,23 @@ def size(count: float) -> str:
     return f"{count / 1e3:.0f} kB"
 
 
+def count_of(parameters: float) -> str:
+    """8_030_261_248 -> 8.03 billion parameters"""
+    if parameters >= 1e9:
+        return f"{parameters / 1e9:.2f} billion parameters"
+    if parameters >= 1e6:
+        return f"{parameters / 1e6:.3g} million parameters"
+    return f"{parameters:,.0f} parameters"
+
+
+def memory_of(count: float) -> str:
+    """Bytes in binary units, as memory is sold."""
+    for unit, bits in (("GiB", 30), ("MiB", 20)):
+        if count >= 0.1 * (1 << bits):
+            return f"{count / (1 << bits):.2f} {unit}"
+    return f"{count / 1024:.0f} KiB"
+
+
 def both(
     described: list[dict[str, Any]], targets: set[str], cores: int, most: float = math.inf
 ) -> dict[str, Schedule]:

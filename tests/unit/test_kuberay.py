@@ -320,7 +320,7 @@ def test_the_command_names_the_file_and_counts(tmp_path, capsys):
 
     assert run(right) == 0 and run(right, wrong) == 1
     text = capsys.readouterr()
-    assert "2 files, 1 faults" in text.out and f"{wrong}: RayService.spec." in text.err
+    assert "2 files, 1 fault" in text.out and f"{wrong}: RayService.spec." in text.err
     (tmp_path / "none.yaml").write_text("kind: Service")
     with pytest.raises(Refused, match="no RayService in it"):
         run(tmp_path / "none.yaml")

@@ -94,7 +94,7 @@ def test_a_custom_resource_is_asked_for_as_ray_reads_it(reference, engines):
         ("cpu", "temperature", -1, "less than the minimum"),
         (None, "gpu_count", 4, "it is the target's tensor parallel size"),
         (None, "max_concurrent_queries", 256, "it is max_ongoing_requests today"),
-        (None, "apps", ["gpu"], "not one of ['llm', 'cpu', 'acpu']"),
+        (None, "apps", ["gpu"], "not one of llm, cpu, acpu"),
         (None, "apps", [], "[] should be non-empty"),
     ],
 )

@@ -263,7 +263,7 @@ def test_status_says_what_runs_from_another_terminal(clone, start, cluster, ingo
     said = lambda: ingot("status", cwd=folder, environment=cluster.environment).stdout  # noqa: E731
     cluster.wait(lambda: f"SLURM job {job} on cpu1" in said(), "status")
     header, line = said().splitlines()
-    assert re.match(r"run of \d\d:\d\d \(pid \d+ on .*1 jobs done, 1 running", header)
+    assert re.match(r"run of \d\d:\d\d \(pid \d+ on .*1 job done, 1 running", header)
     assert re.match(rf"runs     {GGUF}  \d+ s of about .*  SLURM job {job} on cpu1", line)
     (folder / "go").touch()
     process.communicate(timeout=120)

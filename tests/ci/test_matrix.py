@@ -118,10 +118,11 @@ def gitlab(tools, repository, store, tmp_path):
 
 
 def test_github_builds_verifies_and_publishes_by_digest_then_has_nothing_to_do(
-    act, store, tmp_path
+    act, store, told, tmp_path
 ):
     if not shutil.which("skopeo"):
         pytest.skip("publishing needs skopeo (Debian: skopeo)")
+    told(store)
     place = tmp_path / "published"
     said = act(INGOT_PUBLISH=f"oci:{place}")
     records = {record.title: record for record in Store(store).records()}

@@ -99,6 +99,10 @@ def test_changes_to_a_shipped_model_are_taken_back(local, capsys):
             "models:\n  a:\n    path: x\n  lora:\n    adapter: {base: a, lora: y}\n", "a",
             "a: lora rests on it, expected no adapter; remove lora first",
         ),
+        (
+            "models:\n  a:\n    adapter: {base: b, lora: y}\n  b: {path: x, vllm: {adapters: [a]}}\n", "a",
+            r"a: models\.b\.vllm\.adapters names it, expected an adapter that nothing serves",
+        ),
     ],
 )  # fmt: skip
 def test_what_it_cannot_take_out_is_said_and_nothing_is_changed(text, name, reason, local):

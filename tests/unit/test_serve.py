@@ -5,11 +5,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from conftest import ROOT
 from ingot.base import sealed
+from ingot.driver.catalogue import schema
 from ingot.driver.commands import cli, serve
 from ingot.driver.toolchains import toolchains
+
+DEMO = schema.read(ROOT / schema.FILE)["models"]["demo"]
 
 
 @pytest.fixture
@@ -73,6 +77,20 @@ def test_the_python_is_of_the_toolchain_that_the_bundle_pins(toolchain, started)
     cli.main(["serve", str(bundle)])
     ours = f"/envs/{toolchain}/bin/python" if toolchain != "vllm-cuda" else None
     assert started[0][1].get("PYTHON") == ours
+
+
+@pytest.mark.parametrize("words", [["serve"], ["ask"]])
+def test_a_model_of_another_catalogue_is_known_by_its_configfile(words, started):
+    own = {**DEMO, "path": str(ROOT / "models/demo")}
+    Path("mine.yaml").write_text(yaml.safe_dump({"models": {"mine": own}}))
+    words = [*words, "artifacts/mine.gguf", *(["who?"] if words == ["ask"] else [])]
+    for more, said in (
+        ([], "unknown model mine"),
+        (["--configfile", "mine.yaml"], "`snakemake artifacts/mine.gguf --configfile mine.yaml`"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([*words, *more])
+        assert said in str(stopped.value)
 
 
 def test_a_bundle_that_was_changed_is_not_started(started):

@@ -18,7 +18,7 @@ from ingot.base.sealed import SUMS, sealed
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.commands import speed
 from ingot.driver.commands.serve import stop_on_missing
-from ingot.driver.commands.targets import above_0
+from ingot.driver.commands.targets import above_0, add_catalogue
 from ingot.driver.release import older
 from ingot.driver.toolchains import toolchains
 from ingot.formats.iree.shortfin import Server
@@ -45,10 +45,12 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--tokens", type=above_0(int), default=256, help="of the answer, at most (default: 256)"
     )
+    add_catalogue(parser)
 
 
 def run(root: Path, options: Namespace) -> int:
-    form, options.text, catalogue = options.form, " ".join(options.text), schema.load(root)
+    form, options.text = options.form, " ".join(options.text)
+    catalogue = schema.load(root, options.configfile)
     if not options.text.strip():
         raise Refused("the question is empty, expected some words")
     try:
@@ -59,7 +61,7 @@ def run(root: Path, options: Namespace) -> int:
     if not bundle and not speed.runs(form):
         raise Refused(instead(form, catalogue))
     if not form.exists():
-        stop_on_missing(form, catalogue)
+        stop_on_missing(form, catalogue, options.configfile)
     if form.is_dir() != (form.suffix != ".gguf"):
         raise Refused(f"{form}: a part of an artifact, expected the whole; name its folder")
     if (form / SUMS).is_file():

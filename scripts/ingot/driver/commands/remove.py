@@ -27,6 +27,11 @@ def run(root: Path, options: Namespace) -> None:
         raise Refused(
             f"{name}: {', '.join(based)} rests on it, expected no adapter; remove {based[0]} first"
         )
+    if serving := [one for one, entry in own.items() if name in _served(entry)]:
+        raise Refused(
+            f"{name}: models.{serving[0]}.vllm.adapters names it, expected an adapter that nothing serves; "
+            "take it out there first"
+        )
     own_file.remove(name)
     left = f"; {name} is that of {schema.FILE} again" if shipped else ""
     print(f"{Path(schema.LOCAL).resolve()}: {name} removed{left}")
@@ -50,6 +55,13 @@ def _base(entry: Any) -> str | None:
     """Of an adapter; of what is no entry at all, none."""
     adapter = entry.get("adapter") if isinstance(entry, dict) else None
     return adapter.get("base") if isinstance(adapter, dict) else None
+
+
+def _served(entry: Any) -> list[str]:
+    """The adapters that vLLM serves beside an entry's model."""
+    served = entry.get("vllm") if isinstance(entry, dict) else None
+    names = served.get("adapters") if isinstance(served, dict) else None
+    return names if isinstance(names, list) else []
 
 
 def _is_of(path: Path, name: str) -> bool:

@@ -19,6 +19,7 @@ from ingot.base.sealed import SUMS, sealed
 from ingot.driver.catalogue import schema, targets
 from ingot.driver.catalogue.formats.rows import row_of
 from ingot.driver.catalogue.formats.table import Format
+from ingot.driver.commands.targets import add_catalogue
 from ingot.driver.release import older
 from ingot.driver.toolchains import toolchains
 from ingot.store.records import Store
@@ -38,16 +39,17 @@ PLACEHOLDERS = ("MODEL.", "BASE.", "  #")  # of a command that takes more files 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("artifact", type=Path, help=f"such as {SUCH}")
     parser.add_argument("words", nargs="*", metavar="-- OPTIONS", help="of the server")
+    add_catalogue(parser)
     parser.set_defaults(unknown="; the server's own stand behind --")
 
 
 def run(root: Path, options: Namespace) -> None:
     path = options.artifact
-    row, catalogue = row_of(str(path)), schema.load(root)
+    row, catalogue = row_of(str(path)), schema.load(root, options.configfile)
     if not row:
         raise Refused(f"{path}: not among the names of artifacts, expected such as {SUCH}")
     if not path.exists():
-        stop_on_missing(path, catalogue)
+        stop_on_missing(path, catalogue, options.configfile)
     words = command(path, row)
     if (path / SUMS).is_file():
         sealed(path)
@@ -63,11 +65,12 @@ def run(root: Path, options: Namespace) -> None:
     os.execvpe(words[0], words, environment)
 
 
-def stop_on_missing(path: Path, catalogue: dict[str, Any]) -> NoReturn:
-    """Refuse what does not stand there: it has to be built, or cannot be."""
+def stop_on_missing(path: Path, catalogue: dict[str, Any], own: str | None) -> NoReturn:
+    """Refuse what does not stand there: it has to be built, or cannot be.  `own` as --configfile."""
     target = f"{targets.FOLDER}{path.name}"
     targets.check(target, catalogue)
-    raise Refused(f"{path}: not built yet; `snakemake {target}` builds it")
+    more = f" --configfile {shlex.quote(own)}" if own else ""
+    raise Refused(f"{path}: not built yet; `snakemake {target}{more}` builds it")
 
 
 def command(path: Path, row: Format) -> list[str]:

@@ -268,7 +268,12 @@ def test_a_long_proposal_says_what_shortens_it():
 
 def test_pins_are_read_from_a_lock_and_not_from_what_builds_it(inputs, tmp_path):
     files = inputs.lock("llamacpp")
-    assert [Path(one).name for one in files[1:]] == ["build.py", "chat.cpp", "see.cpp"]
+    assert [Path(one).name for one in files[1:]] == [
+        "build.py",
+        "chat.cpp",
+        "see.cpp",
+        "together.cmake",
+    ]
     job = Job("quantize_gguf", inputs=(Input("lock", tuple(files), listed=True),))
     assert key.about(job)["pins"]["cmake"] == "4.4.4"
 

@@ -28,7 +28,7 @@ LOCK, CUDA, WISH, BUILD = (
 )  # fmt: skip
 FOR_GPUS = "-cuda"  # how a toolchain's name ends that has torch's CUDA build alone
 MARKS = "logs/toolchain/"  # of built toolchains, below the working folder
-FILES = (LOCK, CUDA, BUILD, "chat.cpp", "see.cpp", "kernels.c")  # that a toolchain is built by
+FILES = (LOCK, CUDA, BUILD, "chat.cpp", "see.cpp", "together.cmake", "kernels.c")  # it is built by
 
 
 def names(root: Path) -> list[str]:

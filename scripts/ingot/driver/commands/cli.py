@@ -10,10 +10,8 @@ import importlib
 import os
 import sys
 import textwrap
-from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from types import MappingProxyType
 from typing import NoReturn
 
 from ingot.base.entry import run
@@ -38,9 +36,7 @@ COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, not below all that would be right; `ingot --help` is an overview."""
 
-    elsewhere: Mapping[str, str] = MappingProxyType(
-        {}
-    )  # by an option of another command, what to ask
+    elsewhere: dict[str, str] | None = None  # by an option of another command, what to ask
 
     def format_help(self) -> str:
         if self.prog != "ingot":
@@ -61,7 +57,7 @@ class Parser(argparse.ArgumentParser):
                 unknown[0], self._option_string_actions, n=1, cutoff=0.5
             )
             hint = f", nearest: {near[0]}" if near else ""
-            if said := self.elsewhere.get(unknown[0].partition("=")[0]):
+            if said := (self.elsewhere or {}).get(unknown[0].partition("=")[0]):
                 hint = f"; {said}"
             hint = self.get_default("unknown") or hint
             self.error(f"{' '.join(unknown)}: not among its options{hint}")

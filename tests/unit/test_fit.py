@@ -124,8 +124,8 @@ def test_of_forms_that_lose_the_same_one_with_a_command_comes_first_then_the_fas
         form("d", 30, kl=0.1), form("e", 1), form("f", 1),
     ]  # fmt: skip
     assert sorted(reversed(wanted), key=command.nearness) == wanted
-    said = fit("qwen3-8b", "--on", "cpu-64gb")
-    assert "nearest to the model: artifacts/qwen3-8b.gguf\n    llama-server " in said
+    said = fit("llama8b", "--on", "cpu-64gb")
+    assert "nearest to the model: artifacts/llama8b.gguf\n    llama-server " in said
 
 
 def test_what_a_device_has_no_kernel_for_is_not_offered(fit):

@@ -14,8 +14,6 @@ from ingot.driver.commands.pull import add_reference
 from ingot.driver.show.quality import few
 from ingot.registry import reference
 
-NUMBERS = 6  # of a record
-
 
 def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("reference", help="oci://host/repository:tag, or @sha256:<hex>")
@@ -54,5 +52,5 @@ def run(root: Path, options: Namespace) -> None:
         print(f"signed by      {', '.join(name[:16] for name in good.signers)}")
         print(f"made from      {len(sources)} files, each by digest")
         print(f"verified       against {good.record['reference']}: {good.record['result']}")
-        if numbers := few(good.record["checks"], NUMBERS):
+        if numbers := few(good.record["checks"]):
             print(f"numbers        {', '.join(numbers)}")

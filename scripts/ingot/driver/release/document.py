@@ -20,7 +20,6 @@ from ingot.driver.show.quality import few
 from ingot.registry.published import files as files_of
 
 FORMAT = 1
-NUMBERS = 6  # of a cell, in a table
 SIZE = Whole(0, 2**63 - 1)
 CELL = {"target": str, "recipe": str, "digest": str, "bytes": SIZE, "checks": {}}
 FIELDS = {
@@ -48,7 +47,7 @@ class Document:
         """The cells with their sizes and first numbers, for people."""
         rows = []
         for title, cell in sorted(self.cells.items()):
-            shown = ", ".join(few(cell["checks"], NUMBERS))
+            shown = ", ".join(few(cell["checks"]))
             rows.append(f"{title:32} {cell['bytes'] / 1e6:12,.1f} MB  {shown}")
         return "\n".join(rows)
 

@@ -27,7 +27,6 @@ PREDICATE = {
         "resolvedDependencies": [{"uri": str, "digest": {str: str}}],
     }
 }
-NUMBERS = 6  # of a record
 OURS = ("scripts/", "envs/")  # of the resolved dependencies, those that are no source
 
 
@@ -155,7 +154,7 @@ def lines(found: dict[str, Any]) -> list[str]:
         said.append(f"cost          {cost['seconds']:.1f} s{memory} of its last step")
     if record:
         said.append(f"verified      against {record['reference']}: {record['result']}")
-        if numbers := few(record["checks"], NUMBERS):
+        if numbers := few(record["checks"]):
             said.append(f"numbers       {', '.join(numbers)}")
     else:
         said.append("verified      no record of it here")

@@ -31,7 +31,7 @@ def words(name: str, value: float) -> str:
     return f"{heading} {form.format(value)}"
 
 
-def few(checks: Any, most: int) -> list[str]:
+def few(checks: Any, most: int = 6) -> list[str]:
     """At most so many of a record's numbers: those of FIRST, then others in its own order and names."""
     others = checks.items() if isinstance(checks, dict) else ()
     said = [words(name, value) for name, value in first(checks).items()]

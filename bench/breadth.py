@@ -80,9 +80,7 @@ class Toolchains:
 
     def run(self, name: str, script: str | Path, *words) -> tuple[str | None, str]:
         """Why the step failed, or None; and what it printed."""
-        interpreter = self.of(name)
-        with interpreter.free:
-            done = interpreter.run(ROOT / "scripts" / script, *words, seconds=SLOW)
+        done = self.of(name).run(ROOT / "scripts" / script, *words, seconds=SLOW)
         if done.returncode == 0:
             return None, done.stdout
         if done.returncode < 0:
@@ -295,11 +293,9 @@ def main() -> None:
             tokenizer = next(
                 (folder / name for name, of in PIECES.items() if kind.startswith(of)), DEMO
             )
-            transformers = tools.of("transformers")
-            with transformers.free:
-                made = transformers.run(
-                    ROOT / "tests/doubles/tiny_models.py", folder, tokenizer, kind, seconds=SLOW
-                )
+            made = tools.of("transformers").run(
+                ROOT / "tests/doubles/tiny_models.py", folder, tokenizer, kind, seconds=SLOW
+            )
             said = json.loads(made.stdout or "{}").get(kind) or {"why": "no word"}
             if options.schemes:
                 ends = {one: {"end": MAKE, "why": said.get("why")} for one in options.schemes}

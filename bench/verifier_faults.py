@@ -161,15 +161,18 @@ def options(kind: str, place: Path, artifact: Path) -> tuple[str, list]:
     }[kind]  # fmt: skip
 
 
-interpreters: dict[tuple[int, str], Forking] = {}  # by thread and toolchain
+interpreters: dict[str, Forking] = {}
+beginning = threading.Lock()
 
 
 def interpreter(toolchain: str) -> Forking:
-    """This thread's own of a toolchain, which has imported what is slow to import."""
-    mine = threading.get_ident(), toolchain
-    if mine not in interpreters:
-        interpreters[mine] = Forking(toolchains.python(ROOT, toolchain))
-    return interpreters[mine]
+    """That of a toolchain, which has imported what is slow to import; maybe one that tests have begun."""
+    with beginning:
+        if toolchain not in interpreters:
+            shared = os.environ.get("INTERPRETERS")
+            place = Path(shared, f"python-{toolchain}") if shared else None
+            interpreters[toolchain] = Forking(toolchains.python(ROOT, toolchain), place=place)
+        return interpreters[toolchain]
 
 
 def verify(kind: str, place: Path, artifact: Path) -> subprocess.CompletedProcess:

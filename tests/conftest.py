@@ -96,14 +96,15 @@ def compiled(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def interpreter(python):
-    """interpreter("iree") has imported what is slow to import: of many runs in its forks each pays its own
-    work, and not again for torch."""
+def interpreter(python, tmp_path_factory):
+    """interpreter("iree") has imported what is slow to import, for all workers: of many runs in its forks
+    each pays its own work, and not again for torch."""
     interpreters: dict[str, Forking] = {}
 
     def found(name):
         if name not in interpreters:
-            interpreters[name] = Forking(python(name), HUB if name == "hub" else SLOW)
+            place = shared_folder(tmp_path_factory) / f"python-{name}"
+            interpreters[name] = Forking(python(name), HUB if name == "hub" else SLOW, place)
         return interpreters[name]
 
     yield found
@@ -134,13 +135,10 @@ def step(python, interpreter, request, tmp_path):
         }
         given = {**alone, **(environment or {})}
         early = any(map(AT_START.match, environment or ())) if name == "hub" else environment
-        if not early and interpreter(name).free.acquire(blocking=False):
-            try:
-                return interpreter(name).in_time(
-                    *words[1:], seconds=timeout, cwd=tmp_path, environment=given
-                )
-            finally:
-                interpreter(name).free.release()
+        if not early:
+            return interpreter(name).in_time(
+                *words[1:], seconds=timeout, cwd=tmp_path, environment=given
+            )
         return subprocess.run(
             [str(word) for word in words],
             cwd=tmp_path,
@@ -167,9 +165,10 @@ def ok(step):
 
 
 @pytest.fixture(scope="session")
-def command():
+def command(tmp_path_factory):
     """command(cwd, *words) runs the real `snakemake` there, in a fork that need not import it again."""
-    snakemake = ForkingSnakemake(ROOT / ".venv/bin/snakemake")
+    place = shared_folder(tmp_path_factory) / "python-snakemake"
+    snakemake = ForkingSnakemake(ROOT / ".venv/bin/snakemake", place)
 
     def run(cwd, *words, environment=None, timeout=900):
         mine = {name: said for name, said in os.environ.items() if not name.startswith("PYTEST")}

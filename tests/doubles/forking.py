@@ -1,17 +1,19 @@
 """Scripts run many times in one interpreter that has imported what is slow to import: a fork per run.
 
 Each run is the script by its path, with its own folder first on the path, as `python script.py` is;
-only other people's packages were imported before, and none was used.
+only other people's packages were imported before, and none was used.  Processes that name one place
+share the interpreter, which ends when none of them is connected any more.
 """
 
-import contextlib
+import fcntl
+import itertools
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import tempfile
-import threading
 from pathlib import Path
 
 SLOW = (  # where a toolchain has them
@@ -37,9 +39,10 @@ AT_START = re.compile("PYTHON|HOME$|XDG_|LANG|LC_|TMPDIR|SNAKEMAKE")  # variable
 PLUGINS = re.compile("slurm|kubernetes")  # words that its plugins read on the command line
 
 SERVER = """
-import atexit, faulthandler, gc, importlib, json, os, runpy, signal, sys, threading, traceback
+import atexit, contextlib, faulthandler, gc, importlib, json, os, runpy, selectors, signal, socket, sys
+import threading, traceback
 gc.disable()  # what is imported is no garbage
-answers = os.fdopen(os.dup(1), "w")  # some packages print while they are imported
+begun = os.dup(1)  # closed once it can be asked; some packages print while they are imported
 os.dup2(2, 1)
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # whose thread a fork would not have
 for name in json.loads(sys.argv[1]):
@@ -48,7 +51,6 @@ for name in json.loads(sys.argv[1]):
     except Exception:
         pass  # not of this toolchain
 gc.enable()
-print("ready", file=sys.stderr, flush=True)
 
 def script(asked):
     for number, name in ((1, "stdout"), (2, "stderr")):
@@ -58,9 +60,8 @@ def script(asked):
     faulthandler.dump_traceback_later(max(asked["seconds"] - 1, 0.5), file=2)
     signal.alarm(asked["seconds"])
     os.chdir(asked["cwd"])
-    if asked["environment"] is not None:
-        os.environ.clear()
-        os.environ.update(asked["environment"])
+    os.environ.clear()
+    os.environ.update(asked["environment"])
     sys.argv = asked["words"]
     try:
         if sys.argv[0] == "-m":
@@ -80,19 +81,53 @@ def script(asked):
         return 1
 
 exec(sys.argv[2])
-for line in sys.stdin:
-    asked = json.loads(line)
-    if (child := os.fork()) == 0:
-        try:
-            status = script(asked)
-            if asked["ends"]:
-                threading._shutdown()
-                atexit._run_exitfuncs()
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(status)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=answers, flush=True)
+listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+listening.bind(sys.argv[4])
+listening.listen(64)
+
+def forked(asked):
+    if child := os.fork():
+        return child
+    try:
+        listening.close()  # else what a run leaves running would keep a caller waiting
+        status = script(asked)
+        if asked["ends"]:
+            threading._shutdown()
+            atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+waiting, callers = selectors.DefaultSelector(), set()
+waiting.register(listening, selectors.EVENT_READ)
+os.close(begun)
+while True:
+    for key, _ in waiting.select(60):
+        if key.fileobj is listening:
+            caller = listening.accept()[0]
+            callers.add(caller)
+            waiting.register(caller, selectors.EVENT_READ)
+        elif key.data:  # a run has ended
+            child, caller = key.data
+            waiting.unregister(key.fileobj)
+            os.close(key.fileobj)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            with contextlib.suppress(OSError):
+                caller.send(str(status).encode())
+        elif said := key.fileobj.recv(4096):
+            if said == b"here":
+                key.fileobj.send(said)
+            else:
+                with open(said) as file:
+                    child = forked(json.load(file))
+                waiting.register(os.pidfd_open(child), selectors.EVENT_READ, (child, key.fileobj))
+        else:
+            waiting.unregister(key.fileobj)
+            callers.remove(key.fileobj)
+            key.fileobj.close()
+    if not callers:
+        break
 gc.freeze()  # as entry.py does
 """
 
@@ -127,18 +162,51 @@ snakemake.workflow.parse = parse
 
 
 class Forking:
-    """One interpreter of a toolchain; `run` is for one thread at a time: who holds `free`."""
+    """An interpreter of a toolchain; threads may run several scripts at once.
 
-    def __init__(self, python: Path | str, slow: tuple[str, ...] = SLOW):
+    `place`: a file's name, shorter than 100 characters, by which processes share the interpreter.
+    """
+
+    def __init__(self, python: Path | str, slow: tuple[str, ...] = SLOW, place: Path | None = None):
         self.folder = tempfile.TemporaryDirectory(prefix="forking")
-        self.free = threading.Lock()
-        self.runs, self.ends = 0, slow is SNAKEMAKE  # torch's own end takes a second
+        self.shared = place is not None
+        self.place = place or Path(self.folder.name) / "interpreter"
+        self.log = self.place.with_suffix(".log")
+        self.runs, self.ends = (
+            itertools.count(),
+            slow is SNAKEMAKE,
+        )  # torch's own end takes a second
+        self.process: subprocess.Popen | None = None
         more = PARSED if slow is SNAKEMAKE else ""
-        words = [str(python), "-c", SERVER, json.dumps(slow), more, self.folder.name]
-        self.log = (Path(self.folder.name) / "log").open("w")
-        self.process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log, text=True
-        )
+        with self.place.with_suffix(".busy").open("w") as busy:
+            fcntl.flock(busy, fcntl.LOCK_EX)
+            try:
+                self.here = self._connected()
+            except OSError:
+                self.place.unlink(missing_ok=True)
+                words = [str(python), "-c", SERVER, json.dumps(slow), more, str(self.place.parent)]
+                with self.log.open("w") as log:
+                    self.process = process = subprocess.Popen(
+                        [*words, str(self.place)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                        stderr=log, start_new_session=True,
+                    )  # fmt: skip
+                if process.stdout:
+                    process.stdout.read()  # until it is closed
+                    process.stdout.close()
+                self.here = self._connected()
+
+    def _connected(self) -> socket.socket:
+        """OSError where nobody answers."""
+        found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            found.connect(str(self.place))
+            found.send(b"here")
+            if not found.recv(9):
+                raise ConnectionResetError(self.log)
+        except OSError:
+            found.close()
+            raise
+        return found
 
     def run(
         self,
@@ -151,18 +219,26 @@ class Forking:
     ) -> subprocess.CompletedProcess:
         """What `python script words` says, or `python -m module words`, with `given` on its stdin; ended by
         SIGALRM after so many seconds."""
-        self.runs += 1  # what one left running writes into no other's
+        number = next(self.runs)  # what one left running writes into no other's
         said = {
-            name: Path(self.folder.name, f"{name}{self.runs}")
+            name: Path(self.folder.name, f"{name}{number}")
             for name in ("stdin", "stdout", "stderr")
         }
         said["stdin"].write_text(given)
         asked = {name: str(path) for name, path in said.items()}
         asked |= {"words": [str(script), *map(str, words)], "seconds": seconds, "ends": self.ends}
-        asked |= {"cwd": str(cwd), "environment": environment}
-        print(json.dumps(asked), file=self.process.stdin, flush=True)
-        if not (status := self.process.stdout.readline()):
-            raise RuntimeError(f"the forking interpreter ended: {Path(self.log.name).read_text()}")
+        asked["cwd"] = str(Path(cwd).absolute())
+        asked["environment"] = dict(os.environ) if environment is None else environment
+        said["asked"] = Path(self.folder.name, f"asked{number}")
+        said["asked"].write_text(json.dumps(asked))
+        try:
+            with self._connected() as interpreter:
+                interpreter.send(os.fsencode(said["asked"]))
+                status = interpreter.recv(9)
+        except OSError:
+            status = b""
+        if not status:
+            raise RuntimeError(f"the forking interpreter ended: {self.log.read_text()}")
         out, err = (said[name].read_text() for name in ("stdout", "stderr"))
         for path in said.values():
             path.unlink()
@@ -178,40 +254,34 @@ class Forking:
         return done
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.process.stdin.close()
-        self.process.wait(60)
-        self.process.stdout.close()
-        self.log.close()
+        self.here.close()
+        if self.process and not self.shared:
+            self.process.wait(60)
         self.folder.cleanup()
 
 
 class ForkingSnakemake:
     """The command `snakemake` of a .venv, whose import is 1.5 of the 1.7 CPU seconds of a run of nothing.
 
-    A process of its own where Python's start would differ, or where one is running: threads may ask.
+    A process of its own where Python's start would differ.
     """
 
-    def __init__(self, command: Path):
+    def __init__(self, command: Path, place: Path):
         self.command, self.before = command, dict(os.environ)
-        self.interpreter = Forking(command.parent / "python", SNAKEMAKE)
+        self.interpreter = Forking(command.parent / "python", SNAKEMAKE, place)
 
     def run(
         self, *words, environment: dict[str, str], cwd, timeout: int
     ) -> subprocess.CompletedProcess:
         words = [str(word) for word in words]
         changed = dict(environment.items() ^ self.before.items())
-        alike = not any(map(AT_START.match, changed)) and not any(map(PLUGINS.search, words))
-        if not alike or not self.interpreter.free.acquire(blocking=False):
+        if any(map(AT_START.match, changed)) or any(map(PLUGINS.search, words)):
             return subprocess.run(
                 [str(self.command), *words], cwd=cwd, env=environment, timeout=timeout,
                 capture_output=True, text=True, check=False,
             )  # fmt: skip
-        try:
-            options = {"seconds": timeout, "cwd": cwd, "environment": environment}
-            return self.interpreter.in_time(self.command, *words, **options)
-        finally:
-            self.interpreter.free.release()
+        options = {"seconds": timeout, "cwd": cwd, "environment": environment}
+        return self.interpreter.in_time(self.command, *words, **options)
 
     def close(self) -> None:
         self.interpreter.close()

@@ -11,7 +11,7 @@ import pytest
 import checkpoints
 import faults
 import forging
-from conftest import FEW, ROOT, once
+from conftest import FEW, ROOT, once, shared_folder
 from forgeries import FORGERIES, Forgery
 from ingot.base.refused import Refused
 from ingot.formats.iree import consumers
@@ -21,11 +21,12 @@ CASES = [(one, kind) for one in FORGERIES for kind in one.kinds]
 
 
 @pytest.mark.slow
-def test_a_sample_of_every_kinds_faults_is_caught(shared):
+def test_a_sample_of_every_kinds_faults_is_caught(shared, tmp_path_factory):
     kinds = ("gguf", "k-quant", "split", "irpa", "ranks", "trtllm-ckpt", "w4a16")
     words = ["--json", "--most", 6, "--seed", time.time_ns() % 10**9]  # others each time
     command = [sys.executable, ROOT / "bench/verifier_faults.py", *words]
     environment = {**os.environ, "INGOT_STORE": str(shared.store)}
+    environment["INTERPRETERS"] = str(shared_folder(tmp_path_factory))
     done = subprocess.run(
         [*map(str, command), "--kind", *kinds], env=environment, capture_output=True, text=True,
         timeout=1200, check=False,

@@ -18,6 +18,7 @@ import pytest
 
 import bundles
 import slurm
+from ingot.driver.catalogue.rules.environment import BYTECODE
 from ingot.parity.divergence import log_softmax
 from ingot.parity.reference import read
 
@@ -57,7 +58,7 @@ class Job:
             **os.environ, **cluster.environment, "INGOT_SERVE_SITE": str(folder / "serve.conf"),
             "STANDIN": json.dumps(said),
         }  # fmt: skip
-        for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
+        for name in ("PYTHONDONTWRITEBYTECODE", BYTECODE):
             self.environment.pop(name, None)
 
     def run(self, verb: str, *words: str) -> subprocess.CompletedProcess:
@@ -403,11 +404,24 @@ def test_a_name_that_means_this_machine_is_refused(job):
     )
 
 
+@pytest.fixture
+def vllm(two_nodes, tmp_path, python):
+    """vllm(bundle) submits a job of vLLM's own, whose bytecode is kept, as it is where users install it."""
+
+    def submitted(bundle):
+        one = Job(two_nodes, tmp_path / "job", bundle, python("vllm"), {}, {})
+        if place := os.environ.get(BYTECODE):
+            one.environment[BYTECODE] = place
+        return one.submit()
+
+    return submitted
+
+
 @pytest.mark.parametrize(("tp", "nodes"), [(1, 1), (2, 2)])
-def test_vllm_itself_serves_the_demo(two_nodes, tmp_path, reference, python, tp, nodes):
+def test_vllm_itself_serves_the_demo(vllm, tmp_path, reference, tp, nodes):
     """On one node, and with tensor parallel size 2 over two nodes by vLLM's own multi-node start."""
     bundle = bundles.write(tmp_path / "bundle", reference, tp=tp, nodes=nodes)
-    one = Job(two_nodes, tmp_path / "job", bundle, python("vllm"), {}, {}).submit()
+    one = vllm(bundle)
     one.until("ready after", 400)
     state = json.loads((one.folder / "state" / one.id / "state.json").read_bytes())
     key = (one.folder / "state" / one.id / "key").read_text()
@@ -435,10 +449,10 @@ def test_vllm_itself_serves_the_demo(two_nodes, tmp_path, reference, python, tp,
         one.ended()
 
 
-def test_stages_on_cpus_are_healthy_and_never_ready(two_nodes, tmp_path, reference, python):
+def test_stages_on_cpus_are_healthy_and_never_ready(vllm, tmp_path, reference):
     """vLLM 0.32.0 answers /health, and dies at the first completion: the job ends with its words."""
     bundle = bundles.write(tmp_path / "bundle", reference, pp=2)
-    one = Job(two_nodes, tmp_path / "job", bundle, python("vllm"), {}, {}).submit()
+    one = vllm(bundle)
     said = one.ended(400)
     assert "KV cache: 16,384 tokens, planned 16,384" in said
     assert "vLLM ended" in said and "ready" not in said

@@ -41,6 +41,24 @@ def test_what_a_plan_fetches_ends_with_the_plan(tmp_path, steps_of_the_hub):
     assert not marker.exists()
 
 
+def test_a_hub_that_does_not_answer_is_not_waited_for_where_the_catalogue_has_the_dimensions(
+    tmp_path, steps_of_the_hub, monkeypatch, capsys
+):
+    """It was asked six times: for 31 s where it refuses connections, for minutes where it is silent."""
+    marker = tmp_path / "went on"
+    sleeps = ("import pathlib, time", "time.sleep(20)", f"pathlib.Path({str(marker)!r}).touch()")
+    catalogue = steps_of_the_hub(*sleeps)
+    for entry in catalogue["models"].values():
+        entry["dimensions"] = {}
+    monkeypatch.setattr(plan, "PATIENCE", 0.1)
+    with plan.fetching(ROOT, catalogue, ["a", "b"], tmp_path) as wait:
+        wait()
+    assert capsys.readouterr().err == (
+        "o/a: not had from the hub in 0 s\nplanned by the catalogue's dimensions\n"
+    )
+    assert not marker.exists()
+
+
 def test_a_model_that_is_not_here_is_planned_by_its_config_and_its_list_of_files(
     tmp_path, steps_of_the_hub
 ):

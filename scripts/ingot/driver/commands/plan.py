@@ -7,6 +7,7 @@ import json
 import math
 import sys
 import tempfile
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,8 @@ from ingot.serving.vllm import schemes
 from ingot.store.records import Store
 
 GIB = gpu_layout.GIB
+PATIENCE = 10.0  # seconds with a hub that need not answer: the catalogue states the dimensions
+BY_CATALOGUE = "planned by the catalogue's dimensions"
 DEFAULT_GPU = 80  # GiB, where the hardware's memory is not in the catalogue
 ELSEWHERE = {  # options that are not here, and what to ask in their place
     "--on": "`ingot fit M --on DEVICE` says what fits a device, and --gpu-memory sets a GPU's GiB here"
@@ -111,7 +114,8 @@ def fetching(
 ) -> Iterator[Callable[[], None]]:
     """Meanwhile the config.json of models that are not here are fetched; gives what waits for them.
 
-    A kilobyte each, and a list of files, into a folder that is thrown away.
+    A kilobyte each, and a list of files, into a folder that is thrown away.  Where the catalogue states the
+    dimensions, it is not waited for longer than PATIENCE.
     """
     models, hub = catalogue["models"], at_hub.Hub(root)
     absent = [
@@ -131,14 +135,22 @@ def fetching(
         ):
             (place / file).rename(folder / kept)  # where a Model looks for them
 
+    stated = all("dimensions" in models[name] for name in absent)
+
     def wait() -> None:
-        for one in started:
+        end = time.monotonic() + PATIENCE
+        for name, one in zip(absent, started, strict=True):
             try:
-                one.result()
+                one.result(max(end - time.monotonic(), 0) if stated else None)
             except Refused as reason:
-                if not all("dimensions" in models[name] for name in absent):
+                if not stated:
                     raise
-                print(f"{reason}\nplanned by the catalogue's dimensions", file=sys.stderr)
+                print(f"{reason}\n{BY_CATALOGUE}", file=sys.stderr)
+            except TimeoutError:
+                hub.end()
+                silent = f"{models[name]['hub']}: not had from the hub in {PATIENCE:.0f} s"
+                print(f"{silent}\n{BY_CATALOGUE}", file=sys.stderr)
+                return
 
     with ThreadPoolExecutor(max(1, len(absent))) as pool:
         started = [pool.submit(fetch, name) for name in absent]

@@ -31,6 +31,16 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
+def compiled() -> dict[str, str]:
+    """Where torch keeps what it compiles, 20 CPU seconds' worth: not again in each TMPDIR."""
+    with contextlib.suppress(OSError, RuntimeError):  # a home that may not be written, or none
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        cache = Path(home, "ingot-serve/inductor")
+        cache.mkdir(parents=True, exist_ok=True)
+        return {"TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    return {}
+
+
 class Program:
     """inside.py, given `asked`, with a folder of its own; `environment` is of all that it starts."""
 
@@ -44,7 +54,7 @@ class Program:
         own = {**environment, **self.left.environment, "TMPDIR": str(self.scratch)}
         self.process = subprocess.Popen(
             [sys.executable, "-B", str(Path(__file__).with_name("inside.py")), str(self.scratch)],
-            env={**os.environ, **own}, stdin=subprocess.PIPE, start_new_session=True,
+            env={**compiled(), **os.environ, **own}, stdin=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
 
     @property

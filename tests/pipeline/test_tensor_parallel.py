@@ -188,7 +188,9 @@ def test_a_deep_programs_dispatches_are_those_that_the_compiler_forms_of_the_who
     export(ok, config_of(tmp_path / "c", num_hidden_layers=10), 2, mlir)
     table = HARDWARE["gfx942"]
     devices = [f"--iree-hal-target-device={table['target']}[{n}]" for n in range(2)]
-    command = [str(python("iree").with_name("iree-compile")), "-", *devices]
+    # as the step finds it: bin/iree-compile waits for it, and to run_awake a minute of that is sleep
+    packages = python("iree").parents[1] / "lib/python3.11/site-packages"
+    command = [str(packages / "iree/compiler/_mlir_libs/iree-compile"), "-", *devices]
     command += [*table["flags"], *table["multi_device_flags"]]
     monkeypatch.setattr(dispatches, "WORTH", 20)  # blocks times devices
     formed = compile_vmfb.dispatches_of(mlir, command, 2, tmp_path)

@@ -377,24 +377,20 @@ def test_why_a_key_is_not_taken_is_said_by_its_cause(tmp_path):
     ):
         subprocess.run(["openssl", *words], check=True, capture_output=True)
     (tmp_path / "text").write_text("text")
-    for name, said in {
-        "missing": "no such file",
-        "": "Is a directory",
-        public.name: "a public key, which signs nothing",
-        "rsa.pem": "an RSA key",
-        "wide": "a key of secp384r1",
-        "closed": "a key with a password",
-        "text": "no private key that we can read",
-    }.items():
+    for read, name, said in (
+        (envelope.private_key, "missing", "no such file"),
+        (envelope.private_key, "", "Is a directory"),
+        (envelope.private_key, public.name, "a public key, which signs nothing"),
+        (envelope.private_key, "rsa.pem", "an RSA key"),
+        (envelope.private_key, "wide", "a key of secp384r1"),
+        (envelope.private_key, "closed", "a key with a password"),
+        (envelope.private_key, "text", "no private key that we can read"),
+        (envelope.public_key, "missing", "no such file"),
+        (envelope.public_key, "rsa.pem", "an RSA key"),
+        (envelope.public_key, "text", "no public key"),
+    ):
         with pytest.raises(Refused, match=f"^{tmp_path / name}: {said}, expected PEM of P-256"):
-            envelope.private_key(tmp_path / name)
-    for name, said in {
-        "missing": "no such file",
-        "rsa.pem": "an RSA key",
-        "text": "no public key",
-    }.items():
-        with pytest.raises(Refused, match=f"^{tmp_path / name}: {said}"):
-            envelope.public_key(tmp_path / name)
+            read(tmp_path / name)
 
 
 def test_a_bill_names_each_package_once_and_is_the_same_each_time(tmp_path):

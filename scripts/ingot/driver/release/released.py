@@ -66,12 +66,17 @@ def publish(
     return transfer.put_manifest(connection, index, said.version)[0]
 
 
-def cells(found: Listed) -> list[str]:
-    """The digests of the cells' indexes; none where it is no release."""
+def named(found: Listed) -> list[tuple[str, str]]:
+    """The target and the digest of each cell's index; none where it is no release."""
+    roles = [(one.get("annotations", {}).get(ROLE, ""), one) for one in found.index["manifests"]]
     return [
-        one["digest"] for one in found.index["manifests"]
-        if one.get("annotations", {}).get(ROLE, "").startswith(CELL)
-    ]  # fmt: skip
+        (role.removeprefix(CELL), one["digest"]) for role, one in roles if role.startswith(CELL)
+    ]
+
+
+def cells(found: Listed) -> list[str]:
+    """The digests of the cells' indexes."""
+    return [digest for _, digest in named(found)]
 
 
 def pulled_by(place: Reference, name: str, titles: list[str], only: list[str]) -> str:
@@ -89,11 +94,7 @@ def pulled_by(place: Reference, name: str, titles: list[str], only: list[str]) -
 
 def stop_on_release(found: Listed, only: list[str]) -> None:
     """Refuse a release where one artifact is asked for; nothing of it is believed."""
-    notes = [one.get("annotations", {}) for one in found.index["manifests"]]
-    titles = [
-        note[ROLE].removeprefix(CELL) for note in notes if note.get(ROLE, "").startswith(CELL)
-    ]
-    if titles:
+    if titles := [title for title, _ in named(found)]:
         name = found.index.get("annotations", {}).get(TITLE, "")
         raise Refused(pulled_by(found.connection.reference, name, titles, only))
 
@@ -109,11 +110,7 @@ def read(connection: Connection, keys: list) -> Released:
     signers = trusted.signed(found, keys, KIND)[1] if keys else []
     _, text = found.only_layer(found.one(RELEASE))
     said = document.read(found.reference, text)
-    here = {
-        one["annotations"][ROLE].removeprefix(CELL)
-        for one in found.index["manifests"]
-        if one.get("annotations", {}).get(ROLE, "").startswith(CELL)
-    }
+    here = {title for title, _ in named(found)}
     if here != set(said.cells):
         odd = sorted(here ^ set(said.cells))
         raise Refused(f"{found.reference}: {odd[0]} is in its index or its document, not in both")

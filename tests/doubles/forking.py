@@ -82,7 +82,8 @@ def script(asked):
 
 exec(sys.argv[2])
 listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-listening.bind(sys.argv[4])
+os.chdir(os.path.dirname(sys.argv[4]))
+listening.bind(os.path.basename(sys.argv[4]))  # the whole may be longer than a socket's name
 listening.listen(64)
 
 def forked(asked):
@@ -164,7 +165,7 @@ snakemake.workflow.parse = parse
 class Forking:
     """An interpreter of a toolchain; threads may run several scripts at once.
 
-    `place`: a file's name, shorter than 100 characters, by which processes share the interpreter.
+    `place`: the name of a socket, by which processes share the interpreter.
     """
 
     def __init__(self, python: Path | str, slow: tuple[str, ...] = SLOW, place: Path | None = None):
@@ -172,10 +173,8 @@ class Forking:
         self.shared = place is not None
         self.place = place or Path(self.folder.name) / "interpreter"
         self.log = self.place.with_suffix(".log")
-        self.runs, self.ends = (
-            itertools.count(),
-            slow is SNAKEMAKE,
-        )  # torch's own end takes a second
+        self.runs = itertools.count()
+        self.ends = slow is SNAKEMAKE  # torch's own end takes a second
         self.process: subprocess.Popen | None = None
         more = PARSED if slow is SNAKEMAKE else ""
         with self.place.with_suffix(".busy").open("w") as busy:
@@ -198,14 +197,17 @@ class Forking:
     def _connected(self) -> socket.socket:
         """OSError where nobody answers."""
         found = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        folder = os.open(self.place.parent, os.O_PATH)
         try:
-            found.connect(str(self.place))
+            found.connect(f"/proc/self/fd/{folder}/{self.place.name}")
             found.send(b"here")
             if not found.recv(9):
                 raise ConnectionResetError(self.log)
         except OSError:
             found.close()
             raise
+        finally:
+            os.close(folder)
         return found
 
     def run(

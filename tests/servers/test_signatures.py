@@ -387,7 +387,7 @@ def test_why_a_key_is_not_taken_is_said_by_its_cause(tmp_path):
         (envelope.private_key, "text", "no private key that we can read"),
         (envelope.public_key, "missing", "no such file"),
         (envelope.public_key, "rsa.pem", "an RSA key"),
-        (envelope.public_key, "text", "no public key"),
+        (envelope.public_key, "text", "no public key that we can read"),
     ):
         with pytest.raises(Refused, match=f"^{tmp_path / name}: {said}, expected PEM of P-256"):
             read(tmp_path / name)
